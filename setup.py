@@ -20,8 +20,8 @@ STRICT = [
     "-Werror=implicit-function-declaration",
 ]
 ALIGNED = ["-falign-functions=64", "-falign-jumps=32", "-falign-loops=64"]
-"""Without these, a change in one kernel moves the loops of others: parsing forty features took 190 to 212 us a batch,
-with them 181."""
+"""Without these, a change in one kernel moves the loops of others: parsing forty features took 190
+to 212 us a batch, with them 181."""
 SANITIZERS = [
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=undefined",

@@ -2,12 +2,12 @@
 
     python -m benchmarks.against COMMIT [--rounds 5] [--only ROW,ROW] [--save]
 
-The earlier version is built in a worktree of its own. Each row runs in a process of its own, pinned to the first
-core, once with each version in each round, and the one that goes first changes from round to round. The servers and
-their data are those of this version; they have the other core. What counts is the ratio of neighbours in time: of
-processor seconds a GB where the processor limits a row, else of MB/s. The verdict is the median over the rounds, and
-the spread goes from the lowest to the highest round. A row that is more than 5 % worse is "SLOWER"; the exit status is
-then 1.
+The earlier version is built in a worktree of its own. Each row runs in a process of its own, pinned
+to the first core, once with each version in each round, and the one that goes first changes from
+round to round. The servers and their data are those of this version; they have the other core. What
+counts is the ratio of neighbours in time: of processor seconds a GB where the processor limits a
+row, else of MB/s. The verdict is the median over the rounds, and the spread goes from the lowest to
+the highest round. A row that is more than 5 % worse is "SLOWER"; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -68,16 +68,28 @@ def from_server(server: str, record: int, batch: int, tls: bool = False, **task:
         certificate = make_certificate(folder) if tls else None
         urls, options = stack.enter_context(loaded(server, 16, 32 << 20, record, certificate))
         if certificate:
-            options = {**options, "client_kwargs": {"region_name": "us-east-1", "verify": str(certificate[0])}}
+            options = {
+                **options,
+                "client_kwargs": {"region_name": "us-east-1", "verify": str(certificate[0])},
+            }
         yield {"urls": urls, "options": options, "batch": batch, "passes": 3, **task}
 
 
 @contextmanager
 def from_far(shards: int, size: int, faults: Any = FAR, **task: Any) -> Prepared:
     """A store that is far away."""
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder), "far", shards, size, faults) as (url, names):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(Path(folder), "far", shards, size, faults) as (url, names),
+    ):
         options = {"endpoint_url": url, "anon": True}
-        yield {"urls": [f"s3://{name}" for name in names], "options": options, "batch": 64, "warm": False, **task}
+        yield {
+            "urls": [f"s3://{name}" for name in names],
+            "options": options,
+            "batch": 64,
+            "warm": False,
+            **task,
+        }
 
 
 @contextmanager
@@ -86,13 +98,18 @@ def from_small(store: bool) -> Prepared:
     shard = bytes(streamrec.encode_records([index.to_bytes(100, "little") for index in range(20)]))
     with ExitStack() as stack:
         server = stack.enter_context(nginx()) if store else None
-        folder = server.directory if server else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = (
+            server.directory if server else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        )
         names = [f"{index:05d}.tfrecord" for index in range(1000 if server else 4000)]
         for name in names:
             (folder / name).write_bytes(shard)
         if server:
             pin_server(server)
-        yield {"urls": [f"{server.url if server else folder}/{name}" for name in names], "passes": 2}
+        yield {
+            "urls": [f"{server.url if server else folder}/{name}" for name in names],
+            "passes": 2,
+        }
 
 
 @contextmanager
@@ -138,7 +155,12 @@ def to_store(record: int) -> Prepared:
     with seaweedfs() as store:
         pin_server(store)
         options = dict(store.options)
-        yield {"urls": [f"{store.url}/uploaded"], "options": options, "record": record, "nbytes": 200_000_000}
+        yield {
+            "urls": [f"{store.url}/uploaded"],
+            "options": options,
+            "record": record,
+            "nbytes": 200_000_000,
+        }
 
 
 ROWS = {
@@ -165,29 +187,43 @@ ROWS = {
     "first batch, local": Row(
         "first_batch", partial(from_files, 100, 1, 1 << 20, batch=64, warm=False, one_batch=True)
     ),
-    "first batch, S3": Row("first_batch", partial(from_server, "s3", 680, 64, warm=False, passes=1, one_batch=True)),
+    "first batch, S3": Row(
+        "first_batch", partial(from_server, "s3", 680, 64, warm=False, passes=1, one_batch=True)
+    ),
 }
 
 
 def main() -> int:
     """Runs the rows, and prints one line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("commit")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=",".join(ROWS), help="rows, or beginnings of their names")
-    parser.add_argument("--save", action="store_true", help="keep the data in benchmarks/results/against.json")
+    parser.add_argument(
+        "--save", action="store_true", help="keep the data in benchmarks/results/against.json"
+    )
     arguments = parser.parse_args()
     wanted = [word.strip() for word in arguments.only.split(",")]
     names = [name for name in ROWS if any(name.startswith(word) for word in wanted)]
     rows = []
     with built(arguments.commit) as earlier:
-        print(f"{'row':<22} {'MB/s':>14} {'x':>6} {'CPU-s/GB':>16} {'x':>6}   {'spread':<13} verdict", flush=True)
+        print(
+            f"{'row':<22} {'MB/s':>14} {'x':>6} {'CPU-s/GB':>16} {'x':>6}   {'spread':<13} verdict",
+            flush=True,
+        )
         for name in names:
             rows.append(compared(name, ROWS[name], earlier, arguments.rounds))
             print(line_of(rows[-1]), flush=True)
     if arguments.save:
-        commit = subprocess.check_output(["git", "rev-parse", "--short", arguments.commit], cwd=ROOT, text=True).strip()
-        save("against", {"machine": describe("numpy", "s3fs", "aiohttp"), "commit": commit, "rows": rows})
+        commit = subprocess.check_output(
+            ["git", "rev-parse", "--short", arguments.commit], cwd=ROOT, text=True
+        ).strip()
+        save(
+            "against",
+            {"machine": describe("numpy", "s3fs", "aiohttp"), "commit": commit, "rows": rows},
+        )
     return int(any(row["verdict"] == "SLOWER" for row in rows))
 
 
@@ -196,13 +232,19 @@ def built(commit: str) -> Iterator[Path]:
     """The earlier version, in a worktree, with its extension."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], cwd=ROOT, check=True)
+        subprocess.run(
+            ["git", "worktree", "add", "--quiet", "--detach", str(tree), commit],
+            cwd=ROOT,
+            check=True,
+        )
         try:
             build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
             subprocess.run(build, cwd=tree, check=True, capture_output=True)
             yield tree
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True)
+            subprocess.run(
+                ["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True
+            )
 
 
 def compared(name: str, row: Row, earlier: Path, rounds: int) -> dict[str, Any]:
@@ -211,7 +253,9 @@ def compared(name: str, row: Row, earlier: Path, rounds: int) -> dict[str, Any]:
     with row.prepare() as task:
         for index in range(rounds):
             for version in ("before", "now") if index % 2 else ("now", "before"):
-                runs[version].append(run(row.program, task, earlier if version == "before" else ROOT))
+                runs[version].append(
+                    run(row.program, task, earlier if version == "before" else ROOT)
+                )
     pairs = list(zip(runs["before"], runs["now"], strict=True))
     key = "cpu_s_gb" if row.judged_by == "cpu" else "mb_s"
     ratios = [now[key] / before[key] for before, now in pairs]
@@ -226,8 +270,12 @@ def compared(name: str, row: Row, earlier: Path, rounds: int) -> dict[str, Any]:
     return {
         "row": name,
         **{key: float(f"{value:.4g}") for key, value in medians.items()},
-        "speed_ratio": round(statistics.median(now["mb_s"] / before["mb_s"] for before, now in pairs), 3),
-        "cpu_ratio": round(statistics.median(now["cpu_s_gb"] / before["cpu_s_gb"] for before, now in pairs), 3),
+        "speed_ratio": round(
+            statistics.median(now["mb_s"] / before["mb_s"] for before, now in pairs), 3
+        ),
+        "cpu_ratio": round(
+            statistics.median(now["cpu_s_gb"] / before["cpu_s_gb"] for before, now in pairs), 3
+        ),
         "judged_by": row.judged_by,
         "spread": [round(min(ratios), 3), round(max(ratios), 3)],
         "verdict": verdict,
@@ -237,13 +285,21 @@ def compared(name: str, row: Row, earlier: Path, rounds: int) -> dict[str, Any]:
 
 def run(program: str, task: dict[str, Any], tree: Path) -> dict[str, float]:
     """One row with one version, in a process of its own on the first core."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    }
     command = [sys.executable, "-P", str(ROOT / "benchmarks" / "rows.py"), program]
-    done = subprocess.run(command, input=json.dumps(task), capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        command, input=json.dumps(task), capture_output=True, text=True, env=environment
+    )
     if done.returncode:
         raise SystemExit(f"{program} failed with {tree}:\n{done.stderr}")
     result: dict[str, float] = json.loads(done.stdout)
-    size = 1e9 if task.get("one_batch") else result["bytes"]  # seconds of one batch count as they are
+    size = (
+        1e9 if task.get("one_batch") else result["bytes"]
+    )  # seconds of one batch count as they are
     return {
         "mb_s": size / result["seconds"] / 1e6,
         "cpu_s_gb": result["cpu_seconds"] / size * 1e9,
@@ -257,7 +313,8 @@ def line_of(row: dict[str, Any]) -> str:
     cpu = f"{row['before_cpu_s_gb']:.2f} -> {row['now_cpu_s_gb']:.2f}"
     spread = f"{row['spread'][0]:.2f} to {row['spread'][1]:.2f}"
     return (
-        f"{row['row']:<22} {speed:>14} {row['speed_ratio']:>6.2f} {cpu:>16} {row['cpu_ratio']:>6.2f}   "
+        f"{row['row']:<22} {speed:>14} {row['speed_ratio']:>6.2f} {cpu:>16} "
+        f"{row['cpu_ratio']:>6.2f}   "
         f"{spread:<13} {row['verdict']}"
     )
 

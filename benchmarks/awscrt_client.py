@@ -1,8 +1,11 @@
-"""awscrt's HTTP client over TLS, for `benchmarks.tls`: bodies dropped as they come. It imports nothing of ours.
+"""awscrt's HTTP client over TLS, for `benchmarks.tls`: bodies dropped as they come. It imports
+nothing of ours.
 
-    python awscrt_client.py '{"port": 1, "paths": ["/data/000.tfrecord"], "certificate": "cert.pem", "passes": 4}'
+    python awscrt_client.py '{"port": 1, "paths": ["/data/000.tfrecord"], "certificate": "cert.pem",
+    "passes": 4}'
 
-It runs in an environment of its own, because botocore behaves in another way where awscrt is installed. Prints JSON.
+It runs in an environment of its own, because botocore behaves in another way where awscrt is
+installed. Prints JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +18,13 @@ from concurrent.futures import Future
 from typing import Any
 
 from awscrt.http import HttpClientConnection, HttpHeaders, HttpRequest
-from awscrt.io import ClientBootstrap, ClientTlsContext, DefaultHostResolver, EventLoopGroup, TlsContextOptions
+from awscrt.io import (
+    ClientBootstrap,
+    ClientTlsContext,
+    DefaultHostResolver,
+    EventLoopGroup,
+    TlsContextOptions,
+)
 
 
 def main() -> None:

@@ -1,12 +1,13 @@
 """Runs of a virtual machine that had its processors for itself.
 
-A hypervisor takes processors away for milliseconds at a time and gives them to other machines. Linux counts that as
-"steal". Where two threads or processes take turns, one that is stopped so keeps the other waiting too, and what is
-measured then is the neighbours: here, half a core stolen halved the speed of a loop that one core was enough for.
+A hypervisor takes processors away for milliseconds at a time and gives them to other machines.
+Linux counts that as "steal". Where two threads or processes take turns, one that is stopped so
+keeps the other waiting too, and what is measured then is the neighbours: here, half a core stolen
+halved the speed of a loop that one core was enough for.
 
-So a run is measured again when more than `FREE` of a core was stolen meanwhile, whatever it showed, until as many as
-are wanted were free of that, or `TRIES` times as many have been made; the calmest of them count. Without a hypervisor,
-or without Linux, nothing is ever stolen.
+So a run is measured again when more than `FREE` of a core was stolen meanwhile, whatever it showed,
+until as many as are wanted were free of that, or `TRIES` times as many have been made; the calmest
+of them count. Without a hypervisor, or without Linux, nothing is ever stolen.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ TRIES = 2
 
 
 def calmest(run: Callable[[], T], wanted: int) -> tuple[list[T], dict[str, float]]:
-    """The results of the `wanted` calmest of several runs; how many there were, and the cores stolen from the worst."""
+    """The results of the `wanted` calmest of several runs; how many there were, and the cores
+    stolen from the worst.
+    """
     runs: list[tuple[float, T]] = []
     free = 0
     while free < wanted and len(runs) < TRIES * wanted:
@@ -34,7 +37,10 @@ def calmest(run: Callable[[], T], wanted: int) -> tuple[list[T], dict[str, float
         runs.append((share, result))
         free += share <= FREE
     best = sorted(runs, key=lambda one: one[0])[:wanted]
-    return [result for _, result in best], {"runs": len(runs), "stolen_cores": round(best[-1][0], 3)}
+    return [result for _, result in best], {
+        "runs": len(runs),
+        "stolen_cores": round(best[-1][0], 3),
+    }
 
 
 def stolen_seconds() -> float:

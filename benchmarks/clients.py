@@ -1,10 +1,12 @@
-"""What a small object costs an async service: `open_shard` for each request, beside s3fs with one client.
+"""What a small object costs an async service: `open_shard` for each request, beside s3fs with one
+client.
 
     python -m benchmarks.clients
 
-A SeaweedFS on this machine holds small shards. One after the other, and 1,000 at once, they are read by
-`streamrec.open_shard` with the same options each time, and by `_cat_file` of one S3FileSystem; in turn, five rounds.
-What counts is this process's processor time a request. Results go to benchmarks/results/clients.json.
+A SeaweedFS on this machine holds small shards. One after the other, and 1,000 at once, they are
+read by `streamrec.open_shard` with the same options each time, and by `_cat_file` of one
+S3FileSystem; in turn, five rounds. What counts is this process's processor time a request. Results
+go to benchmarks/results/clients.json.
 """
 
 from __future__ import annotations
@@ -63,11 +65,16 @@ async def main() -> None:
                 found["_cat_file"].append(await cost(theirs, count, together))
             row: dict[str, Any] = {"requests": count, "at once": together}
             row |= {name: round(statistics.median(values), 2) for name, values in found.items()}
-            row["ratio"] = round(statistics.median(a / b for a, b in zip(*found.values(), strict=True)), 2)
+            row["ratio"] = round(
+                statistics.median(a / b for a, b in zip(*found.values(), strict=True)), 2
+            )
             rows.append(row)
             print(json.dumps(row))
         await fs._s3creator.__aexit__(None, None, None)
-    save("clients", {"machine": describe("s3fs", "aiobotocore"), "unit": "CPU ms a request", "rows": rows})
+    save(
+        "clients",
+        {"machine": describe("s3fs", "aiobotocore"), "unit": "CPU ms a request", "rows": rows},
+    )
 
 
 if __name__ == "__main__":

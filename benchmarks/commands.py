@@ -1,11 +1,12 @@
-"""The command line on a large data set: peak memory of each command, and `verify` beside streaming alone.
+"""The command line on a large data set: peak memory of each command, and `verify` beside streaming
+alone.
 
     python -m benchmarks.commands
 
-The data set is one shard of 200 MB under many names (hard links), so that the disk holds little. Peak memory is the
-largest resident set of the command's process; it includes pages of mapped files. `verify` and a loop over
-`TFRecordDataset` take turns; besides their seconds, the processor seconds are compared, which other work on the machine
-changes little.
+The data set is one shard of 200 MB under many names (hard links), so that the disk holds little.
+Peak memory is the largest resident set of the command's process; it includes pages of mapped files.
+`verify` and a loop over `TFRecordDataset` take turns; besides their seconds, the processor seconds
+are compared, which other work on the machine changes little.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ ROUNDS = 5
 LINKS = {"info": 50, "verify": 50, "stat": 50, "reshard": 50}
 STREAM = (
     "import json, sys, streamrec\n"
-    "dataset = streamrec.TFRecordDataset(sys.argv[1], num_parallel_reads=8, storage_options=json.loads(sys.argv[2]))\n"
+    "dataset = streamrec.TFRecordDataset(sys.argv[1], num_parallel_reads=8, "
+    "storage_options=json.loads(sys.argv[2]))\n"
     "for _ in dataset.batch(64): pass\n"
 )
 
@@ -45,7 +47,10 @@ def main() -> None:
         shard = write_shard(Path(name))
         memory = [peak(command, links, shard) for command, links in LINKS.items()]
         speed = [beside("local file", linked(shard, 15), {}), on_store(shard)]
-    save("commands", {"machine": describe("numpy", "s3fs"), "rounds": ROUNDS, "memory": memory, "verify": speed})
+    save(
+        "commands",
+        {"machine": describe("numpy", "s3fs"), "rounds": ROUNDS, "memory": memory, "verify": speed},
+    )
 
 
 def write_shard(directory: Path) -> Path:
@@ -54,7 +59,11 @@ def write_shard(directory: Path) -> Path:
     path = directory / "shard"
     with path.open("wb") as file:
         for number in range(RECORDS):
-            row = {"image": rng.bytes(IMAGE_BYTES), "label": number % 1000, "score": number / RECORDS}
+            row = {
+                "image": rng.bytes(IMAGE_BYTES),
+                "label": number % 1000,
+                "score": number / RECORDS,
+            }
             file.write(streamrec.encode_records([streamrec.encode_example(row)]))
     return path
 
@@ -78,7 +87,12 @@ def peak(command: str, links: int, shard: Path) -> dict[str, Any]:
         usage = finished([sys.executable, "-m", "streamrec", command, source, *target])
         seconds = time.perf_counter() - began
     nbytes, peak_mb = links * shard.stat().st_size, round(usage.ru_maxrss * 1024 / 1e6)
-    row = {"command": command, "gb": round(nbytes / 1e9, 2), "seconds": round(seconds, 1), "peak_mb": peak_mb}
+    row = {
+        "command": command,
+        "gb": round(nbytes / 1e9, 2),
+        "seconds": round(seconds, 1),
+        "peak_mb": peak_mb,
+    }
     print(json.dumps(row), flush=True)
     return row
 
@@ -94,9 +108,21 @@ def finished(command: list[str]) -> resource.struct_rusage:
 
 
 def beside(store: str, url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """`verify` and streaming alone in turn; the ratio of their MB/s is that of the seconds, or of the processor's."""
-    typed = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()]
-    verify = [sys.executable, "-m", "streamrec", "verify", *(part for one in typed for part in ("-o", one)), f"{url}/"]
+    """`verify` and streaming alone in turn; the ratio of their MB/s is that of the seconds, or of
+    the processor's.
+    """
+    typed = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in options.items()
+    ]
+    verify = [
+        sys.executable,
+        "-m",
+        "streamrec",
+        "verify",
+        *(part for one in typed for part in ("-o", one)),
+        f"{url}/",
+    ]
     stream = [sys.executable, "-c", STREAM, f"{url}/*", json.dumps(options)]
     took = [[timed(command) for command in (verify, stream)] for _ in range(ROUNDS)]
     row = {
@@ -129,7 +155,9 @@ def filled_store(shard: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
     with seaweedfs() as store:
         for number in range(5):
-            s3fs.S3FileSystem(**store.options).put_file(str(shard), f"streamrec/train-{number:05d}.tfrecord")
+            s3fs.S3FileSystem(**store.options).put_file(
+                str(shard), f"streamrec/train-{number:05d}.tfrecord"
+            )
         yield store.url, store.options
 
 

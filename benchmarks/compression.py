@@ -2,10 +2,10 @@
 
     python -m benchmarks.compression [--rounds 3]
 
-Files lie in memory (/dev/shm). Sides take turns, each in a process of its own, on one core or two; medians count.
-Writing GZIP is `TFRecordWriter.write` for each record, on both sides. "write ZSTD" writes one shard of 30 MB of text.
-"inflate" reads four such shards of GZIP or ZSTD to batches of records; beside it the library inflates the same bytes
-and drops them.
+Files lie in memory (/dev/shm). Sides take turns, each in a process of its own, on one core or two;
+medians count. Writing GZIP is `TFRecordWriter.write` for each record, on both sides. "write ZSTD"
+writes one shard of 30 MB of text. "inflate" reads four such shards of GZIP or ZSTD to batches of
+records; beside it the library inflates the same bytes and drops them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ SHARDS, PLAIN = 4, 30_000_000
 
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -55,7 +57,9 @@ def main() -> None:
         ]
     machine = describe("tensorflow-cpu", "isal", "backports.zstd", "numpy")
     load = round(os.getloadavg()[2], 1)
-    save("compression", {"machine": machine, "load": load, "rounds": arguments.rounds, "rows": rows})
+    save(
+        "compression", {"machine": machine, "load": load, "rounds": arguments.rounds, "rows": rows}
+    )
 
 
 @cache
@@ -86,7 +90,9 @@ def fill(folder: Path) -> None:
     """The GZIP and ZSTD shards."""
     for shard in range(SHARDS):
         with (
-            streamrec.TFRecordWriter(folder / f"{shard}.gz", TFRecordOptions("GZIP", library="isal")) as gzip,
+            streamrec.TFRecordWriter(
+                folder / f"{shard}.gz", TFRecordOptions("GZIP", library="isal")
+            ) as gzip,
             streamrec.TFRecordWriter(folder / f"{shard}.zst", TFRecordOptions("ZSTD")) as zstd,
         ):
             for text in texts():

@@ -1,14 +1,17 @@
-"""MB/s against the length of records, the number of shards and the latency of the store: streamrec beside its peers.
+"""MB/s against the length of records, the number of shards and the latency of the store: streamrec
+beside its peers.
 
     python -m benchmarks.curves [--rounds 2] [--only record,shards,latency] [--draw]
 
 - record: a local file of 64 MB in the page cache, on one core, beside tf.data.
-- shards: 256 MB in 1 to 1,024 shards of a store that is not slowed, beside s3fs: its streamed GETs, 16 at a time, whose
-  bytes are dropped, and `fs.open()` in 16 threads.
-- latency: 16 shards of 16 MB, 60 MB/s a connection, from 1 to 300 ms to the first byte, beside the same.
+- shards: 256 MB in 1 to 1,024 shards of a store that is not slowed, beside s3fs: its streamed GETs,
+  16 at a time, whose bytes are dropped, and `fs.open()` in 16 threads.
+- latency: 16 shards of 16 MB, 60 MB/s a connection, from 1 to 300 ms to the first byte, beside the
+  same.
 
-Sides take turns, each in a process of its own; medians count. Data goes to `benchmarks/results/curves.json`, drawings
-to `docs/assets/speed-light.svg` and `docs/assets/speed-dark.svg`; `--draw` only draws.
+Sides take turns, each in a process of its own; medians count. Data goes to
+`benchmarks/results/curves.json`, drawings to `docs/assets/speed-light.svg` and
+`docs/assets/speed-dark.svg`; `--draw` only draws.
 """
 
 from __future__ import annotations
@@ -39,13 +42,20 @@ PANELS = {
     "shards": "shards of 256 MB",
     "latency": "ms to the first byte, 16 shards",
 }
-COLORS = {"streamrec": "#d9480f", "s3fs' GETs": "#1971c2", "s3fs' open()": "#6741d9", "tf.data": "#2f9e44"}
+COLORS = {
+    "streamrec": "#d9480f",
+    "s3fs' GETs": "#1971c2",
+    "s3fs' open()": "#6741d9",
+    "tf.data": "#2f9e44",
+}
 THEMES = {"light": ("#ffffff", "#212529"), "dark": ("#0d1117", "#e6edf3")}
 
 
 def main() -> None:
     """Measures and draws, or runs one side as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", default=",".join(PANELS))
     parser.add_argument("--draw", action="store_true")
@@ -74,20 +84,30 @@ def by_record(rounds: int) -> list[dict[str, Any]]:
 
 def by_shards(rounds: int) -> list[dict[str, Any]]:
     """The same bytes in more and more shards."""
-    return [from_store("shards", count, rounds, count, STORE_BYTES // count, NO_FAULTS) for count in SHARDS]
+    return [
+        from_store("shards", count, rounds, count, STORE_BYTES // count, NO_FAULTS)
+        for count in SHARDS
+    ]
 
 
 def by_latency(rounds: int) -> list[dict[str, Any]]:
     """The same shards, farther and farther away."""
     return [
-        from_store("latency", ms, rounds, 16, STORE_BYTES // 16, Faults(first_byte=ms / 1e3, rate=60e6))
+        from_store(
+            "latency", ms, rounds, 16, STORE_BYTES // 16, Faults(first_byte=ms / 1e3, rate=60e6)
+        )
         for ms in LATENCIES
     ]
 
 
-def from_store(panel: str, x: int, rounds: int, count: int, size: int, faults: Faults) -> dict[str, Any]:
+def from_store(
+    panel: str, x: int, rounds: int, count: int, size: int, faults: Faults
+) -> dict[str, Any]:
     """One point of each side, from a simulated store."""
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder), panel, count, size, faults) as (url, names):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(Path(folder), panel, count, size, faults) as (url, names),
+    ):
         runs = {name: partial(speed, side, url, names) for name, side in STORE_SIDES.items()}
         return medians(panel, x, rounds, runs)
 
@@ -98,7 +118,9 @@ def speed(side: str, url: str, names: list[str]) -> float:
     return found
 
 
-def medians(panel: str, x: int, rounds: int, sides: dict[str, Callable[[], float]]) -> dict[str, Any]:
+def medians(
+    panel: str, x: int, rounds: int, sides: dict[str, Callable[[], float]]
+) -> dict[str, Any]:
     """All sides in turn; the median of each."""
     runs: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
@@ -117,15 +139,30 @@ def draw(rows: list[dict[str, Any]], theme: str) -> None:
 
     background, ink = THEMES[theme]
     matplotlib.rcParams.update(
-        {"svg.hashsalt": theme, "svg.fonttype": "none", "font.size": 9, "text.color": ink, "axes.labelcolor": ink}
+        {
+            "svg.hashsalt": theme,
+            "svg.fonttype": "none",
+            "font.size": 9,
+            "text.color": ink,
+            "axes.labelcolor": ink,
+        }
     )
     matplotlib.rcParams.update({"xtick.color": ink, "ytick.color": ink, "axes.edgecolor": ink})
-    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(10, 3), facecolor=background, layout="constrained")
+    figure, axes = pyplot.subplots(
+        1, len(PANELS), figsize=(10, 3), facecolor=background, layout="constrained"
+    )
     for axis, (panel, label) in zip(axes, PANELS.items(), strict=True):
         points = [row for row in rows if row["panel"] == panel]
         for name in points[0]["mb_s"]:
             line = [row["mb_s"][name] for row in points]
-            axis.plot([row["x"] for row in points], line, "o-", label=name, color=COLORS[name], markersize=3)
+            axis.plot(
+                [row["x"] for row in points],
+                line,
+                "o-",
+                label=name,
+                color=COLORS[name],
+                markersize=3,
+            )
         axis.set(xscale="log", xlabel=label, facecolor=background)
         axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.set_ylim(bottom=0)

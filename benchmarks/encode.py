@@ -1,18 +1,20 @@
 """Writing Examples against TensorFlow's Python path, as ratios measured in one run.
 
-Run it from the project's root, where TensorFlow is installed and nothing else keeps the machine busy:
+Run it from the project's root, where TensorFlow is installed and nothing else keeps the machine
+busy:
 
     python -m benchmarks.encode [--rounds 7]
 
-- TensorFlow: `tf.train.Example(features=...)` out of the tutorial's helpers, then `SerializeToString()`. Its
-  input is Python scalars and lists, made before the clock starts: the form that its messages take fastest.
+- TensorFlow: `tf.train.Example(features=...)` out of the tutorial's helpers, then
+  `SerializeToString()`. Its input is Python scalars and lists, made before the clock starts: the
+  form that its messages take fastest.
 - encode_example: the same mapping, record by record.
-- encode_examples: columns (NumPy arrays, a RaggedTensor, lists of bytes) in batches of 1,024, one core. Its
-  bar is 10 times TensorFlow.
+- encode_examples: columns (NumPy arrays, a RaggedTensor, lists of bytes) in batches of 1,024, one
+  core. Its bar is 10 times TensorFlow.
 
-The contenders take turns in each round, so that what disturbs the machine disturbs them alike; medians of the
-rounds count. Every record is checked, once, to be the same message as TensorFlow's. The result goes to
-results/encode.json.
+The contenders take turns in each round, so that what disturbs the machine disturbs them alike;
+medians of the rounds count. Every record is checked, once, to be the same message as TensorFlow's.
+The result goes to results/encode.json.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ WORDS = [b"cat", b"dog", b"chicken", b"horse", b"goat"]
 
 @dataclass(frozen=True)
 class Workload:
-    """The same records as columns and as one mapping each, and what limits us where the bar is missed."""
+    """The same records as columns and as one mapping each, and what limits us where the bar is
+    missed.
+    """
 
     name: str
     columns: dict[str, Any]
@@ -69,13 +73,22 @@ def workloads() -> list[Workload]:
         Workload("forty scalar features", forty, rows_of(forty), 2),
         Workload("one ragged int64 of 200 to 1,000", {"tokens": ragged}, ragged_rows(ragged), 2),
         Workload("eight dense float[64]", dense, rows_of(dense), 2),
-        Workload("image of 110 kB and label", images, rows_of(images), 2, "memory: the bytes are copied once"),
+        Workload(
+            "image of 110 kB and label",
+            images,
+            rows_of(images),
+            2,
+            "memory: the bytes are copied once",
+        ),
     ]
 
 
 def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
     """Columns as one mapping a record, of Python values."""
-    lists = {name: column if isinstance(column, list) else column.tolist() for name, column in columns.items()}
+    lists = {
+        name: column if isinstance(column, list) else column.tolist()
+        for name, column in columns.items()
+    }
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
 
@@ -129,8 +142,12 @@ def measure(load: Workload, rounds: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, work in contenders.items():
-            times[name].append(seconds(work, load.batches * 10 if name == "encode_examples" else load.batches))
-    speeds = {name: median(len(load.rows) / taken for taken in values) for name, values in times.items()}
+            times[name].append(
+                seconds(work, load.batches * 10 if name == "encode_examples" else load.batches)
+            )
+    speeds = {
+        name: median(len(load.rows) / taken for taken in values) for name, values in times.items()
+    }
     ratio = round(speeds["encode_examples"] / speeds["tensorflow"], 1)
     return {
         "records": load.name,
@@ -145,13 +162,23 @@ def measure(load: Workload, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = argparse.ArgumentParser(description="Writing Examples against TensorFlow's Python path.")
+    parser = argparse.ArgumentParser(
+        description="Writing Examples against TensorFlow's Python path."
+    )
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     rows = [measure(load, rounds) for load in workloads()]
     for row in rows:
-        print(f"{row['records']:34} {row['ratio']:8.1f} x, record by record {row['ratio_record_by_record']:.2f} x")
-        print("    " + ", ".join(f"{name} {speed:,.0f}/s" for name, speed in row["records_per_second"].items()))
+        print(
+            f"{row['records']:34} {row['ratio']:8.1f} x, record by record "
+            f"{row['ratio_record_by_record']:.2f} x"
+        )
+        print(
+            "    "
+            + ", ".join(
+                f"{name} {speed:,.0f}/s" for name, speed in row["records_per_second"].items()
+            )
+        )
     load_now = round(os.getloadavg()[0], 1)
     machine = describe("numpy", "protobuf", "tensorflow-cpu") | {"load": load_now, "rounds": rounds}
     save("encode", {"machine": machine, "rows": rows})

@@ -1,14 +1,17 @@
-"""The table of faults: what each client does when the store misbehaves, after how long, with how many requests.
+"""The table of faults: what each client does when the store misbehaves, after how long, with how
+many requests.
 
-    python -m benchmarks.faults [--only "reset,stall"] [--parallel 12]     measures, and writes the table
-    python -m benchmarks.faults --table                                    writes the table from the data
+    python -m benchmarks.faults [--only "reset,stall"] [--parallel 12]     measures, and writes the
+    table python -m benchmarks.faults --table                                    writes the table
+    from the data
 
-Every cell is one process that reads one object of 4 MB from a simulated store of its own, whose faults come
-from a script: the same in each run. The clients are as they come, in their default settings: s3fs and gcsfs
-by `fs.open(url).read()`, obstore by `obstore.get(store, key).bytes()`, streamrec by a `TFRecordDataset` (where
-reading begins in the middle: a stream of its storage). streamrec alone has a shorter patience
-(`faultclients.POLICY`), because by default it waits for five minutes. What was read is compared with what is stored.
-A cell that has not ended after 90 s is left there.
+Every cell is one process that reads one object of 4 MB from a simulated store of its own, whose
+faults come from a script: the same in each run. The clients are as they come, in their default
+settings: s3fs and gcsfs by `fs.open(url).read()`, obstore by `obstore.get(store, key).bytes()`,
+streamrec by a `TFRecordDataset` (where reading begins in the middle: a stream of its storage).
+streamrec alone has a shorter patience (`faultclients.POLICY`), because by default it waits for five
+minutes. What was read is compared with what is stored. A cell that has not ended after 90 s is left
+there.
 
 The data goes to results/faults.json, the tables to docs/faults.md.
 """
@@ -58,7 +61,8 @@ class Row:
         does: What streamrec does then.
         faults: Of the simulated store.
         start: Where reading begins.
-        place: Where the client asks in place of the store: "missing", "refused", "away" or "unknown".
+        place: Where the client asks in place of the store: "missing", "refused", "away" or
+            "unknown".
     """
 
     title: str
@@ -84,7 +88,9 @@ def late_once() -> Faults:
     for seed in range(10_000):
         drawn = replace(late, seed=seed)
         reads = [decide(drawn, "read", KEY, ordinal).slow for ordinal in range(6)]
-        if reads == [True] + [False] * 5 and not any(decide(drawn, "stat", KEY, n).slow for n in range(3)):
+        if reads == [True] + [False] * 5 and not any(
+            decide(drawn, "stat", KEY, n).slow for n in range(3)
+        ):
             return drawn
     raise AssertionError("no such seed")
 
@@ -92,30 +98,46 @@ def late_once() -> Faults:
 ROWS: Final[Mapping[str, Row]] = {
     "none": Row("none", "reads"),
     "503": Row("503, once", "tries again after a short wait", once("unavailable")),
-    "503-always": Row("503, always", "waits for its patience, then raises the error", always("unavailable")),
+    "503-always": Row(
+        "503, always", "waits for its patience, then raises the error", always("unavailable")
+    ),
     "retry-after": Row(
-        "503 with Retry-After: 3, once", "waits as long as the store asks", once("unavailable", retry_after=3)
+        "503 with Retry-After: 3, once",
+        "waits as long as the store asks",
+        once("unavailable", retry_after=3),
     ),
     "429": Row("429, once", "as for 503", once("unavailable", status=429)),
     "429-always": Row("429, always", "as for 503", always("unavailable", status=429)),
     "reset": Row("reset in mid-body, once", "continues at the byte reached", once("reset")),
     "reset-five": Row(
-        "reset in mid-body, five times in a row", "continues, since each attempt makes progress", once(*["reset"] * 5)
+        "reset in mid-body, five times in a row",
+        "continues, since each attempt makes progress",
+        once(*["reset"] * 5),
     ),
     "reset-at-once": Row(
         "each body reset before its first byte",
         "waits for its patience, then raises the error",
         always("reset", at=0.0),
     ),
-    "stall": Row("stall in mid-body, once", "abandons the body, and continues at the byte reached", once("stall")),
-    "stall-always": Row("every body stalls before its first byte", "gives up", always("stall", at=0.0)),
-    "slow": Row("first byte after 30 s, once", "abandons the request, and sends it again", late_once()),
+    "stall": Row(
+        "stall in mid-body, once",
+        "abandons the body, and continues at the byte reached",
+        once("stall"),
+    ),
+    "stall-always": Row(
+        "every body stalls before its first byte", "gives up", always("stall", at=0.0)
+    ),
+    "slow": Row(
+        "first byte after 30 s, once", "abandons the request, and sends it again", late_once()
+    ),
     "truncated": Row(
         "a body that is short, and says so",
         "continues, since it has pinned the size and the version",
         once("reset", "truncate"),
     ),
-    "short": Row("a body that ends before its Content-Length", "continues at the byte reached", once("cut")),
+    "short": Row(
+        "a body that ends before its Content-Length", "continues at the byte reached", once("cut")
+    ),
     "content-range": Row(
         "wrong Content-Range, once",
         "refuses the answer, and sends the request again",
@@ -123,21 +145,38 @@ ROWS: Final[Mapping[str, Row]] = {
         MIDDLE,
     ),
     "ignored-range": Row(
-        "200 for 206, once", "refuses the answer, and sends the request again", once("ignore_range"), MIDDLE
+        "200 for 206, once",
+        "refuses the answer, and sends the request again",
+        once("ignore_range"),
+        MIDDLE,
     ),
-    "corrupt": Row("a flipped byte", "an error after all records before it, thanks to CRC32C", once("corrupt")),
+    "corrupt": Row(
+        "a flipped byte", "an error after all records before it, thanks to CRC32C", once("corrupt")
+    ),
     "changed": Row(
-        "object replaced between two requests", "an error: it never mixes two versions", once("reset", "change")
+        "object replaced between two requests",
+        "an error: it never mixes two versions",
+        once("reset", "change"),
     ),
     "missing": Row("missing object", "an error at once", place="missing"),
     "denied": Row("permission denied", "an error at once", always("unavailable", status=403)),
-    "expired": Row("expired credentials", "an error, unless there are newer ones", always("unavailable", status=400)),
-    "refused": Row("connection refused", "waits for a first contact, then raises the error", place="refused"),
+    "expired": Row(
+        "expired credentials",
+        "an error, unless there are newer ones",
+        always("unavailable", status=400),
+    ),
+    "refused": Row(
+        "connection refused", "waits for a first contact, then raises the error", place="refused"
+    ),
     "away": Row(
-        "server away: connections get no answer", "waits for a first contact, then raises the error", place="away"
+        "server away: connections get no answer",
+        "waits for a first contact, then raises the error",
+        place="away",
     ),
     "unknown": Row(
-        "host name that DNS does not know", "waits for a first contact, then raises the error", place="unknown"
+        "host name that DNS does not know",
+        "waits for a first contact, then raises the error",
+        place="unknown",
     ),
 }
 
@@ -174,12 +213,26 @@ def measure(store: str, client: str, row: Row, directory: str, warm: str) -> Cel
         faults = replace(faults, status=401)
     with ObjectStore(directory, faults) as server, asked_at(row.place, server.url) as url:
         key = KEY + "-missing" if row.place == "missing" else KEY
-        told, seconds = run_client(client, warm=warm, store=store, url=url, key=key, start=row.start)
+        told, seconds = run_client(
+            client, warm=warm, store=store, url=url, key=key, start=row.start
+        )
         data = Path(directory, KEY).read_bytes()[row.start :]
-        requests = None if url != server.url else server.counters.requests + server.counters.in_flight
+        requests = (
+            None if url != server.url else server.counters.requests + server.counters.in_flight
+        )
         fine = told.get("hash") == hashlib.sha256(data).hexdigest()
-        outcome = "waits" if not told else "error" if "error" in told else "data" if fine else "wrong data"
-        return Cell(outcome, str(told.get("error", "")), round(told.get("seconds", seconds), 1), requests)
+        outcome = (
+            "waits"
+            if not told
+            else "error"
+            if "error" in told
+            else "data"
+            if fine
+            else "wrong data"
+        )
+        return Cell(
+            outcome, str(told.get("error", "")), round(told.get("seconds", seconds), 1), requests
+        )
 
 
 @contextlib.contextmanager
@@ -192,7 +245,9 @@ def asked_at(place: str, url: str) -> Iterator[str]:
             listener = stack.enter_context(socket.socket())
             listener.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            if place == "away":  # with its queue full, the kernel leaves further connections without an answer
+            if (
+                place == "away"
+            ):  # with its queue full, the kernel leaves further connections without an answer
                 listener.listen(0)
                 for _ in range(2):
                     filler = stack.enter_context(socket.socket())
@@ -202,9 +257,15 @@ def asked_at(place: str, url: str) -> Iterator[str]:
 
 
 def run_client(client: str, **task: Any) -> tuple[dict[str, Any], float]:
-    """Runs a client in a process of its own; what it told, or nothing after the limit, and the seconds."""
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    environment["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # else it asks a Google service about the bucket
+    """Runs a client in a process of its own; what it told, or nothing after the limit, and the
+    seconds.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
+    }
+    environment["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = (
+        "false"  # else it asks a Google service about the bucket
+    )
     command = [sys.executable, "-m", "benchmarks.faultclients", client, json.dumps(task)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen(command, env=environment, **pipes) as process:  # type: ignore[call-overload]
@@ -222,11 +283,18 @@ def run_client(client: str, **task: Any) -> tuple[dict[str, Any], float]:
 
 def measure_all(names: Sequence[str], parallel: int) -> list[dict[str, Any]]:
     """All cells, so many at a time: most of them only wait."""
-    tasks = [(store, client, name) for store, clients in STORES.items() for name in names for client in clients]
+    tasks = [
+        (store, client, name)
+        for store, clients in STORES.items()
+        for name in names
+        for client in clients
+    ]
     with tempfile.TemporaryDirectory() as directory, ObjectStore(directory) as fair:
         Path(directory, "bucket").mkdir()
         for key, count in ((KEY, 4_000), ("bucket/warm", 2_000)):
-            Path(directory, key).write_bytes(encode_records(random.Random(1).randbytes(1_000) for _ in range(count)))
+            Path(directory, key).write_bytes(
+                encode_records(random.Random(1).randbytes(1_000) for _ in range(count))
+            )
 
         def one(task: tuple[str, str, str]) -> dict[str, Any]:
             store, client, name = task
@@ -258,12 +326,16 @@ def tables(results: Mapping[str, Any]) -> str:
     """Markdown from the data."""
     names = [field.name for field in dataclasses.fields(Cell)]
     cells = {
-        (row["store"], row["fault"], row["client"]): Cell(*[row[name] for name in names]) for row in results["rows"]
+        (row["store"], row["fault"], row["client"]): Cell(*[row[name] for name in names])
+        for row in results["rows"]
     }
     lines = []
     for store, clients in STORES.items():
         lines += [f"### {'S3' if store == 's3' else 'Google Cloud Storage'}", ""]
-        lines += [f"| fault | what streamrec does | {' | '.join(clients)} |", "|---" * (len(clients) + 2) + "|"]
+        lines += [
+            f"| fault | what streamrec does | {' | '.join(clients)} |",
+            "|---" * (len(clients) + 2) + "|",
+        ]
         for name, row in ROWS.items():
             if (store, name, "streamrec") in cells:
                 found = " | ".join(words(cells[store, name, client]) for client in clients)
@@ -283,7 +355,9 @@ def with_tables(text: str, made: str) -> str:
 
 def main() -> None:
     """Measures, unless only the table is wanted, and writes the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default=",".join(ROWS))
     parser.add_argument("--parallel", type=int, default=12)
     parser.add_argument("--table", action="store_true")

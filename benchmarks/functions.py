@@ -1,9 +1,11 @@
-"""Functions of the user's: elements a second through `map` and through `for`, over local records of 100 bytes.
+"""Functions of the user's: elements a second through `map` and through `for`, over local records of
+100 bytes.
 
     python -m benchmarks.functions [--rounds 5]
 
-All records lie in one file in memory (/dev/shm). Each row is a pipeline of its own; rows take turns, and medians count.
-"python" calls such a function in a loop of Python's own, over records that are objects already: the limit.
+All records lie in one file in memory (/dev/shm). Each row is a pipeline of its own; rows take
+turns, and medians count. "python" calls such a function in a loop of Python's own, over records
+that are objects already: the limit.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ COUNT, SIZE, BATCH = 1_000_000, 100, 1000
 
 def main() -> None:
     """Runs the rows in turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
@@ -39,7 +43,11 @@ def main() -> None:
             for name, row in rows.items():
                 runs[name].append(timed(row))
     result = [
-        {"row": name, "m_s": median(run[0] for run in taken), "cpu_us": median(run[1] for run in taken)}
+        {
+            "row": name,
+            "m_s": median(run[0] for run in taken),
+            "cpu_us": median(run[1] for run in taken),
+        }
         for name, taken in runs.items()
     ]
     for one in result:

@@ -2,10 +2,11 @@
 
     python -m benchmarks.global_shuffle [--rounds 3] [--megabytes 1024] [--only 1kB,110kB]
 
-The store is `tests.servers.objectstore`: 30 to 50 ms to the first byte, 60 MB/s a connection. It has the machine's
-second core, each side the first, in a process of its own. All sides have one memory budget and hand batches to a `for`
-loop; the plain one reads 16 shards at a time. A side reads all shards once to warm up and then three times (`exact`:
-once); MB/s and CPU-s/GB are of those, bytes and requests of one epoch. The ratios are of neighbours in time; medians.
+The store is `tests.servers.objectstore`: 30 to 50 ms to the first byte, 60 MB/s a connection. It
+has the machine's second core, each side the first, in a process of its own. All sides have one
+memory budget and hand batches to a `for` loop; the plain one reads 16 shards at a time. A side
+reads all shards once to warm up and then three times (`exact`: once); MB/s and CPU-s/GB are of
+those, bytes and requests of one epoch. The ratios are of neighbours in time; medians.
 
 Quality is measured by `benchmarks.shuffle_quality`.
 """
@@ -40,7 +41,9 @@ SIDES = {"1kB": ("plain", "blocks"), "110kB": ("plain", "blocks", "exact")}
 
 def main() -> None:
     """Runs the rows, or one side as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--only", default="1kB,110kB")
@@ -52,9 +55,14 @@ def main() -> None:
     rows = []
     with TemporaryDirectory() as directory:
         for name in arguments.only.split(","):
-            rows.append(compared(Path(directory), name, arguments.megabytes << 20, arguments.rounds))
+            rows.append(
+                compared(Path(directory), name, arguments.megabytes << 20, arguments.rounds)
+            )
             print(json.dumps(rows[-1]), flush=True)
-    save("global_shuffle", {"machine": describe("s3fs", "aiohttp"), "budget_mb": BUDGET >> 20, "rows": rows})
+    save(
+        "global_shuffle",
+        {"machine": describe("s3fs", "aiohttp"), "budget_mb": BUDGET >> 20, "rows": rows},
+    )
 
 
 def compared(root: Path, name: str, size: int, rounds: int) -> dict[str, Any]:
@@ -81,7 +89,9 @@ def child(side: str, url: str, folder: str, batch: int) -> dict[str, Any]:
     """Reads all shards in one way, and measures it."""
     os.sched_setaffinity(0, {0})
     stores = {"endpoint_url": url, "anon": True}
-    dataset = streamrec.TFRecordDataset(f"s3://{folder}/*.tfrecord", num_parallel_reads=16, storage_options=stores)
+    dataset = streamrec.TFRecordDataset(
+        f"s3://{folder}/*.tfrecord", num_parallel_reads=16, storage_options=stores
+    )
     if side == "plain":
         dataset = dataset.batch(batch)
     else:
@@ -94,7 +104,11 @@ def child(side: str, url: str, folder: str, batch: int) -> dict[str, Any]:
     passes = 1 if side == "exact" else 3
     started, cpu = time.perf_counter(), cpu_seconds()
     epochs = [one_epoch(dataset) for _ in range(passes)]
-    seconds, used, size = time.perf_counter() - started, cpu_seconds() - cpu, sum(epoch["size"] for epoch in epochs)
+    seconds, used, size = (
+        time.perf_counter() - started,
+        cpu_seconds() - cpu,
+        sum(epoch["size"] for epoch in epochs),
+    )
     return {
         "mb_s": size / seconds / 1e6,
         "cpu_s_gb": used / size * 1e9,

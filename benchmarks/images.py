@@ -1,11 +1,13 @@
-"""Decoded images a second, on all cores: `decode_jpeg` beside Pillow, both in `map`, and beside tf.data.
+"""Decoded images a second, on all cores: `decode_jpeg` beside Pillow, both in `map`, and beside
+tf.data.
 
     python -m benchmarks.images [--rounds 3]
 
-One local shard of Examples with a JPEG each (500 x 375, as ImageNet's; a large one is 2,000 x 1,500) goes through
-parsing and decoding to a loop that drops the pixels. tf.data runs `parse_single_example` and `tf.io.decode_jpeg` in one
-`map` with AUTOTUNE, and with its accurate inverse transform too, which gives the pixels that streamrec gives. Each
-side runs in a process of its own, one after the other; ratios are those of one round, and their medians count.
+One local shard of Examples with a JPEG each (500 x 375, as ImageNet's; a large one is 2,000 x
+1,500) goes through parsing and decoding to a loop that drops the pixels. tf.data runs
+`parse_single_example` and `tf.io.decode_jpeg` in one `map` with AUTOTUNE, and with its accurate
+inverse transform too, which gives the pixels that streamrec gives. Each side runs in a process of
+its own, one after the other; ratios are those of one round, and their medians count.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ SIDES = ("streamrec", "streamrec, a record a call", "Pillow in map", "tf.data", 
 
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -55,7 +59,9 @@ def main() -> None:
 
 
 def write(path: Path, height: int, width: int, count: int) -> str:
-    """A shard of Examples with a JPEG each: 20 pictures with the detail of photographs, again and again."""
+    """A shard of Examples with a JPEG each: 20 pictures with the detail of photographs, again and
+    again.
+    """
     from PIL import Image
 
     from streamrec import encode_example, encode_records
@@ -63,8 +69,12 @@ def write(path: Path, height: int, width: int, count: int) -> str:
     jpegs = []
     for seed in range(20):
         random = np.random.default_rng(seed)
-        coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((width, height), 3)
-        fine = Image.fromarray(random.integers(0, 256, (height // 3, width // 3, 3), dtype=np.uint8))
+        coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize(
+            (width, height), 3
+        )
+        fine = Image.fromarray(
+            random.integers(0, 256, (height // 3, width // 3, 3), dtype=np.uint8)
+        )
         file = BytesIO()
         Image.blend(coarse, fine.resize((width, height), 3), 0.15).save(file, "JPEG", quality=90)
         jpegs.append(file.getvalue())
@@ -81,7 +91,8 @@ def row(path: str, ratio: int, rounds: int) -> dict[str, Any]:
         "images_a_second": speed,
         "cpu_ms_an_image": {side: median(run[side]["cpu_ms"] for run in runs) for side in SIDES},
         "ratio_to": {
-            side: median(run["streamrec"]["a_second"] / run[side]["a_second"] for run in runs) for side in SIDES[1:]
+            side: median(run["streamrec"]["a_second"] / run[side]["a_second"] for run in runs)
+            for side in SIDES[1:]
         },
         **calm,
     }
@@ -90,7 +101,9 @@ def row(path: str, ratio: int, rounds: int) -> dict[str, Any]:
 def spawn(side: str, path: str, ratio: int) -> dict[str, float]:
     """One side, in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.images", "--child", side, path, str(ratio)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    )
     if done.returncode:
         raise SystemExit(done.stderr)
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -111,7 +124,9 @@ def by_streamrec(path: str, ratio: int, batch: int = BATCH) -> Callable[[], Iter
     import streamrec
     from streamrec.images import decode_jpeg
 
-    return in_map(path, batch, lambda columns: decode_jpeg(columns["image"], 3, ratio), streamrec.AUTOTUNE)
+    return in_map(
+        path, batch, lambda columns: decode_jpeg(columns["image"], 3, ratio), streamrec.AUTOTUNE
+    )
 
 
 def by_pillow(path: str, ratio: int) -> Callable[[], Iterator[int]]:
@@ -126,15 +141,24 @@ def by_pillow(path: str, ratio: int) -> Callable[[], Iterator[int]]:
             image.draft("RGB", (image.width // ratio, image.height // ratio))
         return np.asarray(image.convert("RGB"))
 
-    return in_map(path, BATCH, lambda columns: [pixels(data) for data in columns["image"]], streamrec.AUTOTUNE)
+    return in_map(
+        path, BATCH, lambda columns: [pixels(data) for data in columns["image"]], streamrec.AUTOTUNE
+    )
 
 
-def in_map(path: str, batch: int, decode: Callable[[Any], Any], calls: int) -> Callable[[], Iterator[int]]:
+def in_map(
+    path: str, batch: int, decode: Callable[[Any], Any], calls: int
+) -> Callable[[], Iterator[int]]:
     """A streamrec pipeline that decodes batches."""
     import streamrec
 
-    features = {"image": streamrec.FixedLenFeature([], bytes), "label": streamrec.FixedLenFeature([], np.int64)}
-    parsed = streamrec.TFRecordDataset(path).batch(batch).parse_example(features, string_columns=True)
+    features = {
+        "image": streamrec.FixedLenFeature([], bytes),
+        "label": streamrec.FixedLenFeature([], np.int64),
+    }
+    parsed = (
+        streamrec.TFRecordDataset(path).batch(batch).parse_example(features, string_columns=True)
+    )
     images = parsed.map(decode, num_parallel_calls=calls)
     return lambda: (len(each) for each in images)
 
@@ -143,13 +167,18 @@ def by_tensorflow(path: str, ratio: int, method: str = "") -> Callable[[], Itera
     """tf.data, record by record, as its guides write it."""
     import tensorflow as tf
 
-    features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+    features = {
+        "image": tf.io.FixedLenFeature([], tf.string),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
 
     def decoded(record: Any) -> Any:
         image = tf.io.parse_single_example(record, features)["image"]
         return tf.io.decode_jpeg(image, channels=3, ratio=ratio, dct_method=method)
 
-    dataset = tf.data.TFRecordDataset(path).map(decoded, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH)
+    dataset = (
+        tf.data.TFRecordDataset(path).map(decoded, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH)
+    )
     return lambda: (int(each.shape[0]) for each in dataset.prefetch(tf.data.AUTOTUNE))
 
 

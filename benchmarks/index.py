@@ -1,14 +1,16 @@
-"""Indexes: what writing one costs beside streaming the same shards, what opening one costs, and random access.
+"""Indexes: what writing one costs beside streaming the same shards, what opening one costs, and
+random access.
 
     python -m benchmarks.index [--rounds 3] [--shard-mib 64] [--only write,open,random]
 
 The store is `tests.servers.objectstore` in a process of its own. Rows:
 
-- write: 16 shards, streamed into a `for` loop and indexed in turn, from a store without limits (`cpu`) and from one
-  that answers after 30 to 50 ms and gives 60 MB/s a connection (`far`); records of 1 kB and of 110 kB. Then the same
-  shards on a local disk, where the index is made from headers.
-- open: an index of 10^8 records, from a file and from the far store: seconds, memory, bytes a record, and the time to
-  the lengths of 1,000 records anywhere.
+- write: 16 shards, streamed into a `for` loop and indexed in turn, from a store without limits
+  (`cpu`) and from one that answers after 30 to 50 ms and gives 60 MB/s a connection (`far`);
+  records of 1 kB and of 110 kB. Then the same shards on a local disk, where the index is made from
+  headers.
+- open: an index of 10^8 records, from a file and from the far store: seconds, memory, bytes a
+  record, and the time to the lengths of 1,000 records anywhere.
 - random: batches of 256 random records from the far store.
 """
 
@@ -45,7 +47,9 @@ BATCH, BATCHES = 256, 20
 
 def main() -> None:
     """Runs the rows, or one as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shard-mib", type=int, default=64)
     parser.add_argument("--only", default="write,open,random")
@@ -63,7 +67,9 @@ def main() -> None:
                 rows += open_rows(Path(directory), store)
             for name, record in RECORDS.items():
                 if {"write", "random"} & set(wanted):
-                    bridge.run(fill, f"{directory}/bucket", None, SHARDS, arguments.shard_mib << 20, record)
+                    bridge.run(
+                        fill, f"{directory}/bucket", None, SHARDS, arguments.shard_mib << 20, record
+                    )
                 if "write" in wanted:
                     rows += write_rows(Path(directory), store, name, arguments.rounds)
                 if "random" in wanted:
@@ -79,7 +85,14 @@ def write_rows(root: Path, store: ServerProcess, name: str, rounds: int) -> list
         store.faults = faults
         row = compared("s3://bucket/*.tfrecord", root, options, rounds)
         rows.append({"row": "write", "store": place, "records": name, **row})
-    rows.append({"row": "write", "store": "disk", "records": name, **compared(f"{root}/bucket/*", root, None, rounds)})
+    rows.append(
+        {
+            "row": "write",
+            "store": "disk",
+            "records": name,
+            **compared(f"{root}/bucket/*", root, None, rounds),
+        }
+    )
     for row in rows:
         print(json.dumps(row), flush=True)
     return rows
@@ -88,7 +101,11 @@ def write_rows(root: Path, store: ServerProcess, name: str, rounds: int) -> list
 def compared(names: str, root: Path, options: dict[str, Any] | None, rounds: int) -> dict[str, Any]:
     sides: dict[str, Callable[[], int]] = {
         "stream": lambda: stream(names, options),
-        "index": lambda: write_index_sync(names, f"{root}/x.index", storage_options=options, parallel=PARALLEL).nbytes,
+        "index": lambda: (
+            write_index_sync(
+                names, f"{root}/x.index", storage_options=options, parallel=PARALLEL
+            ).nbytes
+        ),
     }
     for run in sides.values():
         run()  # imports, page faults
@@ -98,8 +115,13 @@ def compared(names: str, root: Path, options: dict[str, Any] | None, rounds: int
             runs[side].append(timed(run)[:2])
     row: dict[str, Any] = {}
     for side, found in runs.items():
-        row[side] = {"mb_s": median(speed for speed, _ in found), "cpu_s_gb": median(cpu for _, cpu in found)}
-    row["ratio"] = median(index / alone for (index, _), (alone, _) in zip(runs["index"], runs["stream"], strict=True))
+        row[side] = {
+            "mb_s": median(speed for speed, _ in found),
+            "cpu_s_gb": median(cpu for _, cpu in found),
+        }
+    row["ratio"] = median(
+        index / alone for (index, _), (alone, _) in zip(runs["index"], runs["stream"], strict=True)
+    )
     return row
 
 
@@ -128,7 +150,11 @@ def open_rows(root: Path, store: ServerProcess) -> list[dict[str, Any]]:
     shards = [
         IndexedShard(
             ShardInfo(
-                f"s3://bucket/train-{number:05d}.tfrecord", OPEN_RECORDS, lengths.end, number, version=f"v{number}"
+                f"s3://bucket/train-{number:05d}.tfrecord",
+                OPEN_RECORDS,
+                lengths.end,
+                number,
+                version=f"v{number}",
             ),
             lengths,
         )
@@ -140,7 +166,13 @@ def open_rows(root: Path, store: ServerProcess) -> list[dict[str, Any]]:
     for place, url in (("disk", f"{root}/bucket/large.index"), ("far", "s3://bucket/large.index")):
         options = {"endpoint_url": store.url, "anon": True} if place == "far" else None
         runs = [spawn(MODULE, url=url, options=options) for _ in range(3)]
-        rows.append({"row": "open", "store": place, **{key: median(run[key] for run in runs) for key in runs[0]}})
+        rows.append(
+            {
+                "row": "open",
+                "store": place,
+                **{key: median(run[key] for run in runs) for key in runs[0]},
+            }
+        )
         print(json.dumps(rows[-1]), flush=True)
     (root / "bucket" / "large.index").unlink()
     return rows

@@ -1,17 +1,20 @@
 """The kernels against TensorFlow and google-crc32c, as ratios measured in one run on one core.
 
-Run it from the project's root, where TensorFlow is installed and nothing else keeps the machine busy:
+Run it from the project's root, where TensorFlow is installed and nothing else keeps the machine
+busy:
 
     python -m benchmarks.kernels [--rounds 7] [--output benchmarks/results/kernels.json]
 
 - Scanning: `scan_frames` over a file's bytes in memory, all CRCs checked, against
-  `tf.data.TFRecordDataset(path).batch(1024)` on the same file, which lies in the page cache. TensorFlow runs
-  with its own buffer size and with a larger one, and the faster of the two counts.
+  `tf.data.TFRecordDataset(path).batch(1024)` on the same file, which lies in the page cache.
+  TensorFlow runs with its own buffer size and with a larger one, and the faster of the two counts.
 - CRC32C of 1 MiB, against google-crc32c's C implementation.
-- gather, encode_frames and find_header: how fast; they have no counterpart there that does the same work.
+- gather, encode_frames and find_header: how fast; they have no counterpart there that does the same
+  work.
 
-The contenders take turns in each round, so that what disturbs the machine disturbs them alike; medians of the
-rounds count. Everything runs on one core (the process is pinned to it before TensorFlow makes its threads).
+The contenders take turns in each round, so that what disturbs the machine disturbs them alike;
+medians of the rounds count. Everything runs on one core (the process is pinned to it before
+TensorFlow makes its threads).
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ MIB = 1 << 20
 NO_LIMIT = 1 << 40
 SHARDS = 16
 PASSES = 20
-"""Scans of a file for each pass of TensorFlow's: one alone lasts 3 ms, and its first page faults would count most."""
+"""Scans of a file for each pass of TensorFlow's: one alone lasts 3 ms, and its first page faults
+would count most."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,15 @@ def scan_row(workload: Workload, rounds: int) -> Row:
     peer = min(readers, key=times.__getitem__)
     n = len(spans)
     pass_time = times["streamrec"] / PASSES
-    return Row(workload.name, "records", n / pass_time, peer, n / times[peer], times[peer] / pass_time, workload.bar)
+    return Row(
+        workload.name,
+        "records",
+        n / pass_time,
+        peer,
+        n / times[peer],
+        times[peer] / pass_time,
+        workload.bar,
+    )
 
 
 def crc_row(rounds: int) -> Row:
@@ -166,7 +178,9 @@ def crc_row(rounds: int) -> Row:
 
 
 def copy_rows(rounds: int) -> list[Row]:
-    """Interleaving 16 shards record by record, and framing, 16 chunks of 64 KiB, 83-87 bytes a record."""
+    """Interleaving 16 shards record by record, and framing, 16 chunks of 64 KiB, 83-87 bytes a
+    record.
+    """
     chunk, spans = records(Workload("", 83, 87, MIB // SHARDS, 0))
     buffers = [bytes(bytearray(chunk)) for _ in range(SHARDS)]
     sources = np.tile(np.arange(SHARDS), len(spans))
@@ -199,15 +213,21 @@ def search_rows(rounds: int) -> list[Row]:
     total, rng = 64 * MIB, np.random.default_rng(7)
     contents = {
         "random bytes": rng.bytes(total),
-        "floats, half of them zeros": np.maximum(rng.standard_normal(total // 4), 0).astype(np.float32).tobytes(),
+        "floats, half of them zeros": np.maximum(rng.standard_normal(total // 4), 0)
+        .astype(np.float32)
+        .tobytes(),
         "zeros": bytes(total),
     }
     works: dict[str, Callable[[], object]] = {
-        name: partial(kernels.find_header, data, 0, True, 1 << 30) for name, data in contents.items()
+        name: partial(kernels.find_header, data, 0, True, 1 << 30)
+        for name, data in contents.items()
     }
     assert all(work() == (total - 11, 12) for work in works.values())
     times = medians(works, rounds)
-    return [Row(f"find_header, {name}", "bytes", total / times[name], "", None, None, None) for name in works]
+    return [
+        Row(f"find_header, {name}", "bytes", total / times[name], "", None, None, None)
+        for name in works
+    ]
 
 
 def machine() -> dict[str, str]:
@@ -240,13 +260,19 @@ def show(rows: list[Row]) -> None:
         peer = "" if row.peer_speed is None else f"{row.peer_speed / scale:.4f} {unit}"
         ratio = "" if row.ratio is None else f"x{row.ratio:.2f}"
         bar = "" if row.bar is None else f"x{row.bar:g}"
-        missed = "  MISSED" if row.ratio is not None and row.bar is not None and row.ratio < row.bar else ""
+        missed = (
+            "  MISSED"
+            if row.ratio is not None and row.bar is not None and row.ratio < row.bar
+            else ""
+        )
         print(f"{row.name:<40} {ours:>16} {peer:>16} {ratio:>8} {bar:>8}{missed}")
 
 
 def main() -> None:
     """Measures, prints the table and writes the data."""
-    parser = argparse.ArgumentParser(description="The kernels against TensorFlow and google-crc32c, on one core.")
+    parser = argparse.ArgumentParser(
+        description="The kernels against TensorFlow and google-crc32c, on one core."
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()

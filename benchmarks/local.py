@@ -1,10 +1,11 @@
-"""The whole way from a local file: `for frames in TFRecordDataset(path).batch(1024)` beside tf.data's.
+"""The whole way from a local file: `for frames in TFRecordDataset(path).batch(1024)` beside
+tf.data's.
 
     python -m benchmarks.local [--rounds 3]
 
-Both read the same file from the page cache, check every CRC32C and give batches of 1,024 records to a `for`
-loop; in turn, each in a process of its own, after one pass that is not counted. streamrec has one core. tf.data runs
-twice: on one core, and on all cores as it comes. The calmest
+Both read the same file from the page cache, check every CRC32C and give batches of 1,024 records to
+a `for` loop; in turn, each in a process of its own, after one pass that is not counted. streamrec
+has one core. tf.data runs twice: on one core, and on all cores as it comes. The calmest
 rounds count (`benchmarks.calm`).
 """
 
@@ -35,7 +36,9 @@ SIDES = ("tensorflow", "tensorflow, all cores", "streamrec")
 
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -52,7 +55,10 @@ def main() -> None:
                 "tf.data on all (bar x{bar}); MB/s {mb_s}".format(**rows[-1]),
                 flush=True,
             )
-    save("local", {"machine": describe("tensorflow-cpu", "numpy"), "rounds": arguments.rounds, "rows": rows})
+    save(
+        "local",
+        {"machine": describe("tensorflow-cpu", "numpy"), "rounds": arguments.rounds, "rows": rows},
+    )
 
 
 def write(path: Path, size: int, count: int) -> str:
@@ -84,7 +90,9 @@ def row(path: str, size: int, bar: float, rounds: int) -> dict[str, Any]:
 def spawn(side: str, path: str) -> float:
     """MB/s of one side, in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.local", "--child", side, path]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    )
     if done.returncode:
         raise SystemExit(done.stderr)
     return float(json.loads(done.stdout))

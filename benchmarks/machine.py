@@ -35,15 +35,23 @@ def describe(*packages: str) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of the package that is measured, with "+" after it where its code was changed since."""
+    """The commit of the package that is measured, with "+" after it where its code was changed
+    since.
+    """
     root = Path(__file__).parent.parent
-    found = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=root, capture_output=True, text=True)
-    changes = subprocess.run(["git", "status", "--porcelain", "streamrec"], cwd=root, capture_output=True, text=True)
+    found = subprocess.run(
+        ["git", "rev-parse", "--short=8", "HEAD"], cwd=root, capture_output=True, text=True
+    )
+    changes = subprocess.run(
+        ["git", "status", "--porcelain", "streamrec"], cwd=root, capture_output=True, text=True
+    )
     return found.stdout.strip() + "+" * bool(changes.stdout) or "unknown"
 
 
 def merge(name: str, rows: list[dict[str, Any]], *key: str) -> list[dict[str, Any]]:
-    """These rows, after the saved ones with other keys that were measured at this commit (`--only`)."""
+    """These rows, after the saved ones with other keys that were measured at this commit
+    (`--only`).
+    """
     path = RESULTS / f"{name}.json"
     earlier = json.loads(path.read_text()) if path.exists() else {"rows": [], "machine": {}}
     if earlier["machine"].get("commit") != commit():

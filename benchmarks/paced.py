@@ -1,21 +1,26 @@
-"""A store as it is far away: 60 MB/s a connection, 30-50 ms to the first byte, and 2 % of all requests slow.
+"""A store as it is far away: 60 MB/s a connection, 30-50 ms to the first byte, and 2 % of all
+requests slow.
 
-    python -m benchmarks.paced [--rounds 3] [--only large,small,crawl,shards,medium,crawl_large,first,cpu]
+    python -m benchmarks.paced [--rounds 3] [--only
+    large,small,crawl,shards,medium,crawl_large,first,cpu]
 
-The store is `tests.servers.objectstore`, paced by the kernel, on the machine's second core; each client has the
-first, in a process of its own. Rows:
+The store is `tests.servers.objectstore`, paced by the kernel, on the machine's second core; each
+client has the first, in a process of its own. Rows:
 
-- shards: 16 shards at a time. The bare client is 16 of s3fs' own streamed GETs, bytes dropped as they come.
+- shards: 16 shards at a time. The bare client is 16 of s3fs' own streamed GETs, bytes dropped as
+  they come.
 - large: one shard of 1 GB.
 - small: a thousand shards of 100 kB.
-- medium: shards of 16 MB, which the dataset reads one after the other, as it does where nothing is said.
+- medium: shards of 16 MB, which the dataset reads one after the other, as it does where nothing is
+  said.
 - crawl, crawl_large: as shards and large, and one connection in fifty flows at 6 MB/s.
-- first: from asking an open store for a shard to its first record, beside a bare GET's first byte. It should be within
-  two first-byte times and 20 ms.
+- first: from asking an open store for a shard to its first record, beside a bare GET's first byte.
+  It should be within two first-byte times and 20 ms.
 - cpu: no pacing and no faults: what reading costs beside the bare client.
 
-streamrec reads in two ways: `readers` is the storage and a reader a shard; `dataset` is the whole way into a `for`
-loop. Beside them are s3fs and gcsfs as they are used today: `fs.open()` and a thread for each shard.
+streamrec reads in two ways: `readers` is the storage and a reader a shard; `dataset` is the whole
+way into a `for` loop. Beside them are s3fs and gcsfs as they are used today: `fs.open()` and a
+thread for each shard.
 """
 
 from __future__ import annotations
@@ -77,7 +82,9 @@ ONCE = ("s3fs_open", "gcsfs_open")
 
 def main() -> None:
     """Runs the rows, or one side as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="large,small,crawl")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -88,10 +95,17 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
         for name in arguments.only.split(","):
-            row = first(Path(directory)) if name == "first" else compared(Path(directory), name, arguments.rounds)
+            row = (
+                first(Path(directory))
+                if name == "first"
+                else compared(Path(directory), name, arguments.rounds)
+            )
             print(json.dumps(row), flush=True)
             rows.append(row)
-    save("paced", {"machine": describe("s3fs", "gcsfs", "aiohttp"), "rows": merge("paced", rows, "row")})
+    save(
+        "paced",
+        {"machine": describe("s3fs", "gcsfs", "aiohttp"), "rows": merge("paced", rows, "row")},
+    )
 
 
 def compared(root: Path, name: str, rounds: int) -> dict[str, Any]:
@@ -106,13 +120,18 @@ def compared(root: Path, name: str, rounds: int) -> dict[str, Any]:
     row: dict[str, Any] = {"row": name, "shards": count, "shard_bytes": size, "rounds": rounds}
     row["load"] = os.getloadavg()[0]
     for side, found in runs.items():
-        row[side] = {key: median(run[key] for run in found) for key in ("mb_s", "cpu_s_gb", "peak_mb")}
+        row[side] = {
+            key: median(run[key] for run in found) for key in ("mb_s", "cpu_s_gb", "peak_mb")
+        }
     return row
 
 
 def first(root: Path) -> dict[str, Any]:
     """The time to the first record."""
-    with served(root, "first", 16, 8 << 20, Faults(first_byte=0.03, jitter=0.02, rate=60e6)) as (url, names):
+    with served(root, "first", 16, 8 << 20, Faults(first_byte=0.03, jitter=0.02, rate=60e6)) as (
+        url,
+        names,
+    ):
         return {"row": "first", **spawn(MODULE, side="first", url=url, names=names)}
 
 
@@ -120,14 +139,24 @@ def first(root: Path) -> dict[str, Any]:
 def served(
     root: Path, name: str, count: int, size: int, faults: Faults, record: int = RECORD
 ) -> Iterator[tuple[str, list[str]]]:
-    """A simulated store on the second core that holds the shards: one that was written, under many names."""
+    """A simulated store on the second core that holds the shards: one that was written, under many
+    names.
+    """
     bucket = root / name
     asyncio.run(fill(str(bucket), None, 1, size, min(record, size)))
     names = [f"{name}/{index:05d}.tfrecord" for index in range(count)]
     for other in names[1:]:
         os.link(bucket / "000.tfrecord", root / other)
     (bucket / "000.tfrecord").rename(root / names[0])
-    command = [sys.executable, "-m", "tests.servers.objectstore", "--root", str(root), "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.servers.objectstore",
+        "--root",
+        str(root),
+        "--port",
+        "0",
+    ]
     command += ["--faults", json.dumps(faults.to_dict())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -155,7 +184,9 @@ def child(side: str, url: str, names: list[str]) -> dict[str, Any]:
         "dataset": lambda: read_by_streamrec(urls, s3, BATCH),
         "one_by_one": lambda: read_by_streamrec(urls, s3, BATCH, parallel=1),
         "s3fs_open": lambda: read_by_files("s3fs", s3, names),
-        "gcsfs_open": lambda: read_by_files("gcsfs", {"endpoint_url": url, "token": "anon", "project": "p"}, names),
+        "gcsfs_open": lambda: read_by_files(
+            "gcsfs", {"endpoint_url": url, "token": "anon", "project": "p"}, names
+        ),
     }
     return measured(ways[side])
 
@@ -194,7 +225,9 @@ def read_by_files(package: str, options: dict[str, Any], names: Sequence[str]) -
 
 
 async def first_times(urls: Sequence[str], options: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds to the first byte of a bare GET, and to the first record; medians, after one that warms up."""
+    """Milliseconds to the first byte of a bare GET, and to the first record; medians, after one
+    that warms up.
+    """
     bodies = bare_s3(options)
     opened = await anext(bodies)
     bare, ours = [], []
@@ -211,7 +244,11 @@ async def first_times(urls: Sequence[str], options: dict[str, Any]) -> dict[str,
             await reader.aclose()
     await bodies.aclose()
     first_byte, first_record = 1e3 * median(bare[1:]), 1e3 * median(ours[1:])
-    return {"first_byte_ms": first_byte, "first_record_ms": first_record, "limit_ms": 2 * first_byte + 20}
+    return {
+        "first_byte_ms": first_byte,
+        "first_record_ms": first_record,
+        "limit_ms": 2 * first_byte + 20,
+    }
 
 
 if __name__ == "__main__":

@@ -1,28 +1,30 @@
 """Parsing Examples against TensorFlow and vahidk's tfrecord, as ratios measured in one run.
 
-Run it from the project's root, where TensorFlow is installed and nothing else keeps the machine busy:
+Run it from the project's root, where TensorFlow is installed and nothing else keeps the machine
+busy:
 
     python -m benchmarks.parse [--rounds 7]
 
 Each kind of records is measured in two ways, in batches of 1,024.
 
 From a file in the page cache to columns; the bars count here, because that is how AUTOTUNE is used:
-- streamrec: the file is read into the blocks of a `Framer`, 1 MiB or a few records at a time; it checks all CRCs, and
-  `parse_example` takes its Frames in batches of up to 1,024; one thread on one core. Byte strings come with and
-  without `string_columns`.
-- TensorFlow: `TFRecordDataset(path).batch(1024).map(parse_example, AUTOTUNE).prefetch(AUTOTUNE)`, with its
-  own buffer size and with 8 MiB, on all cores, and once more in batches of 64; the fastest counts. The dataset is
-  made and traced once, before the clock starts, as in training. For comparison also with all its threads on one core.
-- tfrecord (vahidk; `pip install tfrecord`, left out if it is not there): `example_loader` on one core,
-  without CRCs, as it has none. It gives a dict for each record.
+- streamrec: the file is read into the blocks of a `Framer`, 1 MiB or a few records at a time; it
+  checks all CRCs, and `parse_example` takes its Frames in batches of up to 1,024; one thread on one
+  core. Byte strings come with and without `string_columns`.
+- TensorFlow: `TFRecordDataset(path).batch(1024).map(parse_example, AUTOTUNE).prefetch(AUTOTUNE)`,
+  with its own buffer size and with 8 MiB, on all cores, and once more in batches of 64; the fastest
+  counts. The dataset is made and traced once, before the clock starts, as in training. For
+  comparison also with all its threads on one core.
+- tfrecord (vahidk; `pip install tfrecord`, left out if it is not there): `example_loader` on one
+  core, without CRCs, as it has none. It gives a dict for each record.
 
 Parsing alone, the records in memory (no bars):
 - streamrec: `parse_example` on spans over one buffer, one core.
 - TensorFlow: `tf.io.parse_example` on a ready string tensor, on all cores: called eagerly, as a
   `tf.function`, and mapped by `tf.data` with AUTOTUNE; the fastest counts.
 
-The contenders take turns in each round, so that what disturbs the machine disturbs them alike; medians of the
-rounds count.
+The contenders take turns in each round, so that what disturbs the machine disturbs them alike;
+medians of the rounds count.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ WORDS = [b"cat", b"dog", b"chicken", b"horse", b"goat"]
 
 @dataclass(frozen=True)
 class Workload:
-    """One kind of records, what is parsed out of them, and how many times TensorFlow's speed is wanted."""
+    """One kind of records, what is parsed out of them, and how many times TensorFlow's speed is
+    wanted.
+    """
 
     name: str
     bar: float
@@ -112,7 +116,11 @@ def scalars(rng: np.random.Generator) -> Workload:
 
     def record() -> bytes:
         choice = int(rng.integers(5))
-        values = {"feature0": [int(rng.integers(2))], "feature1": [choice], "feature2": [WORDS[choice]]}
+        values = {
+            "feature0": [int(rng.integers(2))],
+            "feature1": [choice],
+            "feature2": [WORDS[choice]],
+        }
         return serialized({**values, "feature3": [float(rng.normal())]})
 
     features: dict[str, Feature] = {
@@ -122,11 +130,15 @@ def scalars(rng: np.random.Generator) -> Workload:
         "feature3": FixedLenFeature([], np.float32, 0.0),
     }
     names = {"feature0": "int", "feature1": "int", "feature2": "byte", "feature3": "float"}
-    return Workload("four scalar features", 20, [record() for _ in range(BATCH)], features, 256, names)
+    return Workload(
+        "four scalar features", 20, [record() for _ in range(BATCH)], features, 256, names
+    )
 
 
 def many_scalars(rng: np.random.Generator) -> Workload:
-    """Forty scalar features, as of a table of clicks: 20 of int64 below a million, 20 of float32."""
+    """Forty scalar features, as of a table of clicks: 20 of int64 below a million, 20 of
+    float32.
+    """
     ints = [f"int_feature_{index}" for index in range(20)]
     floats = [f"float_feature_{index}" for index in range(20)]
 
@@ -137,13 +149,17 @@ def many_scalars(rng: np.random.Generator) -> Workload:
     features: dict[str, Feature] = {name: FixedLenFeature([], np.int64) for name in ints}
     features |= {name: FixedLenFeature([], np.float32) for name in floats}
     names = dict.fromkeys(ints, "int") | dict.fromkeys(floats, "float")
-    return Workload("forty scalar features", 8, [record() for _ in range(BATCH)], features, 64, names)
+    return Workload(
+        "forty scalar features", 8, [record() for _ in range(BATCH)], features, 64, names
+    )
 
 
 def ragged(rng: np.random.Generator) -> Workload:
     """One list of 200 to 1,000 token numbers of a vocabulary of 32,000."""
     lengths = rng.integers(200, 1001, BATCH)
-    records = [serialized({"tokens": rng.integers(0, 32_000, length).tolist()}) for length in lengths]
+    records = [
+        serialized({"tokens": rng.integers(0, 32_000, length).tolist()}) for length in lengths
+    ]
     name = "ragged int64, 200-1,000 values"
     return Workload(name, 10, records, {"tokens": RaggedFeature(np.int64)}, 64, {"tokens": "int"})
 
@@ -151,21 +167,29 @@ def ragged(rng: np.random.Generator) -> Workload:
 def vectors(rng: np.random.Generator) -> Workload:
     """Eight dense features of 64 floats."""
     names = [f"vector_{index}" for index in range(8)]
-    records = [serialized({name: rng.normal(size=64).tolist() for name in names}) for _ in range(BATCH)]
+    records = [
+        serialized({name: rng.normal(size=64).tolist() for name in names}) for _ in range(BATCH)
+    ]
     features: dict[str, Feature] = {name: FixedLenFeature([64], np.float32) for name in names}
-    return Workload("eight float[64] features", 5, records, features, 96, dict.fromkeys(names, "float"))
+    return Workload(
+        "eight float[64] features", 5, records, features, 96, dict.fromkeys(names, "float")
+    )
 
 
 def images(rng: np.random.Generator) -> Workload:
     """Bytes of about 110 kB, as of a JPEG image, and a label."""
     sizes = rng.integers(90_000, 130_000, BATCH)
     labelled = enumerate(sizes.tolist())
-    records = [serialized({"image": [rng.bytes(size)], "label": [index % 10]}) for index, size in labelled]
+    records = [
+        serialized({"image": [rng.bytes(size)], "label": [index % 10]}) for index, size in labelled
+    ]
     features: dict[str, Feature] = {
         "image": FixedLenFeature([], bytes),
         "label": FixedLenFeature([], np.int64),
     }
-    return Workload("image bytes and label", 3, records, features, 4, {"image": "byte", "label": "int"})
+    return Workload(
+        "image bytes and label", 3, records, features, 4, {"image": "byte", "label": "int"}
+    )
 
 
 def framed(records: list[bytes]) -> tuple[bytes, Frames]:
@@ -223,7 +247,9 @@ def our_ways(workload: Workload, work: Callable[[bool], object]) -> dict[str, Ca
         return run
 
     ways = {"streamrec": on_one_core(False)}
-    return ways | {"streamrec, string_columns": on_one_core(True)} if has_strings(workload) else ways
+    return (
+        ways | {"streamrec, string_columns": on_one_core(True)} if has_strings(workload) else ways
+    )
 
 
 def twins(workload: Workload) -> dict[str, Any]:
@@ -232,7 +258,9 @@ def twins(workload: Workload) -> dict[str, Any]:
     made = {}
     for name, feature in workload.features.items():
         if isinstance(feature, FixedLenFeature):
-            made[name] = tf.io.FixedLenFeature(feature.shape, types[feature.dtype], feature.default_value)
+            made[name] = tf.io.FixedLenFeature(
+                feature.shape, types[feature.dtype], feature.default_value
+            )
         else:
             made[name] = tf.io.RaggedFeature(types[feature.dtype])
     return made
@@ -259,7 +287,9 @@ def memory_contenders(
 
     def dataset() -> None:
         batches = tf.data.Dataset.from_tensors(batch).repeat(workload.batches)
-        for _ in batches.map(compiled, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE):
+        for _ in batches.map(compiled, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
+            tf.data.AUTOTUNE
+        ):
             pass
 
     theirs = {
@@ -273,7 +303,9 @@ def memory_contenders(
 def file_contenders(
     workload: Workload, path: str
 ) -> tuple[dict[str, Callable[[], object]], dict[str, Callable[[], object]]]:
-    """From file to columns: ours, and TensorFlow's. The file holds the same batch again and again."""
+    """From file to columns: ours, and TensorFlow's. The file holds the same batch again and
+    again.
+    """
     features, size = twins(workload), read_size(workload.records)
 
     def ours(columns: bool) -> None:
@@ -282,12 +314,18 @@ def file_contenders(
             while count := file.readinto(framer.reserve(size)):
                 frames = framer.commit(count)
                 for start in range(0, len(frames), BATCH):
-                    parse_example(frames.window(start, start + BATCH), workload.features, string_columns=columns)
+                    parse_example(
+                        frames.window(start, start + BATCH),
+                        workload.features,
+                        string_columns=columns,
+                    )
         framer.close()
 
     def theirs(buffer_size: int | None, batch_size: int) -> Callable[[], object]:
         batches = tf.data.TFRecordDataset(path, buffer_size=buffer_size).batch(batch_size)
-        parsed = batches.map(lambda records: tf.io.parse_example(records, features), tf.data.AUTOTUNE)
+        parsed = batches.map(
+            lambda records: tf.io.parse_example(records, features), tf.data.AUTOTUNE
+        )
         ahead = parsed.prefetch(tf.data.AUTOTUNE)
 
         def run() -> None:
@@ -330,12 +368,16 @@ for line in sys.stdin:
 
 @contextlib.contextmanager
 def vahidk_contenders(workload: Workload, path: str) -> Iterator[dict[str, Callable[[], object]]]:
-    """Tfrecord's example_loader, if it is installed; in a process without TensorFlow, as its protos need."""
+    """Tfrecord's example_loader, if it is installed; in a process without TensorFlow, as its protos
+    need.
+    """
     if importlib.util.find_spec("tfrecord") is None:
         yield {}
         return
     command = [sys.executable, "-W", "ignore", "-c", VAHIDK, json.dumps([path, workload.vahidk])]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
 
         def load() -> None:
             assert worker.stdin is not None
@@ -387,7 +429,17 @@ def file_rows(workload: Workload, rounds: int) -> list[Row]:
         note = note_of(workload, ratio)
         rows.append(Row(name, "file", speeds[mine], best, speeds[best], ratio, workload.bar, note))
         for peer in more:
-            rows.append(Row(name, "file", speeds[mine], peer, speeds[peer], speeds[mine] / speeds[peer], None))
+            rows.append(
+                Row(
+                    name,
+                    "file",
+                    speeds[mine],
+                    peer,
+                    speeds[peer],
+                    speeds[mine] / speeds[peer],
+                    None,
+                )
+            )
     return rows
 
 
@@ -416,12 +468,24 @@ def note_of(workload: Workload, ratio: float) -> str:
     if ratio >= workload.bar:
         return ""
     if workload.name.startswith("image"):
-        return "the copy of each string into a fresh bytes object is what it takes: memory and its page faults"
+        return (
+            "the copy of each string into a fresh bytes object is what it takes: memory and its "
+            "page faults"
+        )
     if workload.name.startswith("ragged"):
-        return "reading and CRCs take a quarter, 8 bytes written for each value the rest; TensorFlow had all cores"
+        return (
+            "reading and CRCs take a quarter, 8 bytes written for each value the rest; TensorFlow "
+            "had all cores"
+        )
     if "float" in workload.name:
-        return "two kilobytes a record: reading, CRCs and one copy, at the memory's speed; TensorFlow had all cores"
-    return "a batch in Python and a bytes object for a string take a third; TensorFlow had all cores, see the next row"
+        return (
+            "two kilobytes a record: reading, CRCs and one copy, at the memory's speed; TensorFlow "
+            "had all cores"
+        )
+    return (
+        "a batch in Python and a bytes object for a string take a third; TensorFlow had all cores, "
+        "see the next row"
+    )
 
 
 def show(row: Row) -> None:
@@ -438,7 +502,9 @@ def show(row: Row) -> None:
 
 def main() -> None:
     """Measures, prints the table and writes the data."""
-    parser = argparse.ArgumentParser(description="Parsing Examples against TensorFlow and tfrecord.")
+    parser = argparse.ArgumentParser(
+        description="Parsing Examples against TensorFlow and tfrecord."
+    )
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     rows = []
@@ -446,9 +512,13 @@ def main() -> None:
         for row in file_rows(workload, options.rounds) + memory_rows(workload, options.rounds):
             show(row)
             rows.append(row)
-    packages = ["numpy", "tensorflow-cpu"] + ["tfrecord"] * any("example_loader" in row.peer for row in rows)
+    packages = ["numpy", "tensorflow-cpu"] + ["tfrecord"] * any(
+        "example_loader" in row.peer for row in rows
+    )
     cores = {"streamrec_and_tfrecord": 1, "tensorflow": os.cpu_count()}
-    load = round(os.getloadavg()[0], 1)  # of the run's own last minute: at least one, above two on two cores is others
+    load = round(
+        os.getloadavg()[0], 1
+    )  # of the run's own last minute: at least one, above two on two cores is others
     machine = describe(*packages) | {"cores_used": cores, "load": load, "rounds": options.rounds}
     save("parse", {"machine": machine, "rows": [asdict(row) for row in rows]})
 

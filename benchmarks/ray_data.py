@@ -1,18 +1,19 @@
 """Reading tabular records into Ray Data: streamrec.ray beside Ray's own reader, and beside Parquet.
 
-Run it from the project's root, where Ray and TensorFlow are installed and nothing else keeps the machine busy:
+Run it from the project's root, where Ray and TensorFlow are installed and nothing else keeps the
+machine busy:
 
     python -m benchmarks.ray_data [--rounds 3] [--rows 40000]
 
 - streamrec.ray.read_tfrecords with a feature description.
-- ray.data.read_tfrecords, which parses with TensorFlow's messages in Python, makes an Arrow table of each record, and
-  joins these: minutes for 200,000 records. So it has one round, the first.
+- ray.data.read_tfrecords, which parses with TensorFlow's messages in Python, makes an Arrow table
+  of each record, and joins these: minutes for 200,000 records. So it has one round, the first.
 - ray.data.read_parquet of the same columns, as `streamrec convert` writes them.
 
-A record has an id, a label, six floats and a short string; there are eight shards. All read with eight tasks on two
-workers, and every batch is taken by the driver as Arrow. A round of few records starts workers and imports, and does
-not count. The contenders take turns, and medians count. Sums of the ids are compared. The result goes to
-results/ray_data.json.
+A record has an id, a label, six floats and a short string; there are eight shards. All read with
+eight tasks on two workers, and every batch is taken by the driver as Arrow. A round of few records
+starts workers and imports, and does not count. The contenders take turns, and medians count. Sums
+of the ids are compared. The result goes to results/ray_data.json.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def contenders(folder: Path) -> dict[str, Callable[[], Any]]:
     shards = [str(folder / f"train-{shard}.tfrecord") for shard in range(SHARDS)]
     tables = [str(folder / f"train-{shard}.parquet") for shard in range(SHARDS)]
     return {
-        "streamrec.ray.read_tfrecords": lambda: read_tfrecords(shards, FEATURES, override_num_blocks=SHARDS),
+        "streamrec.ray.read_tfrecords": lambda: read_tfrecords(
+            shards, FEATURES, override_num_blocks=SHARDS
+        ),
         SLOW: lambda: ray.data.read_tfrecords(shards, override_num_blocks=SHARDS),
         "ray.data.read_parquet": lambda: ray.data.read_parquet(tables, override_num_blocks=SHARDS),
     }
@@ -101,7 +104,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=40_000)
     arguments = parser.parse_args()
-    ray.init(num_cpus=WORKERS, include_dashboard=False, object_store_memory=1 << 30, log_to_driver=False)
+    ray.init(
+        num_cpus=WORKERS, include_dashboard=False, object_store_memory=1 << 30, log_to_driver=False
+    )
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as few, tempfile.TemporaryDirectory() as many:
@@ -120,7 +125,16 @@ def main() -> None:
     ratios = {name: float(f"{ours / speed:.3g}") for name, speed in medians.items()}
     found = {"rows": arguments.rows, "record_bytes": size, "shards": SHARDS, "workers": WORKERS}
     machine = describe("streamrec", "ray", "tensorflow-cpu", "pyarrow")
-    save("ray_data", {"machine": machine, **found, "rows_per_second": medians, "ratio": ratios, "rounds": speeds})
+    save(
+        "ray_data",
+        {
+            "machine": machine,
+            **found,
+            "rows_per_second": medians,
+            "ratio": ratios,
+            "rounds": speeds,
+        },
+    )
     for name, speed in medians.items():
         print(f"{name:32} {speed:12,.0f} rows/s   streamrec is {ratios[name]:.3g} times as fast")
 

@@ -1,10 +1,12 @@
-"""What it is worth to repeat the client's GET (`repeated_gets.py`), in processor time: with and without it, in turn.
+"""What it is worth to repeat the client's GET (`repeated_gets.py`), in processor time: with and
+without it, in turn.
 
     python -m benchmarks.repeated_gets
 
-Objects of several sizes lie in a SeaweedFS on this machine and are read one after the other, each by one ranged GET,
-as small shards and ranges of large ones are. What counts is this process's processor time for each GB and each request;
-the server's is not in it. The medians of five rounds; results go to benchmarks/results/repeated_gets.json.
+Objects of several sizes lie in a SeaweedFS on this machine and are read one after the other, each
+by one ranged GET, as small shards and ranges of large ones are. What counts is this process's
+processor time for each GB and each request; the server's is not in it. The medians of five rounds;
+results go to benchmarks/results/repeated_gets.json.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ async def main() -> None:
                         found[repeated].append(await read_all(storage, store.url, size, count))
                 row: dict[str, Any] = {"bytes": size}
                 for repeated, name in ((True, "repeated"), (False, "client")):
-                    seconds, cpu = (statistics.median(part) for part in zip(*found[repeated], strict=True))
+                    seconds, cpu = (
+                        statistics.median(part) for part in zip(*found[repeated], strict=True)
+                    )
                     row[name] = {
                         "MB/s": round(size * count / seconds / 1e6),
                         "CPU-s/GB": round(cpu / (size * count) * 1e9, 2),

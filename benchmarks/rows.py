@@ -1,9 +1,10 @@
-"""What `benchmarks.against` measures: one row a function, run as a program with either version of the package.
+"""What `benchmarks.against` measures: one row a function, run as a program with either version of
+the package.
 
     python -P benchmarks/rows.py ROW < TASK.json
 
-A row uses public names of streamrec alone, so that versions years apart run the same lines. It prints how many bytes it
-read or wrote, and the wall-clock and processor seconds that took.
+A row uses public names of streamrec alone, so that versions years apart run the same lines. It
+prints how many bytes it read or wrote, and the wall-clock and processor seconds that took.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Task = dict[str, Any]
 
 
 def shards(task: Task, **how: Any) -> Any:
-    """The dataset that a row reads. Local files are read, not mapped, where a version can do both."""
+    """The dataset that a row reads. Local files are read, not mapped, where a version can do
+    both.
+    """
     import streamrec
 
     if "memory_map" in inspect.signature(streamrec.TFRecordDataset).parameters:
@@ -71,8 +74,12 @@ def parse(task: Task) -> Callable[[], int]:
 
 def forty(streamrec: Any) -> dict[str, Any]:
     """Twenty numbers of each kind."""
-    features = {f"int_feature_{index}": streamrec.FixedLenFeature([], "int64") for index in range(20)}
-    return features | {f"float_feature_{index}": streamrec.FixedLenFeature([], "float32") for index in range(20)}
+    features = {
+        f"int_feature_{index}": streamrec.FixedLenFeature([], "int64") for index in range(20)
+    }
+    return features | {
+        f"float_feature_{index}": streamrec.FixedLenFeature([], "float32") for index in range(20)
+    }
 
 
 def pipeline_forty(task: Task) -> Callable[[], int]:
@@ -87,7 +94,10 @@ def pipeline_images(task: Task) -> Callable[[], int]:
     """Shuffled, batched, parsed: byte strings of 110 kB."""
     import streamrec
 
-    features = {"image": streamrec.FixedLenFeature([], "string"), "label": streamrec.FixedLenFeature([], "int64")}
+    features = {
+        "image": streamrec.FixedLenFeature([], "string"),
+        "label": streamrec.FixedLenFeature([], "int64"),
+    }
     batches = shards(task).shuffle(1000, seed=1).batch(32).parse_example(features)
     return lambda: sum(1 for _ in batches) and task["nbytes"]
 
@@ -120,7 +130,8 @@ def upload(task: Task) -> Callable[[], int]:
     count = task["nbytes"] // batch.nbytes
 
     async def write() -> int:
-        url = f"{task['urls'][0]}-{os.getpid()}-{time.monotonic_ns()}"  # a free name: replacing one costs copies
+        # a free name: replacing one costs copies
+        url = f"{task['urls'][0]}-{os.getpid()}-{time.monotonic_ns()}"
         async with streamrec.ShardWriter(url, storage_options=task["options"]) as writer:
             for _ in range(count):
                 await writer.write_batch(batch)
@@ -168,7 +179,9 @@ def peak_mb() -> float:
 
 
 def main() -> None:
-    """Runs one row: a pass that does not count, where the task asks for it, and `passes` that do."""
+    """Runs one row: a pass that does not count, where the task asks for it, and `passes` that
+    do.
+    """
     os.sched_setaffinity(0, {0})
     name, task = sys.argv[1], json.load(sys.stdin)
     began, used = time.perf_counter(), 0.0

@@ -1,24 +1,32 @@
-"""Training at scale, simulated: 10^5 shards, 10^9 records, 1,024 ranks of 8 workers, and 768 ranks from mid-epoch on.
+"""Training at scale, simulated: 10^5 shards, 10^9 records, 1,024 ranks of 8 workers, and 768 ranks
+from mid-epoch on.
 
-    python -m benchmarks.scale [--save] [--shards 100000] [--records 10000] [--ranks 1024] [--after 768] [--workers 8]
+    python -m benchmarks.scale [--save] [--shards 100000] [--records 10000] [--ranks 1024] [--after
+    768] [--workers 8]
 
-The data set exists as arithmetic: a record holds its own number, and the store makes the bytes of a shard when it is
-asked for them. It answers after 30 to 50 ms, at 60 MB/s a connection, speaks S3 over HTTP and counts requests.
+The data set exists as arithmetic: a record holds its own number, and the store makes the bytes of a
+shard when it is asked for them. It answers after 30 to 50 ms, at 60 MB/s a connection, speaks S3
+over HTTP and counts requests.
 
-- growth: what a listing, a manifest, an index, a plan, a state and a resumption cost at 10^6 to 10^9 records, each in a
-  process of its own.
-- start: what one of all readers needs until its first batch, in each way of naming the shards, and its peak memory.
-- plan: the plans of all readers are made, by the library, from the store's listing, its manifest and its index. Their
-  records are counted: each must come once in each of three epochs, and in the epoch in which the ranks change.
-- read: some ranks read their records from the store, each in a process; these must be the ones that the plan says. The
-  first of them reads three epochs, the others one.
-- nodes: requests, seconds and dollars of 10, 100 and 1,000 nodes of 8 ranks, from the plans and from what readers cost.
+- growth: what a listing, a manifest, an index, a plan, a state and a resumption cost at 10^6 to
+  10^9 records, each in a process of its own.
+- start: what one of all readers needs until its first batch, in each way of naming the shards, and
+  its peak memory.
+- plan: the plans of all readers are made, by the library, from the store's listing, its manifest
+  and its index. Their records are counted: each must come once in each of three epochs, and in the
+  epoch in which the ranks change.
+- read: some ranks read their records from the store, each in a process; these must be the ones that
+  the plan says. The first of them reads three epochs, the others one.
+- nodes: requests, seconds and dollars of 10, 100 and 1,000 nodes of 8 ranks, from the plans and
+  from what readers cost.
 
-`distribute` refuses the state of another number of readers, so the new ranks read the rest of all old readers, each
-with its own state. `global_shuffle` resumes from one state with any number of ranks.
+`distribute` refuses the state of another number of readers, so the new ranks read the rest of all
+old readers, each with its own state. `global_shuffle` resumes from one state with any number of
+ranks.
 
-Prices and rates are assumptions: the Amazon S3 pricing page (S3 Standard, US East) has $0.0004 for 1,000 GETs and
-$0.005 for 1,000 LISTs; the S3 User Guide ("Optimizing Amazon S3 performance") has 5,500 GETs a second for a prefix.
+Prices and rates are assumptions: the Amazon S3 pricing page (S3 Standard, US East) has $0.0004 for
+1,000 GETs and $0.005 for 1,000 LISTs; the S3 User Guide ("Optimizing Amazon S3 performance") has
+5,500 GETs a second for a prefix.
 """
 
 from __future__ import annotations
@@ -112,12 +120,18 @@ class Job:
         return {"endpoint_url": self.url, "anon": True}
 
     def dataset(self, way: str) -> Dataset[Any]:
-        """Batches of one reader; `way` says how the shards are named, and what else says where records are."""
+        """Batches of one reader; `way` says how the shards are named, and what else says where
+        records are.
+        """
         last = self.shape.path(self.shape.shards - 1)[18:24]
-        names = f"s3://bucket/train-{'*' if way.startswith('glob') else f'{{000000..{last}}}'}.tfrecord"
+        names = (
+            f"s3://bucket/train-{'*' if way.startswith('glob') else f'{{000000..{last}}}'}.tfrecord"
+        )
         data = TFRecordDataset(names, "", num_parallel_reads=4, storage_options=self.options)
         if "index" in way:
-            data = data.global_shuffle(7, index=INDEX, global_batch_size=self.batch, slot_groups=self.groups)
+            data = data.global_shuffle(
+                7, index=INDEX, global_batch_size=self.batch, slot_groups=self.groups
+            )
         else:
             even: Any = "drop" if "manifest" in way else None
             data = data.distribute(even=even, manifest=MANIFEST if even else None).batch(BATCH)
@@ -154,7 +168,9 @@ class Job:
 
 
 def measured(job: Job, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """What work gives, and what it costs: seconds, those of the processor, requests, and MB at its peak."""
+    """What work gives, and what it costs: seconds, those of the processor, requests, and MB at its
+    peak.
+    """
     control, before = RemoteControl(job.url), peak_mb()
     control.clear()
     began, cpu = time.perf_counter(), time.process_time()
@@ -162,7 +178,12 @@ def measured(job: Job, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     cost = {"s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
     counters = control.counters
     requests = {name: counters.by_kind.get(kind, 0) for name, kind in REQUESTS.items()}
-    return result, {**cost, **requests, "sent_mb": counters.sent / 1e6, "peak_mb": peak_mb() - before}
+    return result, {
+        **cost,
+        **requests,
+        "sent_mb": counters.sent / 1e6,
+        "peak_mb": peak_mb() - before,
+    }
 
 
 def check(fine: bool, what: str) -> None:
@@ -176,7 +197,10 @@ def check_each_once(ranges: Numbers, total: int, what: str) -> None:
     ranges = ranges[ranges[:, 1] > ranges[:, 0]]
     ordered = ranges[np.argsort(ranges[:, 0])]
     ends = np.concatenate([[0], ordered[:, 1]])
-    check(bool((ordered[:, 0] == ends[:-1]).all()) and int(ends[-1]) == total, f"{what}: not each record once")
+    check(
+        bool((ordered[:, 0] == ends[:-1]).all()) and int(ends[-1]) == total,
+        f"{what}: not each record once",
+    )
 
 
 def numbers_in(batches: Iterable[Frames]) -> Numbers:
@@ -189,14 +213,18 @@ def numbers_in(batches: Iterable[Frames]) -> Numbers:
 
 
 def numbers_of(ranges: Iterable[Sequence[int]]) -> Numbers:
-    return np.concatenate([np.empty(0, np.int64), *(np.arange(first, last) for first, last in ranges)])
+    return np.concatenate(
+        [np.empty(0, np.int64), *(np.arange(first, last) for first, last in ranges)]
+    )
 
 
 @contextmanager
 def as_worker(worker: int, workers: int) -> Iterator[None]:
     """Within it, this process is a loader worker of torch."""
     info = SimpleNamespace(id=worker, num_workers=workers)
-    with patch.dict(sys.modules, {"torch.utils.data": SimpleNamespace(get_worker_info=lambda: info)}):
+    with patch.dict(
+        sys.modules, {"torch.utils.data": SimpleNamespace(get_worker_info=lambda: info)}
+    ):
         yield
 
 
@@ -226,13 +254,17 @@ def write_tables(job: Job) -> dict[str, Any]:
 
 
 def read_tables(job: Job, table: str) -> dict[str, Any]:
-    """Lists the shards and plans for all readers; or opens the manifest and plans for one; or opens the index."""
+    """Lists the shards and plans for all readers; or opens the manifest and plans for one; or opens
+    the index.
+    """
     bridge.run(job.warm_up)
     if table == "index":
         return measured(job, lambda: bridge.run(job.index))[1]
     if table == "manifest":
         manifest, cost = measured(job, lambda: bridge.run(job.manifest))
-        plan_one = partial(assign_records, manifest.shards, job.readers, job.readers // 2, "drop", MANIFEST)
+        plan_one = partial(
+            assign_records, manifest.shards, job.readers, job.readers // 2, "drop", MANIFEST
+        )
         return {**cost, "plan_s": measured(job, plan_one)[1]["cpu_s"]}
     listing, cost = measured(job, lambda: bridge.run(job.listing))
     check(len(listing.paths) == job.shape.shards, "a listing has other shards")
@@ -240,7 +272,9 @@ def read_tables(job: Job, table: str) -> dict[str, Any]:
 
 
 def start(job: Job, way: str, most: int) -> dict[str, Any]:
-    """One reader: its first batch, its state, the rest of up to `most` batches, and the first batch from the state."""
+    """One reader: its first batch, its state, the rest of up to `most` batches, and the first batch
+    from the state.
+    """
     number = (job.ranks // 2, job.ranks) if "index" in way else (job.readers // 2, job.readers)
 
     def begin(state: Any = None) -> Any:
@@ -259,12 +293,16 @@ def start(job: Job, way: str, most: int) -> dict[str, Any]:
     found = {"state_bytes": len(state), "state_ms": seconds * 1e3, "peak_mb": peak_mb() - before}
     batches, resumed = measured(job, lambda: begin(json.loads(state)))
     batches.close()
-    resumed = {f"resume_{key}": value for key, value in resumed.items() if key not in ("peak_mb", "cpu_s")}
+    resumed = {
+        f"resume_{key}": value for key, value in resumed.items() if key not in ("peak_mb", "cpu_s")
+    }
     return {**first, **found, **resumed}
 
 
 def read_rank(job: Job, rank: int, epochs: int, expected: list[list[list[int]]]) -> dict[str, Any]:
-    """One rank of `distribute`: all its workers, in turn, and some epochs; they must get what their plans say."""
+    """One rank of `distribute`: all its workers, in turn, and some epochs; they must get what their
+    plans say.
+    """
     dataset = job.dataset("glob")
 
     def read() -> int:
@@ -274,7 +312,10 @@ def read_rank(job: Job, rank: int, epochs: int, expected: list[list[list[int]]])
                 with as_worker(worker, job.workers):
                     own = dataset.with_options(rank=rank, world_size=job.ranks, epoch=epoch)
                     numbers = np.sort(numbers_in(own))
-                check(np.array_equal(numbers, numbers_of(ranges)), f"worker {worker} of rank {rank} read others")
+                check(
+                    np.array_equal(numbers, numbers_of(ranges)),
+                    f"worker {worker} of rank {rank} read others",
+                )
                 records += len(numbers)
         return records
 
@@ -282,8 +323,12 @@ def read_rank(job: Job, rank: int, epochs: int, expected: list[list[list[int]]])
     return {"rank": rank, "ranks": job.ranks, "records": records, **cost}
 
 
-def change_ranks(job: Job, rank: int, ranks: int, expected: dict[str, list[list[int]]]) -> dict[str, Any]:
-    """A new rank reads the rest of some old readers, each of which had read half, with the state of each."""
+def change_ranks(
+    job: Job, rank: int, ranks: int, expected: dict[str, list[list[int]]]
+) -> dict[str, Any]:
+    """A new rank reads the rest of some old readers, each of which had read half, with the state of
+    each.
+    """
     dataset, records, error = job.dataset("glob"), 0, ""
     for number, ranges in expected.items():
         old = dataset.with_options(rank=int(number), world_size=job.readers)
@@ -292,18 +337,29 @@ def change_ranks(job: Job, rank: int, ranks: int, expected: dict[str, list[list[
             first = numbers_in(islice(batches, len(wanted) // BATCH // 2))
             state = json.loads(json.dumps(batches.state_dict()))
         rest = numbers_in(old.iterate(state))
-        check(np.array_equal(np.sort(np.concatenate([first, rest])), wanted), f"reader {number} repeats or skips")
+        check(
+            np.array_equal(np.sort(np.concatenate([first, rest])), wanted),
+            f"reader {number} repeats or skips",
+        )
         records += len(rest)
         try:
             next(dataset.with_options(rank=rank, world_size=ranks * job.workers).iterate(state))
         except PositionMismatchError as refused:
             error = str(refused)
     check(bool(error), "distribute took the state of another number of readers")
-    return {"rank": rank, "ranks": ranks, "old_readers": len(expected), "records": records, "refused": error}
+    return {
+        "rank": rank,
+        "ranks": ranks,
+        "old_readers": len(expected),
+        "records": records,
+        "refused": error,
+    }
 
 
 def read_shuffled(job: Job, rank: int, epoch: int, steps: int, state: Any = None) -> dict[str, Any]:
-    """One rank of `global_shuffle`: so many steps, from the start or from a state; they must be those of the order."""
+    """One rank of `global_shuffle`: so many steps, from the start or from a state; they must be
+    those of the order.
+    """
     dataset = job.dataset("glob, index").with_options(rank=rank, world_size=job.ranks, epoch=epoch)
 
     def read() -> tuple[Numbers, Any]:
@@ -315,8 +371,18 @@ def read_shuffled(job: Job, rank: int, epoch: int, steps: int, state: Any = None
     own = Steps(job.shape.total, job.batch, None, rank, job.ranks, base=base)
     positions = np.concatenate([own.positions(step) for step in range(steps)])
     order = job.order(bridge.run(job.index), epoch, job.groups)
-    check(np.array_equal(numbers, records_at(order, positions)), f"rank {rank} of {job.ranks} read others")
-    return {"rank": rank, "ranks": job.ranks, "epoch": epoch, "records": len(numbers), **cost, "state": after}
+    check(
+        np.array_equal(numbers, records_at(order, positions)),
+        f"rank {rank} of {job.ranks} read others",
+    )
+    return {
+        "rank": rank,
+        "ranks": job.ranks,
+        "epoch": epoch,
+        "records": len(numbers),
+        **cost,
+        "state": after,
+    }
 
 
 # Plans.
@@ -325,7 +391,9 @@ def read_shuffled(job: Job, rank: int, epoch: int, steps: int, state: Any = None
 def sequence(group: GroupOrder) -> Numbers:
     """The records of a group, in order."""
     found = [group.round(number) for number in range(group.rounds)]
-    return np.concatenate([np.empty(0, np.int64), *(group.parts.starts[each.parts] + each.offsets for each in found)])
+    return np.concatenate(
+        [np.empty(0, np.int64), *(group.parts.starts[each.parts] + each.offsets for each in found)]
+    )
 
 
 def records_at(order: BlockOrder, positions: Numbers) -> Numbers:
@@ -338,14 +406,17 @@ def records_at(order: BlockOrder, positions: Numbers) -> Numbers:
 
 
 def check_epoch(job: Job, epoch: int, phases: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """An epoch of `global_shuffle`: each record has one position, and one reader takes each position.
+    """An epoch of `global_shuffle`: each record has one position, and one reader takes each
+    position.
 
-    Of all groups, the parts must hold each record once; of one in EVERY, the order must hold each record of its parts.
+    Of all groups, the parts must hold each record once; of one in EVERY, the order must hold each
+    record of its parts.
 
     Args:
         job: The job.
         epoch: Which epoch.
-        phases: Numbers of ranks, and of each the step at which it begins and the one at which it stops.
+        phases: Numbers of ranks, and of each the step at which it begins and the one at which it
+            stops.
     """
     began, order = time.perf_counter(), job.order(bridge.run(job.index), epoch, job.groups)
     parts = [order.group(number).parts for number in range(order.groups)]
@@ -353,19 +424,40 @@ def check_epoch(job: Job, epoch: int, phases: Sequence[Sequence[int]]) -> dict[s
     check_each_once(np.concatenate(ranges), job.shape.total, "the parts of an order")
     for number in range(epoch, order.groups, EVERY):
         records = np.sort(sequence(order.group(number)))
-        check(np.array_equal(records, np.sort(numbers_of(ranges[number]))), "a group has others than its parts")
+        check(
+            np.array_equal(records, np.sort(numbers_of(ranges[number]))),
+            "a group has others than its parts",
+        )
     some = np.random.default_rng(epoch).integers(0, job.shape.total, 4)
-    check(np.array_equal(order.records(some), records_at(order, some)), "an order has two records at one position")
+    check(
+        np.array_equal(order.records(some), records_at(order, some)),
+        "an order has two records at one position",
+    )
     taken = []
     for ranks, first, last in phases:
         for rank, worker in product(range(ranks), range(job.workers)):
-            own = Steps(job.shape.total, job.batch, None, rank, ranks, worker, job.workers, first * job.batch)
+            own = Steps(
+                job.shape.total,
+                job.batch,
+                None,
+                rank,
+                ranks,
+                worker,
+                job.workers,
+                first * job.batch,
+            )
             for step, positions in own.runs(own.next_own(0), 1 << 12):
                 rows = positions[: len(range(step, last - first, job.workers))]
-                check(bool((np.diff(rows[:1]) == 1).all()), "a rank's slots do not follow each other")
+                check(
+                    bool((np.diff(rows[:1]) == 1).all()), "a rank's slots do not follow each other"
+                )
                 taken.append(np.stack([rows[:, 0], rows[:, -1] + 1], 1))
     check_each_once(np.concatenate(taken), job.shape.total, "the positions of all readers")
-    return {"epoch": epoch, "ranks": [ranks for ranks, _, _ in phases], "s": time.perf_counter() - began}
+    return {
+        "epoch": epoch,
+        "ranks": [ranks for ranks, _, _ in phases],
+        "s": time.perf_counter() - began,
+    }
 
 
 def balance(loads: Sequence[float] | Numbers) -> float:
@@ -380,11 +472,18 @@ def plan_row(job: Job, listing: Listing) -> tuple[dict[str, Any], list[Numbers]]
     row: dict[str, Any] = {"way": "distribute", "ranks": job.ranks, "workers": job.workers}
     row["cpu_s"] = time.process_time() - began
     ranges = [job.shape.ranges(own) for own in plan]
-    check_each_once(np.concatenate(ranges), job.shape.total, f"{job.readers} readers")  # in each epoch: it has no part
+    check_each_once(
+        np.concatenate(ranges), job.shape.total, f"{job.readers} readers"
+    )  # in each epoch: it has no part
     loads = np.array([int((own[:, 1] - own[:, 0]).sum()) for own in ranges])
     cut = sum(portion.byte_range is not None for own in plan for portion in own)
     by_rank = loads.reshape(job.ranks, -1).sum(1)
-    return {**row, "cut": cut, "balance_reader": balance(loads), "balance_rank": balance(by_rank)}, ranges
+    return {
+        **row,
+        "cut": cut,
+        "balance_reader": balance(loads),
+        "balance_rank": balance(by_rank),
+    }, ranges
 
 
 def plan_even(job: Job) -> dict[str, Any]:
@@ -402,7 +501,9 @@ def plan_even(job: Job) -> dict[str, Any]:
 
 
 def change_row(job: Job, after: int, ranges: Sequence[Numbers]) -> tuple[dict[str, Any], list[int]]:
-    """New ranks take over old readers, of which each has read half; who takes which, and how long the rest takes."""
+    """New ranks take over old readers, of which each has read half; who takes which, and how long
+    the rest takes.
+    """
     records = np.array([int((own[:, 1] - own[:, 0]).sum()) for own in ranges])
     rest = records - records // BATCH // 2 * BATCH
     loads = [int(rest[rank::after].sum()) for rank in range(after)]
@@ -425,10 +526,17 @@ def shuffle_row(job: Job, index: Index, groups: int | None, workers: int) -> dic
                 records[rank] += parts[group].counts.sum()
     row = {"way": "global_shuffle", "ranks": job.ranks, "workers": workers, "groups": order.groups}
     times = float(records.sum() / len(index))
-    return {**row, "gets": float(gets.sum()), "times_the_data": times, "balance_rank": balance(records)}
+    return {
+        **row,
+        "gets": float(gets.sum()),
+        "times_the_data": times,
+        "balance_rank": balance(records),
+    }
 
 
-def node_rows(job: Job, nodes: int, listing: Listing, starts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def node_rows(
+    job: Job, nodes: int, listing: Listing, starts: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """What a bucket sees of this many nodes of 8 ranks, in each way to start."""
     for workers in (1, job.workers):
         here = replace(job, ranks=8 * nodes, workers=workers)
@@ -437,14 +545,26 @@ def node_rows(job: Job, nodes: int, listing: Listing, starts: Sequence[Mapping[s
         for cost in starts:
             readers = here.ranks if "index" in cost["way"] else here.readers
             gets, lists = readers * (cost["gets"] + cost["heads"]), readers * cost["lists"]
-            dollars, seconds = gets * GET_DOLLARS + lists * LIST_DOLLARS, (gets + lists) / GETS_A_SECOND
+            dollars, seconds = (
+                gets * GET_DOLLARS + lists * LIST_DOLLARS,
+                (gets + lists) / GETS_A_SECOND,
+            )
             row[cost["way"]] = {"requests": gets + lists, "s_at_rate": seconds, "dollars": dollars}
         yield row
 
 
 CHILDREN: dict[str, Call] = {
     child.__name__: child
-    for child in (write_tables, read_tables, start, read_rank, change_ranks, read_shuffled, check_epoch, plan_even)
+    for child in (
+        write_tables,
+        read_tables,
+        start,
+        read_rank,
+        change_ranks,
+        read_shuffled,
+        check_epoch,
+        plan_even,
+    )
 }
 
 
@@ -457,7 +577,9 @@ def spawned(row: str, job: Sequence[Any], **task: Any) -> dict[str, Any]:
     return spawn(MODULE, row=row, job=job, **task)
 
 
-def simulate(job: Job, growth: Sequence[Shape], after: int, sample: int, call: Call, faults: Faults) -> dict[str, Any]:
+def simulate(
+    job: Job, growth: Sequence[Shape], after: int, sample: int, call: Call, faults: Faults
+) -> dict[str, Any]:
     """All of it; prints each row when it is known.
 
     Args:
@@ -468,10 +590,15 @@ def simulate(job: Job, growth: Sequence[Shape], after: int, sample: int, call: C
         call: Runs a child: `spawned`, or `child` in this process.
         faults: How far away the store is.
     """
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("growth", "start", "plan", "read", "nodes")}
+    rows: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in ("growth", "start", "plan", "read", "nodes")
+    }
 
     def add(kind: str, **row: Any) -> None:
-        row = {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in row.items()}
+        row = {
+            key: float(f"{value:.4g}") if isinstance(value, float) else value
+            for key, value in row.items()
+        }
         rows[kind].append(row)
         print(json.dumps({"table": kind, **row}), flush=True)
 
@@ -480,7 +607,9 @@ def simulate(job: Job, growth: Sequence[Shape], after: int, sample: int, call: C
             do = partial(call, job=astuple(here))
             row = do("write_tables")
             for table in ("plan", "manifest", "index"):
-                row |= {f"{table}_{key}": value for key, value in do("read_tables", table=table).items()}
+                row |= {
+                    f"{table}_{key}": value for key, value in do("read_tables", table=table).items()
+                }
             few = min(64, job.ranks)
             for way in WAYS if shape != job.shape else ():
                 small = astuple(replace(here, ranks=few, workers=1, groups=few))
@@ -495,7 +624,9 @@ def simulate(job: Job, growth: Sequence[Shape], after: int, sample: int, call: C
     return rows
 
 
-def simulate_job(job: Job, listing: Listing, after: int, sample: int, do: Call, add: Callable[..., None]) -> None:
+def simulate_job(
+    job: Job, listing: Listing, after: int, sample: int, do: Call, add: Callable[..., None]
+) -> None:
     """The rows of a job."""
     for way in WAYS:
         add("start", way=way, **do("start", way=way, most=2000))
@@ -510,10 +641,17 @@ def simulate_job(job: Job, listing: Listing, after: int, sample: int, do: Call, 
             add("plan", **shuffle_row(replace(job, ranks=ranks), index, groups, workers))
     half = job.shape.total // job.batch // 2
     steps = -(-job.shape.total // job.batch)
-    phases = ([[job.ranks, 0, steps]], [[job.ranks, 0, half], [after, half, steps]], [[after, 0, steps]])
+    phases = (
+        [[job.ranks, 0, steps]],
+        [[job.ranks, 0, half], [after, half, steps]],
+        [[after, 0, steps]],
+    )
     with ThreadPoolExecutor(2) as pool:
         even = pool.submit(do, "plan_even")
-        epochs = [pool.submit(do, "check_epoch", epoch=epoch, phases=phases[epoch]) for epoch in range(EPOCHS)]
+        epochs = [
+            pool.submit(do, "check_epoch", epoch=epoch, phases=phases[epoch])
+            for epoch in range(EPOCHS)
+        ]
         add("plan", **even.result())
         for epoch in epochs:
             add("plan", way="global_shuffle, each record once", **epoch.result())
@@ -521,9 +659,17 @@ def simulate_job(job: Job, listing: Listing, after: int, sample: int, do: Call, 
     for rank in np.linspace(0, job.ranks - 1, sample).astype(int).tolist():
         own = [told[rank * job.workers + worker] for worker in range(job.workers)]
         epochs = EPOCHS if rank == 0 else 1
-        add("read", way="distribute", **with_epoch(job, do("read_rank", rank=rank, epochs=epochs, expected=own)))
+        add(
+            "read",
+            way="distribute",
+            **with_epoch(job, do("read_rank", rank=rank, epochs=epochs, expected=own)),
+        )
     expected = {str(number): told[number] for number in old}
-    add("read", way="distribute, old readers' states", **do("change_ranks", rank=0, ranks=after, expected=expected))
+    add(
+        "read",
+        way="distribute, old readers' states",
+        **do("change_ranks", rank=0, ranks=after, expected=expected),
+    )
     for epoch in range(EPOCHS):
         rank, steps = job.ranks * epoch // EPOCHS, half if epoch == 1 else min(half, 1000)
         row = do("read_shuffled", rank=rank, epoch=epoch, steps=steps)
@@ -531,16 +677,32 @@ def simulate_job(job: Job, listing: Listing, after: int, sample: int, do: Call, 
         add("read", way="global_shuffle", **with_epoch(job, row))
         if epoch == 1:
             changed = astuple(replace(job, ranks=after))
-            row = do("read_shuffled", job=changed, rank=after - 1, epoch=1, steps=min(half, 1000), state=state)
+            row = do(
+                "read_shuffled",
+                job=changed,
+                rank=after - 1,
+                epoch=1,
+                steps=min(half, 1000),
+                state=state,
+            )
             del row["state"]
             add("read", way="global_shuffle, resumed", **row)
 
 
 def with_epoch(job: Job, row: Mapping[str, Any]) -> dict[str, Any]:
-    """What one rank asked for, and what the bucket sees of all in an epoch; GETs a second at 100 MB/s a rank."""
+    """What one rank asked for, and what the bucket sees of all in an epoch; GETs a second at 100
+    MB/s a rank.
+    """
     size = job.shape.offsets[-1] / len(job.shape.lengths)
-    gets, seconds = row["gets"] / row["records"] * job.shape.total, job.shape.total * size / 1e8 / row["ranks"]
-    more = {"gets_epoch": gets, "dollars_epoch": gets * GET_DOLLARS, "gets_a_second": gets / seconds}
+    gets, seconds = (
+        row["gets"] / row["records"] * job.shape.total,
+        job.shape.total * size / 1e8 / row["ranks"],
+    )
+    more = {
+        "gets_epoch": gets,
+        "dollars_epoch": gets * GET_DOLLARS,
+        "gets_a_second": gets / seconds,
+    }
     return {**row, **more, "times_the_data": row["sent_mb"] * 1e6 / row["records"] / size}
 
 
@@ -553,10 +715,20 @@ def serving(job: Job, faults: Faults) -> Iterator[Job]:
 
 def main() -> None:
     """Simulates, prints, and saves."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("shards", 100_000), ("records", 10_000), ("ranks", 1024), ("after", 768), ("workers", 8)):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (
+        ("shards", 100_000),
+        ("records", 10_000),
+        ("ranks", 1024),
+        ("after", 768),
+        ("workers", 8),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--sample", type=int, default=2, help="how many ranks of distribute really read")
+    parser.add_argument(
+        "--sample", type=int, default=2, help="how many ranks of distribute really read"
+    )
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -566,7 +738,10 @@ def main() -> None:
     unit = int(np.lcm(arguments.ranks, arguments.after))
     shape = Shape(arguments.shards, arguments.records)
     job = Job(shape, "", "", arguments.ranks, arguments.workers, 16 * unit, unit)
-    growth = [Shape(1000, 1000), *(Shape(shards, shape.records) for shards in (1000, 10_000) if shards < shape.shards)]
+    growth = [
+        Shape(1000, 1000),
+        *(Shape(shards, shape.records) for shards in (1000, 10_000) if shards < shape.shards),
+    ]
     began = time.perf_counter()
     rows = simulate(job, growth, arguments.after, arguments.sample, spawned, FAR)
     print(f"{time.perf_counter() - began:.0f} s")

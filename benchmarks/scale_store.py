@@ -1,7 +1,7 @@
 """A store whose shards exist as arithmetic, for `benchmarks.scale`.
 
-A record holds its own number, and the store makes the bytes of a shard when a request asks for them. It speaks S3 over
-HTTP, in a process of its own:
+A record holds its own number, and the store makes the bytes of a shard when a request asks for
+them. It speaks S3 over HTTP, in a process of its own:
 
     python -m benchmarks.scale_store --shards 100000 --records 10000 --length 872 --folder FOLDER
 """
@@ -133,7 +133,9 @@ class SyntheticStore:
         if asked.op == "list":
             exchange.whole(200, self._list(asked.query), "application/xml")
             return True
-        shard = int(asked.key[6:12]) if asked.key.startswith("train-0") and len(asked.key) == 21 else -1
+        shard = (
+            int(asked.key[6:12]) if asked.key.startswith("train-0") and len(asked.key) == 21 else -1
+        )
         file = self._folder / asked.key
         if 0 <= shard < self._shape.shards:
             data: Any = self._data(shard) if asked.op == "media" else None
@@ -142,7 +144,9 @@ class SyntheticStore:
             data = np.memmap(file, np.uint8, "r")
             size, etag = len(data), f'"{len(data):x}-1"'
         else:
-            body, content_type = error_body(asked, 404, "NoSuchKey", "The specified key does not exist.")
+            body, content_type = error_body(
+                asked, 404, "NoSuchKey", "The specified key does not exist."
+            )
             exchange.whole(404, body, content_type)
             return True
         status, start, stop = window(exchange.field("range"), size)
@@ -160,8 +164,16 @@ class SyntheticStore:
         after = base64.urlsafe_b64decode(token.encode()).decode()
         first = int(after[6:12]) + 1 if after else 0
         last = min(first + 1001, self._shape.shards)
-        items = [Found(f"train-{n:06d}.tfrecord", self._shape.size(n), 0) for n in range(first, last)]
-        found = page([item for item in items if item.key.startswith(query["prefix"])], query["prefix"], "", token, 1000)
+        items = [
+            Found(f"train-{n:06d}.tfrecord", self._shape.size(n), 0) for n in range(first, last)
+        ]
+        found = page(
+            [item for item in items if item.key.startswith(query["prefix"])],
+            query["prefix"],
+            "",
+            token,
+            1000,
+        )
         etags = {item.key: f'"{int(item.key[6:12]):x}"' for item in found.found}
         return s3_responses.list_xml("bucket", query, found, 1000, etags)
 
@@ -182,7 +194,12 @@ def main() -> None:
         shape = Shape(int(options["shards"]), int(options["records"]), int(options["length"]))
         return FaultServer(SyntheticStore(shape, options["folder"]).respond, faults, port)
 
-    needed = {"--shards": "", "--records": "", "--length": "", "--folder": "the folder of manifest and index"}
+    needed = {
+        "--shards": "",
+        "--records": "",
+        "--length": "",
+        "--folder": "the folder of manifest and index",
+    }
     run(f"python -m {MODULE}", needed, make)
 
 

@@ -1,11 +1,13 @@
-"""The event loop of `examples/service` under load: 50 streams, slow readers, clients that leave, random records.
+"""The event loop of `examples/service` under load: 50 streams, slow readers, clients that leave,
+random records.
 
     python -m benchmarks.service [--seconds 10] [--priority 0]
 
-The service, a SeaweedFS and the client of `examples.service.load` are processes of their own on one machine. Each row
-is one kind of body. The service measures its own event loop: "delay" is how late it wakes a task, on the wall's clock;
-"round" is the processor time of one round of the loop, which is the delay where nothing else runs on the machine.
-"bare_delay" is the delay of a process that does nothing but measure, in the same seconds: what the machine itself adds.
+The service, a SeaweedFS and the client of `examples.service.load` are processes of their own on one
+machine. Each row is one kind of body. The service measures its own event loop: "delay" is how late
+it wakes a task, on the wall's clock; "round" is the processor time of one round of the loop, which
+is the delay where nothing else runs on the machine. "bare_delay" is the delay of a process that
+does nothing but measure, in the same seconds: what the machine itself adds.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ IMAGES, ROWS, SHARD_BYTES = 500, 60_000, 4 << 20
 
 def main() -> None:
     """Runs all rows, or measures a loop that does nothing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--priority", type=int, default=0, help="the service's; below 0 needs root")
     parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
@@ -57,18 +61,32 @@ def main() -> None:
             for kind, accept in KINDS.items():
                 rows.append({"bodies": kind, **loaded(running, given.seconds, accept)})
                 print(json.dumps(rows[-1]), flush=True)
-    machine = {**describe("starlette", "uvicorn", "s3fs", "aiohttp"), "load": round(os.getloadavg()[0], 1)}
-    save("service", {"machine": machine, "streams": STREAMS, "priority": given.priority, "rows": rows})
+    machine = {
+        **describe("starlette", "uvicorn", "s3fs", "aiohttp"),
+        "load": round(os.getloadavg()[0], 1),
+    }
+    save(
+        "service",
+        {"machine": machine, "streams": STREAMS, "priority": given.priority, "rows": rows},
+    )
 
 
 async def write(settings: Settings) -> None:
     """Shards of 64 kB images, and shards of small Examples."""
     random = np.random.default_rng(0)
     pattern, options = f"{settings.url}/{{shard:03d}}.tfrecord", settings.storage_options
-    async with streamrec.ShardWriter(pattern, max_shard_bytes=SHARD_BYTES, storage_options=options) as writer:
+    async with streamrec.ShardWriter(
+        pattern, max_shard_bytes=SHARD_BYTES, storage_options=options
+    ) as writer:
         for number in range(IMAGES):
-            await writer.write(streamrec.encode_example({"id": number, "image": random.bytes(64_000)}))
-        columns = {"id": np.arange(ROWS), "score": random.random(ROWS, np.float32), "name": [b"a name"] * ROWS}
+            await writer.write(
+                streamrec.encode_example({"id": number, "image": random.bytes(64_000)})
+            )
+        columns = {
+            "id": np.arange(ROWS),
+            "score": random.random(ROWS, np.float32),
+            "name": [b"a name"] * ROWS,
+        }
         await writer.write_batch(streamrec.encode_examples(columns))
 
 
@@ -79,7 +97,10 @@ def loaded(running: Running, seconds: float, accept: list[str]) -> dict[str, Any
     began = processor_seconds(running)
     with subprocess.Popen(bare, stdout=subprocess.PIPE) as measuring:
         done = subprocess.run(
-            [*load, "--seconds", str(seconds), "--accept", *accept], capture_output=True, text=True, check=True
+            [*load, "--seconds", str(seconds), "--accept", *accept],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         told, _ = measuring.communicate()
     used = processor_seconds(running) - began

@@ -1,6 +1,8 @@
-"""What `benchmarks.pipeline` and `benchmarks.training` read: four kinds of records, in 16 shards each.
+"""What `benchmarks.pipeline` and `benchmarks.training` read: four kinds of records, in 16 shards
+each.
 
-They are written by `encode_examples`, with a generator of its own for each shard: every run has the same bytes.
+They are written by `encode_examples`, with a generator of its own for each shard: every run has the
+same bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Kind:
         vahidk: The same for `tfrecord`.
         batch: How many make a batch.
         shuffle: The size of the shuffle buffer; 0 for none.
-        budget: Bytes that streamrec may hold; a quarter of what reaches it is what its shuffle buffer may hold.
+        budget: Bytes that streamrec may hold; a quarter of what reaches it is what its shuffle
+            buffer may hold.
         loader_shards: How many shards the DataLoader reads, where all would take minutes.
     """
 
@@ -61,11 +64,15 @@ class Kind:
     @property
     def padded(self) -> bool:
         """Whether rows differ in length, and are padded to the batch's longest."""
-        return self.in_rows or any(isinstance(feature, FixedLenSequenceFeature) for feature in self.features.values())
+        return self.in_rows or any(
+            isinstance(feature, FixedLenSequenceFeature) for feature in self.features.values()
+        )
 
     @property
     def in_rows(self) -> bool:
-        """Whether they are parsed as they are, and padded by `padded_batch`; else while they are parsed."""
+        """Whether they are parsed as they are, and padded by `padded_batch`; else while they are
+        parsed.
+        """
         return any(isinstance(feature, RaggedFeature) for feature in self.features.values())
 
 

@@ -1,11 +1,13 @@
-"""Short runs over a bad network: 16 shards of 16 MB, 5 % of bodies stalled, 20 % reset, 10 % answered 503.
+"""Short runs over a bad network: 16 shards of 16 MB, 5 % of bodies stalled, 20 % reset, 10 %
+answered 503.
 
     python -m benchmarks.short_runs [--seeds 10] [--note before]
 
-Each seed is read three times, each time by a process of its own from a simulated store (60 MB/s a connection, 30 to
-50 ms to the first byte): calm, with resets and refusals only, and with stalls too. What is compared: seconds more than
-the calm run, requests beside those without stalls, and the checksums of all records. `--note` keeps the run's rows
-beside those of other notes, so that two versions of the code can be compared.
+Each seed is read three times, each time by a process of its own from a simulated store (60 MB/s a
+connection, 30 to 50 ms to the first byte): calm, with resets and refusals only, and with stalls
+too. What is compared: seconds more than the calm run, requests beside those without stalls, and the
+checksums of all records. `--note` keeps the run's rows beside those of other notes, so that two
+versions of the code can be compared.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ STALLING = replace(WET, stall=0.05)
 
 def main() -> None:
     """Runs all seeds, or one run as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--note", default="now")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -46,7 +50,10 @@ def main() -> None:
         for seed in range(given.seeds):
             rows.append({"note": given.note, "seed": seed, **one_seed(Path(directory), seed)})
             print(json.dumps(rows[-1]), flush=True)
-    print(f"within 5 s of the calm run: {sum(row['seconds_more'] <= 5 for row in rows)} of {len(rows)}")
+    print(
+        f"within 5 s of the calm run: {sum(row['seconds_more'] <= 5 for row in rows)} of "
+        f"{len(rows)}"
+    )
     path = RESULTS / "short_runs.json"
     earlier = json.loads(path.read_text())["rows"] if path.exists() else []
     kept = [row for row in earlier if row["note"] != given.note]

@@ -1,13 +1,18 @@
-"""How random orders are, and what that does to a model: ours beside those of other loaders with the same memory.
+"""How random orders are, and what that does to a model: ours beside those of other loaders with the
+same memory.
 
     python -m benchmarks.shuffle_quality [--records 1048576] [--seeds 3]
 
-Records stand in 64 shards, and a sixteenth of them fits in memory (`benchmarks.shuffles` has the algorithms). Columns:
+Records stand in 64 shards, and a sixteenth of them fits in memory (`benchmarks.shuffles` has the
+algorithms). Columns:
 
-- moved: how far a record is from its place in the data set, as a share of it: a third on average in a permutation.
+- moved: how far a record is from its place in the data set, as a share of it: a third on average in
+  a permutation.
 - correlated: of a record's place in the data set and its position, the greatest seen.
-- neighbours: of a batch of 256, how many have another record of the batch within 1,000 places of theirs.
-- accuracy: of a softmax regression that was trained for one epoch on data sorted by label, in percent; and the least.
+- neighbours: of a batch of 256, how many have another record of the batch within 1,000 places of
+  theirs.
+- accuracy: of a softmax regression that was trained for one epoch on data sorted by label, in
+  percent; and the least.
 """
 
 from __future__ import annotations
@@ -33,14 +38,21 @@ CLASSES, FEATURES = 10, 20
 
 def main() -> None:
     """Prints and keeps the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=1 << 20)
     parser.add_argument("--trained", type=int, default=1 << 18)
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     rows = []
     for name in SHUFFLES:
-        rows.append({"shuffle": name, **measured(name, arguments.records, arguments.trained, arguments.seeds)})
+        rows.append(
+            {
+                "shuffle": name,
+                **measured(name, arguments.records, arguments.trained, arguments.seeds),
+            }
+        )
         print(json.dumps(rows[-1]), flush=True)
     save("shuffle_quality", {"machine": describe("numpy"), **vars(arguments), "rows": rows})
 
@@ -50,12 +62,20 @@ def measured(name: str, records: int, trained: int, seeds: int) -> dict[str, Any
     orders = [SHUFFLES[name](records, SHARDS, records // PART, seed) for seed in range(seeds)]
     places = np.arange(records)
     found = [
-        accuracy(SHUFFLES[name](trained, SHARDS, trained // PART, seed), sorted_by_label(trained, seed), seed)
+        accuracy(
+            SHUFFLES[name](trained, SHARDS, trained // PART, seed),
+            sorted_by_label(trained, seed),
+            seed,
+        )
         for seed in range(seeds)
     ]
     return {
-        "moved": round(float(np.mean([np.abs(order - places).mean() / records for order in orders])), 3),
-        "correlated": round(max(abs(float(np.corrcoef(order, places)[0, 1])) for order in orders), 3),
+        "moved": round(
+            float(np.mean([np.abs(order - places).mean() / records for order in orders])), 3
+        ),
+        "correlated": round(
+            max(abs(float(np.corrcoef(order, places)[0, 1])) for order in orders), 3
+        ),
         "neighbours": round(float(np.mean([neighbours(order) for order in orders])), 1),
         "accuracy": round(100 * float(np.mean(found)), 2),
         "least": round(100 * min(found), 2),
@@ -63,7 +83,9 @@ def measured(name: str, records: int, trained: int, seeds: int) -> dict[str, Any
 
 
 def neighbours(order: Order, batch: int = BATCH, near: int = NEAR) -> float:
-    """Of a batch, how many records have another one of the batch within so many places of the data set; the mean."""
+    """Of a batch, how many records have another one of the batch within so many places of the data
+    set; the mean.
+    """
     batches = np.sort(order[: len(order) // batch * batch].reshape(-1, batch), axis=1)
     close = np.diff(batches, axis=1) <= near
     none = np.zeros((len(batches), 1), bool)
@@ -71,7 +93,9 @@ def neighbours(order: Order, batch: int = BATCH, near: int = NEAR) -> float:
 
 
 def sorted_by_label(records: int, seed: int) -> tuple[Floats, Order, Floats, Order]:
-    """Examples in classes that overlap, sorted by label; and as many as a tenth of them to test with."""
+    """Examples in classes that overlap, sorted by label; and as many as a tenth of them to test
+    with.
+    """
     chance = np.random.default_rng(seed)
     centres = chance.normal(size=(CLASSES, FEATURES)) * 0.75
 
@@ -82,8 +106,12 @@ def sorted_by_label(records: int, seed: int) -> tuple[Floats, Order, Floats, Ord
     return *drawn(records), *drawn(records // 10)
 
 
-def accuracy(order: Order, data: tuple[Floats, Order, Floats, Order], seed: int, batch: int = 64) -> float:
-    """The share of the test examples that a softmax regression gets right, trained for one epoch in this order."""
+def accuracy(
+    order: Order, data: tuple[Floats, Order, Floats, Order], seed: int, batch: int = 64
+) -> float:
+    """The share of the test examples that a softmax regression gets right, trained for one epoch in
+    this order.
+    """
     examples, labels, tested, wanted = data
     weights, moving = np.zeros((FEATURES + 1, CLASSES)), np.zeros((FEATURES + 1, CLASSES))
     for first in range(0, len(order) // batch * batch, batch):

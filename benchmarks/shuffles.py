@@ -1,12 +1,15 @@
-"""Shuffles as pure functions: which record comes when, of ours and of other loaders, with the same memory.
+"""Shuffles as pure functions: which record comes when, of ours and of other loaders, with the same
+memory.
 
-Each takes how many records there are, in how many shards, how many fit in memory, and a seed; and gives the numbers of
-the records in their order. The algorithms of others are written anew from their documentation and source:
+Each takes how many records there are, in how many shards, how many fit in memory, and a seed; and
+gives the numbers of the records in their order. The algorithms of others are written anew from
+their documentation and source:
 
-- tf.data: `shuffle(n)` over shards in order, one after the other, or sixteen at a time (`interleave`).
+- tf.data: `shuffle(n)` over shards in order, one after the other, or sixteen at a time
+  (`interleave`).
 - WebDataset: shards in random order, each read to its end, then a buffer of n.
-- MosaicML Streaming's py1e: shards in random order, in each of them records too; each record is then moved by up to
-  half of what the memory holds beside its shard.
+- MosaicML Streaming's py1e: shards in random order, in each of them records too; each record is
+  then moved by up to half of what the memory holds beside its shard.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ def exact(total: int, shards: int, memory: int, seed: int) -> Order:
 def blocks(total: int, shards: int, memory: int, seed: int) -> Order:
     """Our "blocks", in one group."""
     records = np.full(shards, total // shards, np.int64)
-    order = BlockOrder(cut_blocks(records, records, max(1, memory // BLOCKS)), seed, 0, 1, 1, BLOCKS)
+    order = BlockOrder(
+        cut_blocks(records, records, max(1, memory // BLOCKS)), seed, 0, 1, 1, BLOCKS
+    )
     group = order.group(0)
     rounds = [group.round(number) for number in range(group.rounds)]
     return np.concatenate([group.parts.starts[each.parts] + each.offsets for each in rounds])
@@ -64,7 +69,9 @@ def tf_data(total: int, shards: int, memory: int, seed: int) -> Order:
 
 def tf_data_interleaved(total: int, shards: int, memory: int, seed: int) -> Order:
     """tf.data's `shuffle(n)` behind sixteen shards at a time, in random order."""
-    return buffered(interleaved(shuffled_shards(total, shards, seed), min(16, shards)), memory, seed)
+    return buffered(
+        interleaved(shuffled_shards(total, shards, seed), min(16, shards)), memory, seed
+    )
 
 
 def webdataset(total: int, shards: int, memory: int, seed: int) -> Order:
@@ -81,18 +88,26 @@ def py1e(total: int, shards: int, memory: int, seed: int) -> Order:
     shifts = chance.uniform(-1, 1, (shards, size)) * half
     starts = np.arange(shards)[:, None] * size
     lowest, highest = -np.minimum(starts, half), np.minimum(total - starts - size, half)
-    places = starts + chance.permuted(np.tile(np.arange(size), (shards, 1)), axis=1) + np.clip(shifts, lowest, highest)
+    places = (
+        starts
+        + chance.permuted(np.tile(np.arange(size), (shards, 1)), axis=1)
+        + np.clip(shifts, lowest, highest)
+    )
     return order.ravel()[np.argsort(places.ravel(), kind="stable")]
 
 
 def shuffled_shards(total: int, shards: int, seed: int) -> Order:
     """Shards in random order, [shards, records]."""
-    return np.random.default_rng(seed + 2).permutation(np.arange(total // shards * shards).reshape(shards, -1))
+    return np.random.default_rng(seed + 2).permutation(
+        np.arange(total // shards * shards).reshape(shards, -1)
+    )
 
 
 def interleaved(shards: Order, cycle: int) -> Order:
     """Records of so many shards in turn, then of the next ones."""
-    return np.concatenate([shards[first : first + cycle].T.ravel() for first in range(0, len(shards), cycle)])
+    return np.concatenate(
+        [shards[first : first + cycle].T.ravel() for first in range(0, len(shards), cycle)]
+    )
 
 
 SHUFFLES: Mapping[str, Callable[[int, int, int, int], Order]] = {

@@ -1,16 +1,19 @@
-"""How one pass over the shards of `benchmarks.shards` is written for each contender: an iterator of batches.
+"""How one pass over the shards of `benchmarks.shards` is written for each contender: an iterator of
+batches.
 
-Each has ways of writing it; `benchmarks.pipeline` tries them all, and takes the best of each side. Packages are
-imported where they are used: a process has one side, and its memory is that of this side alone.
+Each has ways of writing it; `benchmarks.pipeline` tries them all, and takes the best of each side.
+Packages are imported where they are used: a process has one side, and its memory is that of this
+side alone.
 
-- streamrec: 16 shards interleaved record by record in the fixed order, `shuffle`, `batch`, `parse_example`, one batch
-  at a time or AUTOTUNE. Byte strings come as `bytes` objects, or as spans (`string_columns`).
-- tf.data: parallel interleave, all numbers left to AUTOTUNE, `tf.io.parse_example` on batches, prefetch; deterministic
-  and not; shards taken record by record, and 16 records in turn.
-- Where rows are to be padded by `padded_batch` (the row "padded"): both parse batches to ragged tensors and take them
-  apart with `unbatch`; tf.data also parses record by record.
-- DataLoader: two workers, each with half of the shards, over the records of vahidk's `tfrecord`, and its shuffle with
-  half of the buffer each; torch's own collate, `pad_sequence` for tokens.
+- streamrec: 16 shards interleaved record by record in the fixed order, `shuffle`, `batch`,
+  `parse_example`, one batch at a time or AUTOTUNE. Byte strings come as `bytes` objects, or as
+  spans (`string_columns`).
+- tf.data: parallel interleave, all numbers left to AUTOTUNE, `tf.io.parse_example` on batches,
+  prefetch; deterministic and not; shards taken record by record, and 16 records in turn.
+- Where rows are to be padded by `padded_batch` (the row "padded"): both parse batches to ragged
+  tensors and take them apart with `unbatch`; tf.data also parses record by record.
+- DataLoader: two workers, each with half of the shards, over the records of vahidk's `tfrecord`,
+  and its shuffle with half of the buffer each; torch's own collate, `pad_sequence` for tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ Pass = Callable[[], Iterator[Any]]
 """Starts a pass; gives its batches, dicts of columns."""
 
 
-def streamrec_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool) -> dict[str, Pass]:
+def streamrec_ways(
+    kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool
+) -> dict[str, Pass]:
     """Ours."""
     import streamrec
 
@@ -42,7 +47,9 @@ def streamrec_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bo
     batches = (records.repeat() if endless else records).batch(kind.batch)
     strings = any(feature.dtype is bytes for feature in kind.features.values())
     made = {
-        "parse_example" + ", AUTOTUNE" * (calls is not None) + ", string_columns" * columns: batches.parse_example(
+        "parse_example"
+        + ", AUTOTUNE" * (calls is not None)
+        + ", string_columns" * columns: batches.parse_example(
             kind.features, string_columns=columns, num_parallel_calls=calls
         )
         for columns in ([False, True] if strings else [False])
@@ -53,7 +60,9 @@ def streamrec_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bo
     return {way: dataset.iterate for way, dataset in made.items()}
 
 
-def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool) -> dict[str, Pass]:
+def tensorflow_ways(
+    kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool
+) -> dict[str, Pass]:
     """tf.data's."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
@@ -63,11 +72,17 @@ def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: b
     features: dict[str, Any] = {}
     for name, feature in kind.features.items():
         if kind.padded:
-            features[name] = tf.io.FixedLenSequenceFeature([], types[feature.dtype], allow_missing=True)
+            features[name] = tf.io.FixedLenSequenceFeature(
+                [], types[feature.dtype], allow_missing=True
+            )
         else:
-            features[name] = tf.io.FixedLenFeature(feature.shape, types[feature.dtype], feature.default_value)
+            features[name] = tf.io.FixedLenFeature(
+                feature.shape, types[feature.dtype], feature.default_value
+            )
 
-    in_rows = {name: tf.io.RaggedFeature(types[feature.dtype]) for name, feature in kind.features.items()}
+    in_rows = {
+        name: tf.io.RaggedFeature(types[feature.dtype]) for name, feature in kind.features.items()
+    }
 
     def rows_of(record: Any) -> Any:
         return tf.io.parse_single_example(record, features)
@@ -78,7 +93,11 @@ def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: b
     def made(deterministic: bool, block: int, single: bool = False) -> Any:
         shards = tf.data.Dataset.from_tensor_slices(list(paths))
         records = shards.interleave(
-            lambda path: tf.data.TFRecordDataset(path, buffer_size=1 << 20), SHARDS, block, auto, deterministic
+            lambda path: tf.data.TFRecordDataset(path, buffer_size=1 << 20),
+            SHARDS,
+            block,
+            auto,
+            deterministic,
         )
         if shuffled and kind.shuffle:
             records = records.shuffle(kind.shuffle, seed=1)
@@ -87,23 +106,33 @@ def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: b
             return records.map(rows_of, auto, deterministic).padded_batch(kind.batch).prefetch(auto)
         batches = records.batch(kind.batch, num_parallel_calls=auto, deterministic=deterministic)
         if kind.in_rows:
-            parsed = batches.map(lambda batch: tf.io.parse_example(batch, in_rows), auto, deterministic)
+            parsed = batches.map(
+                lambda batch: tf.io.parse_example(batch, in_rows), auto, deterministic
+            )
             rows = parsed.unbatch().map(tensors, auto, deterministic)
             return rows.padded_batch(kind.batch).prefetch(auto)
-        parsed = batches.map(lambda batch: tf.io.parse_example(batch, features), auto, deterministic)
+        parsed = batches.map(
+            lambda batch: tf.io.parse_example(batch, features), auto, deterministic
+        )
         return parsed.prefetch(auto)
 
     found = {
-        f"{'deterministic' if deterministic else 'not deterministic'}, block_length={block}": made(deterministic, block)
+        f"{'deterministic' if deterministic else 'not deterministic'}, block_length={block}": made(
+            deterministic, block
+        )
         for deterministic in (True, False)
         for block in (1, 16)
     }
     if kind.in_rows:
-        found["not deterministic, block_length=16, parse_single_example"] = made(False, 16, single=True)
+        found["not deterministic, block_length=16, parse_single_example"] = made(
+            False, 16, single=True
+        )
     return {way: partial(iter, dataset) for way, dataset in found.items()}
 
 
-def dataloader_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool) -> dict[str, Pass]:
+def dataloader_ways(
+    kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool
+) -> dict[str, Pass]:
     """A torch DataLoader's with two workers over `tfrecord`."""
     import torch
     from tfrecord.iterator_utils import shuffle_iterator
@@ -120,14 +149,18 @@ def dataloader_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: b
                 for path in (cycle(mine) if endless else mine)
                 for record in example_loader(path, None, dict(kind.vahidk))
             )
-            return shuffle_iterator(loaded, kind.shuffle // 2) if shuffled and kind.shuffle else loaded
+            return (
+                shuffle_iterator(loaded, kind.shuffle // 2) if shuffled and kind.shuffle else loaded
+            )
 
     def padded(rows: list[dict[str, Any]]) -> dict[str, Any]:
         values = [torch.from_numpy(row["tokens"]) for row in rows]
         return {"tokens": torch.nn.utils.rnn.pad_sequence(values, batch_first=True)}
 
     collate = padded if kind.padded else default_collate
-    loader: Any = DataLoader(Records(), kind.batch, num_workers=2, collate_fn=collate, prefetch_factor=4)
+    loader: Any = DataLoader(
+        Records(), kind.batch, num_workers=2, collate_fn=collate, prefetch_factor=4
+    )
     return {"2 workers": partial(iter, loader)}
 
 
@@ -138,6 +171,8 @@ SIDES = {
 }
 
 
-def ways(side: str, kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool = False) -> dict[str, Pass]:
+def ways(
+    side: str, kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool = False
+) -> dict[str, Pass]:
     """The ways to write one pass for one side, by name; or a pass that never ends."""
     return SIDES[side](kind, paths, shuffled, endless)

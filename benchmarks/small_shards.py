@@ -1,12 +1,14 @@
-"""Many small shards, of 20 records of 100 bytes: 10,000 local files, beside tf.data, and 2,000 objects of a store.
+"""Many small shards, of 20 records of 100 bytes: 10,000 local files, beside tf.data, and 2,000
+objects of a store.
 
     python -m benchmarks.small_shards [--rounds 3] [--only local,s3,http]
 
-Sides take turns, each in a process of its own, over files in the page cache. "in turn" interleaves 16 shards; else they
-are read one after the other, as is the default on both sides. "four" is an iteration over four shards from its start to
-its end, the mean of 300. Stores are a SeaweedFS (S3) and an nginx (plain HTTP) on this machine; only the processor time
-of the client counts. "client" is the client's own GET of the whole object, 16 at a time, whose bytes are dropped: by
-s3fs (`_cat_file`), and by aiohttp (`session.get`).
+Sides take turns, each in a process of its own, over files in the page cache. "in turn" interleaves
+16 shards; else they are read one after the other, as is the default on both sides. "four" is an
+iteration over four shards from its start to its end, the mean of 300. Stores are a SeaweedFS (S3)
+and an nginx (plain HTTP) on this machine; only the processor time of the client counts. "client" is
+the client's own GET of the whole object, 16 at a time, whose bytes are dropped: by s3fs
+(`_cat_file`), and by aiohttp (`session.get`).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ AT_ONCE = 16
 
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="local,s3")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
@@ -67,7 +71,11 @@ def main() -> None:
 
 def shard_of(number: int) -> bytes:
     """One shard's bytes."""
-    return bytes(streamrec.encode_records([b"%d,%d;" % (number, index) + bytes(SIZE) for index in range(RECORDS)]))
+    return bytes(
+        streamrec.encode_records(
+            [b"%d,%d;" % (number, index) + bytes(SIZE) for index in range(RECORDS)]
+        )
+    )
 
 
 def fill(folder: Path, count: int) -> None:
@@ -86,17 +94,25 @@ async def upload(store: Store) -> None:
     async with Storages(store.options) as storages:
         storage = await storages.at(store.url)
         for begin in range(0, OBJECTS, AT_ONCE):
-            await asyncio.gather(*(put(storage, number) for number in range(begin, min(begin + AT_ONCE, OBJECTS))))
+            await asyncio.gather(
+                *(put(storage, number) for number in range(begin, min(begin + AT_ONCE, OBJECTS)))
+            )
 
 
-def taken_in_turn(sides: Iterable[str], url: str, options: Mapping[str, Any], rounds: int) -> list[dict[str, Any]]:
+def taken_in_turn(
+    sides: Iterable[str], url: str, options: Mapping[str, Any], rounds: int
+) -> list[dict[str, Any]]:
     """A row for each side."""
     runs: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, taken in runs.items():
             taken.append(spawn(side, url, options))
     rows = [
-        {"side": side, "us": median(run[0] for run in taken), "cpu_us": median(run[1] for run in taken)}
+        {
+            "side": side,
+            "us": median(run[0] for run in taken),
+            "cpu_us": median(run[1] for run in taken),
+        }
         for side, taken in runs.items()
     ]
     for row in rows:
@@ -106,8 +122,18 @@ def taken_in_turn(sides: Iterable[str], url: str, options: Mapping[str, Any], ro
 
 def spawn(side: str, url: str, options: Mapping[str, Any]) -> tuple[float, float]:
     """One side, in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.small_shards", "--child", side, url, json.dumps(dict(options))]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.small_shards",
+        "--child",
+        side,
+        url,
+        json.dumps(dict(options)),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    )
     if done.returncode:
         raise SystemExit(done.stderr)
     us, cpu_us = json.loads(done.stdout)
@@ -115,7 +141,9 @@ def spawn(side: str, url: str, options: Mapping[str, Any]) -> tuple[float, float
 
 
 def measured(side: str, url: str, options: dict[str, Any]) -> tuple[float, float]:
-    """Microseconds, and those of processor time, of each shard or iteration; the second time that it is done."""
+    """Microseconds, and those of processor time, of each shard or iteration; the second time that
+    it is done.
+    """
     work: Callable[[Sequence[str]], int]
     if "://" in url:
         paths = [f"{url}/{number:05}.tfrecord" for number in range(OBJECTS)]
@@ -156,7 +184,9 @@ async def by_aiohttp(paths: Sequence[str], options: dict[str, Any]) -> tuple[flo
 
 
 async def got(get: Callable[[str], Awaitable[bytes]], paths: Sequence[str]) -> tuple[float, float]:
-    """Microseconds, and those of processor time, of each object; behind a hundred that do not count."""
+    """Microseconds, and those of processor time, of each object; behind a hundred that do not
+    count.
+    """
 
     async def some(left: Iterable[str]) -> None:
         for path in left:
@@ -169,12 +199,18 @@ async def got(get: Callable[[str], Awaitable[bytes]], paths: Sequence[str]) -> t
     await every(paths[:100])
     began, cpu = time.perf_counter(), time.process_time()
     await every(paths)
-    return (time.perf_counter() - began) / len(paths) * 1e6, (time.process_time() - cpu) / len(paths) * 1e6
+    return (time.perf_counter() - began) / len(paths) * 1e6, (time.process_time() - cpu) / len(
+        paths
+    ) * 1e6
 
 
-def by_streamrec(paths: Sequence[str], reads: int | None = None, options: dict[str, Any] | None = None) -> int:
+def by_streamrec(
+    paths: Sequence[str], reads: int | None = None, options: dict[str, Any] | None = None
+) -> int:
     """Batches of records."""
-    dataset = streamrec.TFRecordDataset(list(paths), num_parallel_reads=reads, storage_options=options)
+    dataset = streamrec.TFRecordDataset(
+        list(paths), num_parallel_reads=reads, storage_options=options
+    )
     assert sum(len(batch) for batch in dataset.batch(1000)) == RECORDS * len(paths)
     return len(paths)
 

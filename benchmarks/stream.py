@@ -1,17 +1,20 @@
-"""Streaming from real servers: streamrec's Frames in a sync loop beside the bare client's streamed GETs.
+"""Streaming from real servers: streamrec's Frames in a sync loop beside the bare client's streamed
+GETs.
 
     python -m benchmarks.stream [--rounds 3] [--shards 16] [--megabytes 32] [--only s3,nginx,gcs]
 
-Both read the same objects, in turn, each in a process of its own that is pinned to one core; the server has
-the other. The bare client is s3fs' or gcsfs' own connection, a streamed GET per shard, all at once, bytes
-dropped as they come. streamrec frames, checks every CRC32C, interleaves 16 shards and hands batches to a
-`for` loop on the main thread: record by record, as TensorFlow does; short records also with a batch's worth from each
-shard in turn (`block_length`). Neither copies records of these lengths once they are there.
+Both read the same objects, in turn, each in a process of its own that is pinned to one core; the
+server has the other. The bare client is s3fs' or gcsfs' own connection, a streamed GET per shard,
+all at once, bytes dropped as they come. streamrec frames, checks every CRC32C, interleaves 16
+shards and hands batches to a `for` loop on the main thread: record by record, as TensorFlow does;
+short records also with a batch's worth from each shard in turn (`block_length`). Neither copies
+records of these lengths once they are there.
 
-Imports are made before the clock starts, sessions after. Each process reads all shards three times, each time in a
-session of its own: two passes together are what a long run costs, and their ratios are the ones that are printed; the
-first one also pays for modules that are loaded late and first page faults, some 0.2 s, and is only in the data. A
-round more, which is not timed, compares checksums. The calmest rounds count (`benchmarks.calm`).
+Imports are made before the clock starts, sessions after. Each process reads all shards three times,
+each time in a session of its own: two passes together are what a long run costs, and their ratios
+are the ones that are printed; the first one also pays for modules that are loaded late and first
+page faults, some 0.2 s, and is only in the data. A round more, which is not timed, compares
+checksums. The calmest rounds count (`benchmarks.calm`).
 
 `--memory` measures streamrec's peak memory instead, at 64 MB and at 1 GB a shard.
 """
@@ -49,7 +52,9 @@ PASSES = 2
 
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--megabytes", type=int, default=32)
@@ -70,26 +75,37 @@ def compare(arguments: argparse.Namespace) -> None:
     rows = []
     for server in arguments.only.split(","):
         for name, (size, batch) in RECORDS.items():
-            with loaded(server, arguments.shards, arguments.megabytes << 20, size) as (urls, options):
+            with loaded(server, arguments.shards, arguments.megabytes << 20, size) as (
+                urls,
+                options,
+            ):
                 for block in (1, batch) if size < 1000 else (1,):
                     measures = rounds(urls, options, batch, block, arguments.rounds)
                     row = {"server": server, "records": name, "block_length": block, **measures}
                     rows.append(row)
                     print(
-                        f"{server:6} {name:>7} in turns of {block:>4}: {row['speed_ratio']:.2f} of the bare client's "
-                        f"MB/s, {row['cpu_ratio']:.2f} of its CPU-s/GB ({row['streamrec_mb_s']:.0f} MB/s, "
+                        f"{server:6} {name:>7} in turns of {block:>4}: {row['speed_ratio']:.2f} of "
+                        "the bare client's "
+                        f"MB/s, {row['cpu_ratio']:.2f} of its CPU-s/GB "
+                        f"({row['streamrec_mb_s']:.0f} MB/s, "
                         f"{row['streamrec_cpu_s_gb']:.2f} CPU-s/GB; bare {row['bare_mb_s']:.0f}, "
                         f"{row['bare_cpu_s_gb']:.2f}), peak {row['streamrec_peak_mb']:.0f} MB",
                         flush=True,
                     )
     shards = f"{arguments.shards} x {arguments.megabytes} MiB, {arguments.rounds} rounds"
-    save("stream", {"machine": describe("s3fs", "gcsfs", "aiohttp"), "shards": shards, "rows": rows})
+    save(
+        "stream", {"machine": describe("s3fs", "gcsfs", "aiohttp"), "shards": shards, "rows": rows}
+    )
 
 
-def rounds(urls: Sequence[str], options: dict[str, Any], batch: int, block: int, count: int) -> dict[str, float]:
+def rounds(
+    urls: Sequence[str], options: dict[str, Any], batch: int, block: int, count: int
+) -> dict[str, float]:
     """Measures both sides in turn; ratios are of neighbours in time, and their median counts."""
     task: dict[str, Any] = {"urls": list(urls), "options": options, "batch": batch, "block": block}
-    pairs, calm = calmest(lambda: (spawn(side="bare", **task), spawn(side="streamrec", **task)), count)
+    pairs, calm = calmest(
+        lambda: (spawn(side="bare", **task), spawn(side="streamrec", **task)), count
+    )
     checks = [spawn(side=side, check=True, **task)["check"] for side in ("bare", "streamrec")]
     if checks[0] != checks[1]:
         raise SystemExit(f"the two sides read different data: {checks}")
@@ -135,11 +151,16 @@ def memory(servers: Sequence[str]) -> None:
 def loaded(
     server: str, shards: int, size: int, record: int, certificate: tuple[Path, Path] | None = None
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """A server that holds the shards, over TLS where it is given a certificate; their URLs and the client's options."""
+    """A server that holds the shards, over TLS where it is given a certificate; their URLs and the
+    client's options.
+    """
     with ExitStack() as stack:
         if server == "nginx":
             store = stack.enter_context(nginx(certificate=certificate))
-            target, options = str(store.directory / "data"), {"endpoint_url": store.endpoint, "anon": True}
+            target, options = (
+                str(store.directory / "data"),
+                {"endpoint_url": store.endpoint, "anon": True},
+            )
             url, write_options = "s3://data", None
         elif server == "gcs":
             store = stack.enter_context(fake_gcs("data", in_memory=False, certificate=certificate))
@@ -157,7 +178,9 @@ def loaded(
 
 
 def pin_server(store: Store) -> None:
-    """Gives the server the second core, so that both sides of the comparison have the first for themselves."""
+    """Gives the server the second core, so that both sides of the comparison have the first for
+    themselves.
+    """
     port = store.endpoint.rpartition(":")[2]
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         command = entry.read_bytes().split(b"\0")
@@ -167,23 +190,34 @@ def pin_server(store: Store) -> None:
 
 
 def adopt(directory: Path) -> None:
-    """Makes objects of the files in a directory of fake-gcs-server's: uploads take it quadratic time (minutes a GB)."""
+    """Makes objects of the files in a directory of fake-gcs-server's: uploads take it quadratic
+    time (minutes a GB).
+    """
     for path in directory.iterdir():
         checksum = google_crc32c.Checksum()
         with path.open("rb") as file:
             while block := file.read(8 << 20):
                 checksum.update(block)
         encoded = base64.b64encode(checksum.digest()).decode()
-        about = {"ContentType": "application/octet-stream", "Crc32c": encoded, "Etag": encoded, "Generation": 1}
+        about = {
+            "ContentType": "application/octet-stream",
+            "Crc32c": encoded,
+            "Etag": encoded,
+            "Generation": 1,
+        }
         os.setxattr(path, "user.metadata", json.dumps(about).encode())
 
 
-async def fill(target: str, options: dict[str, Any] | None, shards: int, size: int, record: int) -> None:
+async def fill(
+    target: str, options: dict[str, Any] | None, shards: int, size: int, record: int
+) -> None:
     """Writes the shards: random bytes, in records of one length."""
     rng = np.random.default_rng(1)
     starts = np.arange((8 << 20) // record, dtype=np.int64) * record
     for index in range(shards):
-        async with streamrec.ShardWriter(f"{target}/{index:03d}.tfrecord", storage_options=options) as writer:
+        async with streamrec.ShardWriter(
+            f"{target}/{index:03d}.tfrecord", storage_options=options
+        ) as writer:
             written = 0
             while written < size:
                 count = min(len(starts), -(-(size - written) // (record + 16)))
@@ -196,7 +230,11 @@ def spawn(
     module: str = "benchmarks.stream", environment: Mapping[str, str] | None = None, **task: Any
 ) -> dict[str, Any]:
     """One side, in a fresh process: the `child` of a benchmark."""
-    environment = {**os.environ, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false", **(environment or {})}
+    environment = {
+        **os.environ,
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        **(environment or {}),
+    }
     command = [sys.executable, "-m", module, "--child", json.dumps(task)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -242,16 +280,25 @@ def timed(read: Callable[[], tuple[int, int]], passes: int) -> dict[str, Any]:
 
 
 def peak_mb() -> float:
-    """This process's greatest resident memory so far. (`ru_maxrss` would begin with that of its parent.)"""
+    """This process's greatest resident memory so far. (`ru_maxrss` would begin with that of its
+    parent.)
+    """
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
 def read_by_streamrec(
-    urls: list[str], options: dict[str, Any], batch: int, block: int = 1, check: bool = False, parallel: int = 16
+    urls: list[str],
+    options: dict[str, Any],
+    batch: int,
+    block: int = 1,
+    check: bool = False,
+    parallel: int = 16,
 ) -> tuple[int, int]:
     """The loop that a user writes."""
-    dataset = streamrec.TFRecordDataset(urls, num_parallel_reads=parallel, block_length=block, storage_options=options)
+    dataset = streamrec.TFRecordDataset(
+        urls, num_parallel_reads=parallel, block_length=block, storage_options=options
+    )
     size = checksum = 0
     for frames in dataset.with_options(memory_budget=BUDGET).batch(batch):
         size += frames.nbytes + 16 * len(frames)
@@ -289,7 +336,9 @@ async def bare_s3(options: dict[str, Any]) -> Any:
     import s3fs
 
     config = {"max_pool_connections": 24, "response_checksum_validation": "when_required"}
-    fs = s3fs.S3FileSystem(**options, asynchronous=True, skip_instance_cache=True, config_kwargs=config)
+    fs = s3fs.S3FileSystem(
+        **options, asynchronous=True, skip_instance_cache=True, config_kwargs=config
+    )
     await fs.set_session()
 
     async def body(url: str) -> Any:
@@ -312,7 +361,9 @@ async def bare_gcs(options: dict[str, Any]) -> Any:
     await fs._set_session()
 
     async def body(url: str) -> Any:
-        async with fs.session.get(fs.url(url), params=fs._get_params({}), headers=fs._get_headers({})) as answer:
+        async with fs.session.get(
+            fs.url(url), params=fs._get_params({}), headers=fs._get_headers({})
+        ) as answer:
             answer.raise_for_status()
             async for chunk in answer.content.iter_any():
                 yield chunk

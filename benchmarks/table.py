@@ -2,8 +2,9 @@
 
     python -m benchmarks.table [--check]
 
-`make bench` measures all rows and then writes the table. Rows are sorted: first those where streamrec is slowest or
-takes most processor time beside its peer. `--check` writes nothing; it fails where the page shows another table.
+`make bench` measures all rows and then writes the table. Rows are sorted: first those where
+streamrec is slowest or takes most processor time beside its peer. `--check` writes nothing; it
+fails where the page shows another table.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from benchmarks.machine import RESULTS
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- the table, by benchmarks.table -->", "<!-- the end of the table -->"
-HEADER = ["| work | compared with | speed | CPU | streamrec | module |", "|---|---|---|---|---|---|"]
+HEADER = [
+    "| work | compared with | speed | CPU | streamrec | module |",
+    "|---|---|---|---|---|---|",
+]
 
 Data = dict[str, Any]
 
@@ -33,7 +37,8 @@ class Row:
         module: The benchmark, and so the file of its data.
         work: What is done.
         peer: What it is compared with.
-        speed: streamrec's speed, divided by the peer's; None where the store or the network limits both.
+        speed: streamrec's speed, divided by the peer's; None where the store or the network limits
+            both.
         cpu: streamrec's processor time, divided by the peer's; None where it was not measured.
         figure: One figure of streamrec's own.
     """
@@ -51,7 +56,14 @@ class Row:
         return min(self.speed or float("inf"), 1 / self.cpu if self.cpu else float("inf"))
 
     def __str__(self) -> str:
-        cells = [self.work, self.peer, digits(self.speed), digits(self.cpu), self.figure, self.module]
+        cells = [
+            self.work,
+            self.peer,
+            digits(self.speed),
+            digits(self.cpu),
+            self.figure,
+            self.module,
+        ]
         return f"| {' | '.join(cells)} |"
 
 
@@ -88,7 +100,14 @@ def local(data: Data) -> Iterator[Row]:
     for row in data["rows"]:
         size = amount(row["record_bytes"], "B") if row["record_bytes"] < 1000 else "110 kB"
         figure = amount(row["mb_s"]["streamrec"], "MB/s")
-        yield Row("local", f"a local file in batches, {size}", "tf.data on one core", row["ratio"], None, figure)
+        yield Row(
+            "local",
+            f"a local file in batches, {size}",
+            "tf.data on one core",
+            row["ratio"],
+            None,
+            figure,
+        )
 
 
 def pipeline(data: Data) -> Iterator[Row]:
@@ -100,20 +119,32 @@ def pipeline(data: Data) -> Iterator[Row]:
     for kind, work in works.items():
         row = find(data["rows"], row=kind)
         peer, figure = row["tf.data"], amount(row["streamrec"]["records_s"], "records/s")
-        yield Row("pipeline", work, "tf.data at its best, two cores", peer["ratio"], 1 / peer["cpu_ratio"], figure)
+        yield Row(
+            "pipeline",
+            work,
+            "tf.data at its best, two cores",
+            peer["ratio"],
+            1 / peer["cpu_ratio"],
+            figure,
+        )
 
 
 def parse(data: Data) -> Iterator[Row]:
     for name, how in (("", "as `bytes` objects"), (", string_columns", "`string_columns=True`")):
         row = find(data["rows"], name=f"image bytes and label{name}", way="memory")
-        work, figure = f"images out of records in memory, {how}", amount(row["streamrec"], "records/s")
+        work, figure = (
+            f"images out of records in memory, {how}",
+            amount(row["streamrec"], "records/s"),
+        )
         yield Row("parse", work, "TensorFlow's `parse_example`", row["ratio"], None, figure)
 
 
 def encode(data: Data) -> Iterator[Row]:
     row = find(data["rows"], records="four scalar features")
     figure = amount(row["records_per_second"]["encode_examples"], "records/s")
-    yield Row("encode", "encoding columns: four scalars", "`tf.train.Example`", row["ratio"], None, figure)
+    yield Row(
+        "encode", "encoding columns: four scalars", "`tf.train.Example`", row["ratio"], None, figure
+    )
     row = find(data["rows"], records="eight dense float[64]")
     figure = amount(row["records_per_second"]["encode_example"], "records/s")
     work = "`encode_example`, eight float[64], one record at a time"
@@ -129,18 +160,41 @@ def stream(data: Data) -> Iterator[Row]:
     ):
         row = find(data["rows"], server=server, records=records, block_length=block)
         peer = f"{client}' GETs, which drop the bytes"
-        yield Row("stream", where, peer, row["speed_ratio"], row["cpu_ratio"], amount(row["streamrec_mb_s"], "MB/s"))
+        yield Row(
+            "stream",
+            where,
+            peer,
+            row["speed_ratio"],
+            row["cpu_ratio"],
+            amount(row["streamrec_mb_s"], "MB/s"),
+        )
 
 
 def tls(data: Data) -> Iterator[Row]:
     row = find(data["rows"], server="nginx", tls=True)["streamrec"]
     figure = amount(row["mb_s"], "MB/s")
     sockets = "Python's `ssl` sockets, which drop the bytes"
-    yield Row("tls", "TLS from nginx, 110 kB", sockets, row["mb_s_of_sockets"], row["cpu_of_sockets"], figure)
+    yield Row(
+        "tls",
+        "TLS from nginx, 110 kB",
+        sockets,
+        row["mb_s_of_sockets"],
+        row["cpu_of_sockets"],
+        figure,
+    )
     bare = "s3fs' GETs, which drop the bytes"
-    yield Row("tls", "TLS from nginx, 110 kB", bare, row["mb_s_of_bare"], row["cpu_of_bare"], figure)
+    yield Row(
+        "tls", "TLS from nginx, 110 kB", bare, row["mb_s_of_bare"], row["cpu_of_bare"], figure
+    )
     obstore = "obstore's streams, which drop the bytes"
-    yield Row("tls", "TLS from nginx, 110 kB", obstore, row["mb_s_of_obstore"], row["cpu_of_obstore"], figure)
+    yield Row(
+        "tls",
+        "TLS from nginx, 110 kB",
+        obstore,
+        row["mb_s_of_obstore"],
+        row["cpu_of_obstore"],
+        figure,
+    )
 
 
 def paced(data: Data) -> Iterator[Row]:
@@ -149,7 +203,12 @@ def paced(data: Data) -> Iterator[Row]:
         ("large", "one 1 GB shard, far store", "gcsfs_open", "`fs.open()` of gcsfs"),
         ("small", "1,000 shards of 100 kB, far store", "s3fs_open", "`fs.open()` of s3fs"),
         ("small", "1,000 shards of 100 kB, far store", "bare", "s3fs' GETs, 16 at a time"),
-        ("crawl", "16 shards, one connection in fifty slow, far store", "bare", "s3fs' GETs, 16 at a time"),
+        (
+            "crawl",
+            "16 shards, one connection in fifty slow, far store",
+            "bare",
+            "s3fs' GETs, 16 at a time",
+        ),
     ):
         row = find(data["rows"], row=name)
         ours, theirs = row["dataset"], row[side]
@@ -158,14 +217,19 @@ def paced(data: Data) -> Iterator[Row]:
 
 
 def small_shards(data: Data) -> Iterator[Row]:
-    ours, theirs = find(data["rows"], side="streamrec, in turn"), find(data["rows"], side="tf.data, in turn")
+    ours, theirs = (
+        find(data["rows"], side="streamrec, in turn"),
+        find(data["rows"], side="tf.data, in turn"),
+    )
     speed, cpu = theirs["us"] / ours["us"], ours["cpu_us"] / theirs["cpu_us"]
     work = "10,000 local shards of 20 records, 16 in turn"
     yield Row("small_shards", work, "tf.data", speed, cpu, amount(ours["us"], "µs a shard"))
     ours, theirs = find(data["s3"], side="streamrec"), find(data["s3"], side="client")
     figure = amount(ours["cpu_us"], "µs of CPU a shard")
     work = "2,000 shards of 20 records from SeaweedFS"
-    yield Row("small_shards", work, "s3fs' `_cat_file`", None, ours["cpu_us"] / theirs["cpu_us"], figure)
+    yield Row(
+        "small_shards", work, "s3fs' `_cat_file`", None, ours["cpu_us"] / theirs["cpu_us"], figure
+    )
 
 
 def writing(data: Data) -> Iterator[Row]:
@@ -196,7 +260,14 @@ def uploads(data: Data) -> Iterator[Row]:
         peer = "a bare PUT, signed before"
         yield Row("uploads", work, peer, None, row["frames"] / row["http.client"], figure)
         if tls:
-            yield Row("uploads", work, "botocore's `put_object`", None, row["frames"] / row["botocore"], figure)
+            yield Row(
+                "uploads",
+                work,
+                "botocore's `put_object`",
+                None,
+                row["frames"] / row["botocore"],
+                figure,
+            )
 
 
 def global_shuffle(data: Data) -> Iterator[Row]:
@@ -215,7 +286,14 @@ def images(data: Data) -> Iterator[Row]:
     row = find(data["rows"], images="500 x 375")
     cpu = row["cpu_ms_an_image"]["streamrec"] / row["cpu_ms_an_image"]["tf.data"]
     figure = amount(row["images_a_second"]["streamrec"], "images/s")
-    yield Row("images", "JPEGs of 500 x 375, parsed and decoded", "tf.data", row["ratio_to"]["tf.data"], cpu, figure)
+    yield Row(
+        "images",
+        "JPEGs of 500 x 375, parsed and decoded",
+        "tf.data",
+        row["ratio_to"]["tf.data"],
+        cpu,
+        figure,
+    )
 
 
 def training(data: Data) -> Iterator[Row]:
@@ -230,20 +308,48 @@ def loaders(data: Data) -> Iterator[Row]:
         theirs = find(data["rows"], kind=kind, side="WebDataset")
         speed, cpu = ours["samples_s"] / theirs["samples_s"], ours["cpu_ms"] / theirs["cpu_ms"]
         figure = amount(ours["samples_s"], "samples/s")
-        yield Row("loaders", f"a DataLoader of {name}, no workers", "WebDataset, two workers", speed, cpu, figure)
+        yield Row(
+            "loaders",
+            f"a DataLoader of {name}, no workers",
+            "WebDataset, two workers",
+            speed,
+            cpu,
+            figure,
+        )
         if kind == "images":
             work, figure = "the first batch of a DataLoader", amount(ours["first_s"], "s")
-            yield Row("loaders", work, "WebDataset", theirs["first_s"] / ours["first_s"], None, figure)
+            yield Row(
+                "loaders", work, "WebDataset", theirs["first_s"] / ours["first_s"], None, figure
+            )
 
 
 def ray_data(data: Data) -> Iterator[Row]:
     peer = "ray.data.read_tfrecords"
     figure = amount(data["rows_per_second"]["streamrec.ray.read_tfrecords"], "rows/s")
-    yield Row("ray_data", "rows of nine features in Ray Data", f"`{peer}`", data["ratio"][peer], None, figure)
+    yield Row(
+        "ray_data",
+        "rows of nine features in Ray Data",
+        f"`{peer}`",
+        data["ratio"][peer],
+        None,
+        figure,
+    )
 
 
 MODULES: tuple[Callable[[Data], Iterator[Row]], ...] = (
-    *(local, pipeline, parse, encode, stream, tls, paced, small_shards, writing, compression, uploads),
+    *(
+        local,
+        pipeline,
+        parse,
+        encode,
+        stream,
+        tls,
+        paced,
+        small_shards,
+        writing,
+        compression,
+        uploads,
+    ),
     *(global_shuffle, images, training, loaders, ray_data),
 )
 """A function for each benchmark, with its name, that makes its rows."""
@@ -261,17 +367,24 @@ def text() -> str:
     for module in MODULES:
         machine = load(module.__name__)["machine"]
         commit = machine.get("commit", "an earlier commit")
-        seen = f"{machine.get('cpu', 'unknown')}, {machine['cores']} cores, {machine['date']}, commit {commit}"
+        seen = (
+            f"{machine.get('cpu', 'unknown')}, {machine['cores']} cores, {machine['date']}, commit "
+            f"{commit}"
+        )
         machines.setdefault(seen, []).append(module.__name__)
     most = max(machines, key=lambda seen: len(machines[seen]))
     lines = [f"Measured on: {most}."]
-    lines += [f"Except {', '.join(names)}: {seen}." for seen, names in machines.items() if seen != most]
+    lines += [
+        f"Except {', '.join(names)}: {seen}." for seen, names in machines.items() if seen != most
+    ]
     return "\n".join([BEGIN, "", *lines, "", *HEADER, *map(str, rows()), "", END])
 
 
 def main() -> int:
     """Writes the table into the page, or compares them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)

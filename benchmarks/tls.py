@@ -1,20 +1,24 @@
-"""Streaming over TLS 1.3: streamrec beside s3fs, gcsfs, obstore, awscrt and a loop over plain Python sockets.
+"""Streaming over TLS 1.3: streamrec beside s3fs, gcsfs, obstore, awscrt and a loop over plain
+Python sockets.
 
-    python -m benchmarks.tls [--rounds 3] [--only nginx,s3,gcs] [--plain] [--sides sockets,streamrec] [--client-cores 0]
+    python -m benchmarks.tls [--rounds 3] [--only nginx,s3,gcs] [--plain] [--sides
+    sockets,streamrec] [--client-cores 0]
 
-The certificate is made when it runs, and every client verifies it. Each side reads the same objects, in turn, in a
-process of its own that is pinned to one core; the server has the other. Sides:
+The certificate is made when it runs, and every client verifies it. Each side reads the same
+objects, in turn, in a process of its own that is pinned to one core; the server has the other.
+Sides:
 
 - sockets: the limit: one thread, a selector, `SSLSocket.recv_into`; bytes dropped.
 - bare: s3fs' or gcsfs' own streamed GETs, bytes dropped.
 - obstore: its own stream of each object (`min_chunk_size` as it is by default), bytes dropped.
-- awscrt: its HTTP client, one event loop thread, bytes dropped. It needs `.venv-crt` (`make .venv-crt/.done`), or
-  another interpreter that has awscrt in STREAMREC_AWSCRT; without one the row is left out, and the data says so.
-  It and the sockets sign no requests, so SeaweedFS has no such rows.
+- awscrt: its HTTP client, one event loop thread, bytes dropped. It needs `.venv-crt`
+  (`make .venv-crt/.done`), or another interpreter that has awscrt in STREAMREC_AWSCRT; without one
+  the row is left out, and the data says so. It and the sockets sign no requests, so SeaweedFS has
+  no such rows.
 - streamrec: framed, checked, interleaved, given to a `for` loop in turns of a batch.
 
-All but the connections' first pass is measured. `--plain` does the same over plain HTTP. MB/s and CPU-s/GB are of the
-client's process; the ratios are of neighbours in time, and medians.
+All but the connections' first pass is measured. `--plain` does the same over plain HTTP. MB/s and
+CPU-s/GB are of the client's process; the ratios are of neighbours in time, and medians.
 """
 
 from __future__ import annotations
@@ -48,7 +52,9 @@ RECORD, BATCH = 110_000, 32
 
 def main() -> None:
     """Runs the rows, or one side as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--megabytes", type=int, default=32)
@@ -67,20 +73,39 @@ def main() -> None:
         for server in given.only.split(","):
             size = given.megabytes << 20
             with loaded(server, given.shards, size, RECORD, certificate) as (urls, options):
-                row = {"server": server, "tls": not given.plain, **compared(urls, options, certificate, given)}
-            rows.append({**row, "shards": given.shards, "shard_mib": given.megabytes, "rounds": given.rounds})
+                row = {
+                    "server": server,
+                    "tls": not given.plain,
+                    **compared(urls, options, certificate, given),
+                }
+            rows.append(
+                {
+                    **row,
+                    "shards": given.shards,
+                    "shard_mib": given.megabytes,
+                    "rounds": given.rounds,
+                }
+            )
             print(json.dumps(rows[-1]), flush=True)
     if not given.dry:
         save(
             "tls",
-            {"machine": describe("s3fs", "gcsfs", "aiohttp", "obstore"), "rows": merge("tls", rows, "server", "tls")},
+            {
+                "machine": describe("s3fs", "gcsfs", "aiohttp", "obstore"),
+                "rows": merge("tls", rows, "server", "tls"),
+            },
         )
 
 
 def compared(
-    urls: Sequence[str], options: dict[str, Any], certificate: tuple[Path, Path] | None, given: argparse.Namespace
+    urls: Sequence[str],
+    options: dict[str, Any],
+    certificate: tuple[Path, Path] | None,
+    given: argparse.Namespace,
 ) -> dict[str, Any]:
-    """All sides in turn; medians of each, and of each round's ratios to the bare client and to the sockets."""
+    """All sides in turn; medians of each, and of each round's ratios to the bare client and to the
+    sockets.
+    """
     sides = [side for side in given.sides.split(",") if side != "awscrt" or awscrt_python()]
     if "key" in options:  # a store that wants requests to be signed
         sides = [side for side in sides if side not in ("sockets", "awscrt")]
@@ -94,18 +119,35 @@ def compared(
     for side in sides:
         row[side] = {key: median(each[side][key] for each in found) for key in ("mb_s", "cpu_s_gb")}
         for other in {"sockets", "bare", "obstore"} & set(sides) - {side}:
-            row[side][f"mb_s_of_{other}"] = median(each[side]["mb_s"] / each[other]["mb_s"] for each in found)
-            row[side][f"cpu_of_{other}"] = median(each[side]["cpu_s_gb"] / each[other]["cpu_s_gb"] for each in found)
+            row[side][f"mb_s_of_{other}"] = median(
+                each[side]["mb_s"] / each[other]["mb_s"] for each in found
+            )
+            row[side][f"cpu_of_{other}"] = median(
+                each[side]["cpu_s_gb"] / each[other]["cpu_s_gb"] for each in found
+            )
     return row
 
 
-def measure(side: str, urls: Sequence[str], options: dict[str, Any], certificate: str) -> dict[str, float]:
+def measure(
+    side: str, urls: Sequence[str], options: dict[str, Any], certificate: str
+) -> dict[str, float]:
     """One side in a fresh process."""
     if side != "awscrt":
         environment = {"SSL_CERT_FILE": certificate} if certificate else {}
-        return spawn(MODULE, environment, side=side, urls=list(urls), options=options, certificate=certificate)
+        return spawn(
+            MODULE,
+            environment,
+            side=side,
+            urls=list(urls),
+            options=options,
+            certificate=certificate,
+        )
     address = urlsplit(options["endpoint_url"])
-    task = {"port": address.port, "paths": [path_of(url) for url in urls], "certificate": certificate}
+    task = {
+        "port": address.port,
+        "paths": [path_of(url) for url in urls],
+        "certificate": certificate,
+    }
     command = [awscrt_python(), str(Path(__file__).with_name("awscrt_client.py"))]
     command.append(json.dumps({**task, "passes": PASSES, "cores": [0]}))
     done = subprocess.run(command, capture_output=True, text=True)
@@ -129,7 +171,11 @@ def path_of(url: str) -> str:
     """
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
-    return f"/{rest}" if scheme == "s3" else f"/download/storage/v1/b/{bucket}/o/{key.replace('/', '%2F')}?alt=media"
+    return (
+        f"/{rest}"
+        if scheme == "s3"
+        else f"/download/storage/v1/b/{bucket}/o/{key.replace('/', '%2F')}?alt=media"
+    )
 
 
 def child(side: str, urls: list[str], options: dict[str, Any], certificate: str) -> dict[str, Any]:
@@ -148,7 +194,9 @@ def child(side: str, urls: list[str], options: dict[str, Any], certificate: str)
 
 
 def read_sockets(urls: Sequence[str], endpoint: str, certificate: str) -> int:
-    """A GET on each of as many connections as there are objects, by one thread; returns the bytes of all bodies."""
+    """A GET on each of as many connections as there are objects, by one thread; returns the bytes
+    of all bodies.
+    """
     address = urlsplit(endpoint)
     context = ssl.create_default_context(cafile=certificate) if certificate else None
     selector = selectors.DefaultSelector()
@@ -157,7 +205,9 @@ def read_sockets(urls: Sequence[str], endpoint: str, certificate: str) -> int:
         connection = socket.create_connection((address.hostname or "", address.port or 0))
         if context is not None:
             connection = context.wrap_socket(connection, server_hostname=address.hostname)
-        connection.sendall(f"GET {path_of(url)} HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        connection.sendall(
+            f"GET {path_of(url)} HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode()
+        )
         head = b""
         while b"\r\n\r\n" not in head:
             head += connection.recv(1)
@@ -197,7 +247,9 @@ async def read_obstore(urls: Sequence[str], options: dict[str, Any], certificate
     if "key" in options:
         keys = {"access_key_id": options["key"], "secret_access_key": options["secret"]}
     store: Any = (
-        obstore.store.S3Store(bucket, endpoint=endpoint, region="us-east-1", client_options=client, **keys)
+        obstore.store.S3Store(
+            bucket, endpoint=endpoint, region="us-east-1", client_options=client, **keys
+        )
         if scheme == "s3"
         else obstore.store.GCSStore(bucket, base_url=endpoint, client_options=client, **keys)
     )
@@ -219,12 +271,18 @@ def make_certificate(directory: Path) -> tuple[Path, Path]:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "streamrec benchmarks")])
     now = datetime.now(UTC)
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=2))
+    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(
+        now + timedelta(days=2)
+    )
     names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))])
     made = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
     file, private = directory / "cert.pem", directory / "key.pem"
     file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    pem, openssl, clear = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem, openssl, clear = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
     private.write_bytes(key.private_bytes(pem, openssl, clear))
     return file, private
 

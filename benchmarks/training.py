@@ -2,21 +2,23 @@
 
     python -m benchmarks.training [--rounds 2] [--sides alone,streamrec,store,tf.data,DataLoader]
 
-A step of the loop has ten layers. A layer holds the interpreter lock for half of its time (a loop in Python) and works
-without it for the other half (a matrix product of NumPy's on one thread). Each step takes a batch of 32 images of
-110 kB, 3.5 MB, and lasts as long as 300 MB/s give it: each process cuts the work of a step to that before it begins.
+A step of the loop has ten layers. A layer holds the interpreter lock for half of its time (a loop
+in Python) and works without it for the other half (a matrix product of NumPy's on one thread). Each
+step takes a batch of 32 images of 110 kB, 3.5 MB, and lasts as long as 300 MB/s give it: each
+process cuts the work of a step to that before it begins.
 
 - alone: the batch is there already, in both halves of each pair: what the clock itself does.
 - streamrec, tf.data, DataLoader: the way of `benchmarks.sides` over 16 local files in the
   page cache, without shuffle, for ever; the DataLoader has two workers.
 - store: streamrec over the same files from nginx as S3, which has the same two cores.
 
-All have the same two cores, a process each, in turn. Within a process the loop runs half a second alone, while the
-loader's queues are full and it rests, and then beside the loader, and so on: the speed of this machine changes by a
-tenth from one process to the next, and hardly within a second. `speed` is steps/s beside those alone just before: a
-loader that does not deliver 300 MB/s shows here too. `waited` is the share of the time spent in `next`: what the
-loader did not deliver. `slowed` is how much longer the step itself took than alone: locks and memory that were not
-free. Medians of the calmest pairs (`benchmarks.calm`).
+All have the same two cores, a process each, in turn. Within a process the loop runs half a second
+alone, while the loader's queues are full and it rests, and then beside the loader, and so on: the
+speed of this machine changes by a tenth from one process to the next, and hardly within a second.
+`speed` is steps/s beside those alone just before: a loader that does not deliver 300 MB/s shows
+here too. `waited` is the share of the time spent in `next`: what the loader did not deliver.
+`slowed` is how much longer the step itself took than alone: locks and memory that were not free.
+Medians of the calmest pairs (`benchmarks.calm`).
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ WIDTH = 192
 
 def main() -> None:
     """Runs all sides in turn, or one as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -80,11 +84,19 @@ def main() -> None:
         task = {"paths": paths, "endpoint": store.endpoint, "seconds": size / BYTES_PER_SECOND}
         rows = compared(task, arguments.sides.split(","), arguments.rounds, size)
     load = round(os.getloadavg()[0], 1)
-    machine = describe("tensorflow-cpu", "torch", "tfrecord", "numpy") | {"load": load, "rounds": arguments.rounds}
-    save("training", {"machine": machine, "mb_s_wanted": BYTES_PER_SECOND / 1e6, "bar": BAR, "rows": rows})
+    machine = describe("tensorflow-cpu", "torch", "tfrecord", "numpy") | {
+        "load": load,
+        "rounds": arguments.rounds,
+    }
+    save(
+        "training",
+        {"machine": machine, "mb_s_wanted": BYTES_PER_SECOND / 1e6, "bar": BAR, "rows": rows},
+    )
 
 
-def compared(task: dict[str, Any], sides: Sequence[str], rounds: int, size: float) -> list[dict[str, Any]]:
+def compared(
+    task: dict[str, Any], sides: Sequence[str], rounds: int, size: float
+) -> list[dict[str, Any]]:
     """A row a side: medians of all pairs of all rounds; `size` is that of a batch in bytes."""
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(rounds):
@@ -94,11 +106,19 @@ def compared(task: dict[str, Any], sides: Sequence[str], rounds: int, size: floa
                 slowed = beside["step_seconds"] / alone["step_seconds"] - 1
                 speed, mb_s = beside["steps_s"] / alone["steps_s"], beside["steps_s"] * size / 1e6
                 whole = {key: run[key] for key in ("peak_mb", "runs", "stolen_cores")}
-                found[side].append({**beside, "speed": speed, "mb_s": mb_s, "slowed": slowed, **whole})
+                found[side].append(
+                    {**beside, "speed": speed, "mb_s": mb_s, "slowed": slowed, **whole}
+                )
     keys = ("speed", "waited", "slowed", "mb_s", "cpu_cores", "peak_mb", "runs", "stolen_cores")
-    rows = [{"side": side, **{key: median(run[key] for run in runs) for key in keys}} for side, runs in found.items()]
+    rows = [
+        {"side": side, **{key: median(run[key] for run in runs) for key in keys}}
+        for side, runs in found.items()
+    ]
     for row in rows:
-        line = "{side:<10} x{speed} of the steps/s alone; {waited} of it waited, steps {slowed} longer; {mb_s} MB/s"
+        line = (
+            "{side:<10} x{speed} of the steps/s alone; {waited} of it waited, steps {slowed} "
+            "longer; {mb_s} MB/s"
+        )
         print(line.format(**row), flush=True)
     return rows
 
@@ -139,7 +159,9 @@ def from_store(paths: Sequence[str], endpoint: str) -> streamrec.Dataset[Any]:
 
 
 def calibrated(seconds: float) -> tuple[int, int]:
-    """The work of a step that takes so long: turns of the loop in Python, and matrix products, of each layer."""
+    """The work of a step that takes so long: turns of the loop in Python, and matrix products, of
+    each layer.
+    """
     half = seconds / LAYERS / 2
     turns, products = 1_000, 4
     for _ in range(8):
@@ -165,7 +187,10 @@ def held(turns: int) -> None:
         state = (state * 48_271) % 0x7FFFFFFF
 
 
-LEFT, RIGHT = (np.random.default_rng(seed).standard_normal((WIDTH, WIDTH)).astype(np.float32) for seed in (0, 1))
+LEFT, RIGHT = (
+    np.random.default_rng(seed).standard_normal((WIDTH, WIDTH)).astype(np.float32)
+    for seed in (0, 1)
+)
 OUT = np.empty_like(LEFT)
 
 

@@ -1,13 +1,16 @@
-"""Uploading shards to a SeaweedFS on this machine: processor time of the client, beside a bare PUT of the same bytes.
+"""Uploading shards to a SeaweedFS on this machine: processor time of the client, beside a bare PUT
+of the same bytes.
 
     python -m benchmarks.uploads [--rounds 3]
 
-Over plain HTTP and over TLS. Sides take turns, each in a process of its own on one core; medians of CPU-s/GB count,
-because the store takes about 100 MB/s from anybody. Every side has uploaded once before with the same client.
-"http.client" sends the framed bytes as objects of 8 MiB over one connection, by URLs that were signed before, without
-the bodies. "botocore" does so by `put_object`, with the checksum that it adds by itself, and "s3fs" by the file that
-its `open` gives. streamrec frames the records, too: "records" is `TFRecordWriter.write` for each, "frames" is
-`ShardWriter.write_batch`, and "unsigned" is that without botocore's SHA-256 of bodies, which it takes over plain HTTP.
+Over plain HTTP and over TLS. Sides take turns, each in a process of its own on one core; medians of
+CPU-s/GB count, because the store takes about 100 MB/s from anybody. Every side has uploaded once
+before with the same client. "http.client" sends the framed bytes as objects of 8 MiB over one
+connection, by URLs that were signed before, without the bodies. "botocore" does so by `put_object`,
+with the checksum that it adds by itself, and "s3fs" by the file that its `open` gives. streamrec
+frames the records, too: "records" is `TFRecordWriter.write` for each, "frames" is
+`ShardWriter.write_batch`, and "unsigned" is that without botocore's SHA-256 of bodies, which it
+takes over plain HTTP.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ PART = 8 << 20
 
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -59,14 +64,22 @@ def main() -> None:
         for certificate in (None, make_certificate(Path(directory))):
             with seaweedfs(certificate=certificate) as store:
                 options = json.dumps(dict(store.options))
-                rows += [row(size, certificate is not None, store.url, options, arguments.rounds) for size in SIZES]
+                rows += [
+                    row(size, certificate is not None, store.url, options, arguments.rounds)
+                    for size in SIZES
+                ]
     machine = describe("s3fs", "botocore", "aiohttp")
-    save("uploads", {"machine": machine, "load": os.getloadavg()[0], "rounds": arguments.rounds, "rows": rows})
+    save(
+        "uploads",
+        {"machine": machine, "load": os.getloadavg()[0], "rounds": arguments.rounds, "rows": rows},
+    )
 
 
 def row(size: int, tls: bool, url: str, options: str, rounds: int) -> dict[str, Any]:
     """All sides in turn: medians of MB/s and of CPU-s/GB."""
-    sides = [side for side in SIDES if not tls or side != "unsigned"]  # over TLS nobody signs bodies
+    sides = [
+        side for side in SIDES if not tls or side != "unsigned"
+    ]  # over TLS nobody signs bodies
     runs: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, taken in runs.items():
@@ -88,7 +101,9 @@ def spawn(side: str, url: str, options: str, size: int) -> tuple[float, float]:
     return mb_s, cpu
 
 
-def measured(side: Callable[..., Callable[[], None]], url: str, options: dict[str, Any], size: int) -> Any:
+def measured(
+    side: Callable[..., Callable[[], None]], url: str, options: dict[str, Any], size: int
+) -> Any:
     """MB/s and CPU-s/GB of the second upload."""
     os.sched_setaffinity(0, {0})
     rng = np.random.default_rng(0)
@@ -112,7 +127,9 @@ def client_of(options: dict[str, Any]) -> Any:
     """A client of botocore's."""
     session = botocore.session.get_session()
     keys = {"aws_access_key_id": options["key"], "aws_secret_access_key": options["secret"]}
-    return session.create_client("s3", endpoint_url=options["endpoint_url"], **options["client_kwargs"], **keys)
+    return session.create_client(
+        "s3", endpoint_url=options["endpoint_url"], **options["client_kwargs"], **keys
+    )
 
 
 def places(url: str, parts: list[bytes]) -> list[dict[str, str]]:
@@ -195,9 +212,13 @@ def by_frames(url: str, options: dict[str, Any], records: list[bytes]) -> Callab
     return lambda: loop.run_until_complete(write())
 
 
-def by_frames_unsigned(url: str, options: dict[str, Any], records: list[bytes]) -> Callable[[], None]:
+def by_frames_unsigned(
+    url: str, options: dict[str, Any], records: list[bytes]
+) -> Callable[[], None]:
     """The same, without botocore's SHA-256 of bodies."""
-    return by_frames(url, {**options, "config_kwargs": {"s3": {"payload_signing_enabled": False}}}, records)
+    return by_frames(
+        url, {**options, "config_kwargs": {"s3": {"payload_signing_enabled": False}}}, records
+    )
 
 
 SIDES: dict[str, Callable[..., Callable[[], None]]] = {

@@ -2,10 +2,11 @@
 
     python -m benchmarks.writing [--rounds 3]
 
-Files lie in memory (/dev/shm). Sides take turns, each in a process of its own on one core; medians count. "records" is
-`TFRecordWriter.write` for each record, on both sides; "frames" is `ShardWriter.write_batch` of many records in one
-buffer. "limit" is what the memory gives: one CRC32C over bytes that are framed already, and the system's write, a
-megabyte at a time. `benchmarks.compression` has shards that are.
+Files lie in memory (/dev/shm). Sides take turns, each in a process of its own on one core; medians
+count. "records" is `TFRecordWriter.write` for each record, on both sides; "frames" is
+`ShardWriter.write_batch` of many records in one buffer. "limit" is what the memory gives: one
+CRC32C over bytes that are framed already, and the system's write, a megabyte at a time.
+`benchmarks.compression` has shards that are.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -46,8 +49,13 @@ def main() -> None:
         print(json.dumps(measured(PLAIN_SIDES[side], Path(folder), int(size), int(cores))))
         return
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        rows = [row(f"write {size} B", PLAIN_SIDES, folder, arguments.rounds, size) for size in SIZES]
-    save("writing", {"machine": describe("tensorflow-cpu", "numpy"), "rounds": arguments.rounds, "rows": rows})
+        rows = [
+            row(f"write {size} B", PLAIN_SIDES, folder, arguments.rounds, size) for size in SIZES
+        ]
+    save(
+        "writing",
+        {"machine": describe("tensorflow-cpu", "numpy"), "rounds": arguments.rounds, "rows": rows},
+    )
 
 
 def row(
@@ -59,28 +67,38 @@ def row(
     cores: int = 1,
     module: str = "benchmarks.writing",
 ) -> dict[str, Any]:
-    """All sides in turn, which are sides of that module: medians of MB/s of plain bytes, and of CPU-s/GB."""
+    """All sides in turn, which are sides of that module: medians of MB/s of plain bytes, and of
+    CPU-s/GB.
+    """
     runs: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, taken in runs.items():
             taken.append(spawn(module, side, folder, size, cores))
     mb_s = {side: median(run[0] for run in taken) for side, taken in runs.items()}
     cpu = {side: median(run[1] for run in taken) for side, taken in runs.items()}
-    print(name, {side: f"{mb_s[side]:.0f} MB/s, {cpu[side]:.2f} CPU-s/GB" for side in sides}, flush=True)
+    print(
+        name,
+        {side: f"{mb_s[side]:.0f} MB/s, {cpu[side]:.2f} CPU-s/GB" for side in sides},
+        flush=True,
+    )
     return {"row": name, "mb_s": mb_s, "cpu_s_gb": cpu}
 
 
 def spawn(module: str, side: str, folder: str, size: int, cores: int) -> tuple[float, float]:
     """One side, in a fresh process."""
     command = [sys.executable, "-m", module, "--child", side, folder, str(size), str(cores)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    )
     if done.returncode:
         raise SystemExit(done.stderr)
     mb_s, cpu = json.loads(done.stdout)
     return mb_s, cpu
 
 
-def measured(work: Callable[[Path, int], int], folder: Path, size: int, cores: int) -> tuple[float, float]:
+def measured(
+    work: Callable[[Path, int], int], folder: Path, size: int, cores: int
+) -> tuple[float, float]:
     """MB/s and CPU-s/GB of the second pass."""
     os.sched_setaffinity(0, range(cores))
     work(folder, size)
@@ -92,7 +110,10 @@ def measured(work: Callable[[Path, int], int], folder: Path, size: int, cores: i
 def records_of(size: int) -> list[bytes]:
     """Some records of one length: half of each is random, so that they can be compressed."""
     rng = np.random.default_rng(0)
-    return [rng.bytes(size // 2) + bytes(size - size // 2) for _ in range(100 if size > 10_000 else 1_000)]
+    return [
+        rng.bytes(size // 2) + bytes(size - size // 2)
+        for _ in range(100 if size > 10_000 else 1_000)
+    ]
 
 
 def written(writer: Any, size: int) -> int:
@@ -110,7 +131,9 @@ def by_tensorflow(folder: Path, size: int, compression: str = "") -> int:
     """TensorFlow's writer."""
     import tensorflow as tf
 
-    return written(tf.io.TFRecordWriter(str(folder / "written"), tf.io.TFRecordOptions(compression)), size)
+    return written(
+        tf.io.TFRecordWriter(str(folder / "written"), tf.io.TFRecordOptions(compression)), size
+    )
 
 
 def by_records(folder: Path, size: int, options: TFRecordOptions | None = None) -> int:

@@ -1,8 +1,9 @@
 """Completes pages when mkdocs builds them.
 
-`<!-- names of FOLDER -->` becomes the public names of a folder and their docstrings; `<!-- adapters -->` all adapters.
-A page that installs streamrec by name says that it is not on PyPI, until it is.
-Each page shows the version, and links to the repository: $REPOSITORY_URL, or git's remote "origin".
+`<!-- names of FOLDER -->` becomes the public names of a folder and their docstrings;
+`<!-- adapters -->` all adapters. A page that installs streamrec by name says that it is not on
+PyPI, until it is. Each page shows the version, and links to the repository: $REPOSITORY_URL, or
+git's remote "origin".
 """
 
 import os
@@ -24,7 +25,14 @@ NAMES_OF = {
 }
 NO_ADAPTERS = {*NAMES_OF, "arguments", "bridge", "cli", "html", "interchange", "kernels", "lazy"}
 FIRST = [
-    *("TFRecordDataset", "Dataset", "DatasetIterator", "AsyncDatasetIterator", "Stats", "open_shard"),
+    *(
+        "TFRecordDataset",
+        "Dataset",
+        "DatasetIterator",
+        "AsyncDatasetIterator",
+        "Stats",
+        "open_shard",
+    ),
     *(
         "ShardWriter",
         "TFRecordWriter",
@@ -41,7 +49,7 @@ NOT_ON_PYPI = """!!! note "Not on PyPI yet"
     Where a page says `pip install 'streamrec[...]'`, run `pip install '.[...]'` in a checkout, or name the wheel of
     `make wheel`: `pip install 'dist/NAME.whl[...]'`.
 
-"""
+"""  # noqa: E501
 
 
 def on_config(config: Any) -> Any:
@@ -49,7 +57,9 @@ def on_config(config: Any) -> Any:
     command = ["git", "remote", "get-url", "origin"]
     origin = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     origin = re.sub(r"^git@([^:]+):", r"https://\1/", origin).removesuffix(".git")
-    config.repo_url = os.environ.get("REPOSITORY_URL") or (origin if origin.startswith("https://") else None)
+    config.repo_url = os.environ.get("REPOSITORY_URL") or (
+        origin if origin.startswith("https://") else None
+    )
     config.repo_name = "Repository"
     config.site_name = f"streamrec {version('streamrec')}"
     return config
@@ -59,12 +69,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for each page."""
     if not ON_PYPI and "pip install 'streamrec" in markdown:
         markdown = re.sub(r"(?<=\n\n)", NOT_ON_PYPI, markdown, count=1)
-    markdown = re.sub(r"<!-- names of (\w+) -->", lambda found: references(NAMES_OF[found[1]]), markdown)
+    markdown = re.sub(
+        r"<!-- names of (\w+) -->", lambda found: references(NAMES_OF[found[1]]), markdown
+    )
     return markdown.replace("<!-- adapters -->", references(adapters()))
 
 
 def references(names: list[str] | tuple[str, ...]) -> str:
-    """The lines that mkdocstrings replaces by docstrings, with the names of FIRST before all others."""
+    """The lines that mkdocstrings replaces by docstrings, with the names of FIRST before all
+    others.
+    """
     ordered = sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     return "\n\n".join(f"::: streamrec.{name}" for name in ordered)
 

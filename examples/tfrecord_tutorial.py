@@ -1,6 +1,7 @@
 """TensorFlow's tutorial "TFRecord and tf.train.Example", without TensorFlow.
 
-Next to each step is the TensorFlow call that it replaces, in a comment that starts with "TF:". Run it:
+Next to each step is the TensorFlow call that it replaces, in a comment that starts with "TF:". Run
+it:
 
     pip install streamrec pillow scikit-learn     # scikit-learn ships the two photos
     python examples/tfrecord_tutorial.py
@@ -38,7 +39,8 @@ from streamrec.example import (
 OBSERVATIONS = 10_000
 STRINGS = np.array([b"cat", b"dog", b"chicken", b"horse", b"goat"], dtype=object)
 FEATURE_DESCRIPTION = {
-    # TF: tf.io.FixedLenFeature([], tf.int64, default_value=0), and so on: the same names and arguments
+    # TF: tf.io.FixedLenFeature([], tf.int64, default_value=0), and so on: the same names and
+    # arguments
     "feature0": FixedLenFeature([], np.int64, default_value=0),
     "feature1": FixedLenFeature([], np.int64, default_value=0),
     "feature2": FixedLenFeature([], bytes, default_value=""),
@@ -49,7 +51,8 @@ PHOTO_LABELS = {"china.jpg": 0, "flower.jpg": 1}
 
 def features_of_values() -> None:
     """Part 1: values become Features."""
-    # TF: _bytes_feature(b'test_string'), with a helper that the tutorial writes out; tensors need .numpy()
+    # TF: _bytes_feature(b'test_string'), with a helper that the tutorial writes out; tensors need
+    # .numpy()
     print(bytes_feature(b"test_string"))
     print(bytes_feature("test_bytes"))
     # TF: _float_feature(np.exp(1))
@@ -59,7 +62,8 @@ def features_of_values() -> None:
     print(int64_feature(1))
     # TF: feature = _float_feature(np.exp(1)); feature.SerializeToString()
     print(float_feature(np.exp(1)).SerializeToString())
-    # TF: tf.io.serialize_tensor(t), tf.io.parse_tensor(s, out_type=tf.float32), for arrays with a shape
+    # TF: tf.io.serialize_tensor(t), tf.io.parse_tensor(s, out_type=tf.float32), for arrays with a
+    # shape
     matrix = np.eye(2, dtype=np.float32)
     print(parse_tensor(serialize_tensor(matrix), np.float32))
 
@@ -79,7 +83,9 @@ def one_message() -> Any:
     # TF: feature = {'feature0': _int64_feature(feature0), ...}
     # TF: example_proto = tf.train.Example(features=tf.train.Features(feature=feature))
     # TF: example_proto.SerializeToString()
-    serialized = encode_example({"feature0": False, "feature1": 4, "feature2": b"goat", "feature3": 0.9876})
+    serialized = encode_example(
+        {"feature0": False, "feature1": 4, "feature2": b"goat", "feature3": 0.9876}
+    )
     print(serialized)
     # TF: tf.train.Example.FromString(serialized_example)
     message = Example.FromString(serialized)
@@ -89,8 +95,9 @@ def one_message() -> Any:
 
 def write_observations(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> None:
     """Part 4: all observations into a TFRecord file."""
-    # TF: features_dataset = tf.data.Dataset.from_tensor_slices((feature0, feature1, feature2, feature3))
-    # TF: serialized = features_dataset.map(tf_serialize_example)  # a tf.py_function for each record
+    # TF: features_dataset = tf.data.Dataset.from_tensor_slices((feature0, feature1, feature2,
+    # feature3)) TF: serialized = features_dataset.map(tf_serialize_example)  # a tf.py_function for
+    # each record
     records = encode_examples(columns)
     # TF: with tf.io.TFRecordWriter(filename) as writer: writer.write(example)
     with TFRecordWriter(path) as writer:
@@ -107,9 +114,12 @@ def read_observations(path: Path) -> dict[str, Any]:
         print(repr(record))
     # TF: the feature description is written by hand; here one can be proposed, too
     print(infer_features(dataset.take(100)))
-    # TF: parsed_dataset = raw_dataset.map(lambda p: tf.io.parse_single_example(p, feature_description))
+    # TF: parsed_dataset = raw_dataset.map(lambda p: tf.io.parse_single_example(p,
+    # feature_description))
     batches = [parse_example(frames, FEATURE_DESCRIPTION) for frames in dataset.batch(1024)]
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in FEATURE_DESCRIPTION}
+    return {
+        name: np.concatenate([batch[name] for batch in batches]) for name in FEATURE_DESCRIPTION
+    }
 
 
 def read_one_by_hand(path: Path) -> dict[str, list[Any]]:
@@ -126,7 +136,9 @@ def read_one_by_hand(path: Path) -> dict[str, list[Any]]:
 
 
 def photos() -> dict[str, bytes]:
-    """Part 7: two photos as JPEG files. They are part of scikit-learn, which the program does not run."""
+    """Part 7: two photos as JPEG files. They are part of scikit-learn, which the program does not
+    run.
+    """
     # TF: tf.keras.utils.get_file('320px-Felis_catus-cat_on_snow.jpg', 'https://...')
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
@@ -144,7 +156,8 @@ def write_photos(path: Path, images: dict[str, bytes]) -> None:
             with Image.open(io.BytesIO(jpeg)) as image:
                 width, height = image.size
                 depth = len(image.getbands())
-            # TF: tf.train.Example(features=tf.train.Features(feature={'height': _int64_feature(...), ...}))
+            # TF: tf.train.Example(features=tf.train.Features(feature={'height':
+            # _int64_feature(...), ...}))
             features = {
                 "height": height,
                 "width": width,
@@ -174,7 +187,9 @@ def read_photos(path: Path) -> list[np.ndarray[Any, Any]]:
         with Image.open(io.BytesIO(_scalar(features["image_raw"]))) as image:
             array = np.asarray(image)
         assert array.shape == (features["height"], features["width"], features["depth"])
-        print(f"label {features['label']}: {array.shape}, mean colour {array.mean((0, 1)).round(1)}")
+        print(
+            f"label {features['label']}: {array.shape}, mean colour {array.mean((0, 1)).round(1)}"
+        )
         arrays.append(array)
     return arrays
 

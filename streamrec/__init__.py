@@ -6,9 +6,9 @@
 
 Then `for frames in batches` in a training loop, or `async for` in a service.
 
-`import streamrec` is cheap: a public name is imported when it is first asked for. So are the modules `errors`,
-`example`, `pipeline`, `shards`, `storage` and `tfrecord`, which have the less common names, such as
-`streamrec.shards.ShardInfo`.
+`import streamrec` is cheap: a public name is imported when it is first asked for. So are the
+modules `errors`, `example`, `pipeline`, `shards`, `storage` and `tfrecord`, which have the less
+common names, such as `streamrec.shards.ShardInfo`.
 `__init__.pyi` lists them.
 """
 

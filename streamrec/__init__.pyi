@@ -58,7 +58,14 @@ from streamrec.shards import (
     write_manifest_sync,
 )
 from streamrec.storage import RetryPolicy
-from streamrec.tfrecord import Framer, Frames, TFRecordOptions, decode_compressed, encode_record, encode_records
+from streamrec.tfrecord import (
+    Framer,
+    Frames,
+    TFRecordOptions,
+    decode_compressed,
+    encode_record,
+    encode_records,
+)
 
 __all__ = [
     "AUTOTUNE",

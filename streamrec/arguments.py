@@ -1,4 +1,5 @@
-"""Argument checks: each raises a TypeError or ValueError that names the argument, its value and what is allowed.
+"""Argument checks: each raises a TypeError or ValueError that names the argument, its value and
+what is allowed.
 
 NumPy's numbers are accepted as numbers; bools are not. The checks return Python's own types.
 """
@@ -18,8 +19,8 @@ T = TypeVar("T")
 
 
 def describe_value(value: object, *, secret: bool = False) -> str:
-    """Describes an argument in a message: its value, shortened, and its type. Strings of four letters or more that may
-    be secrets are masked.
+    """Describes an argument in a message: its value, shortened, and its type. Strings of four
+    letters or more that may be secrets are masked.
     """
     text = mask_secrets(repr(value))
     if secret:
@@ -34,7 +35,9 @@ def add_article(name: str) -> str:
     >>> add_article("int"), add_article("str"), add_article("uint8"), add_article("ndarray")
     ('an int', 'a str', 'a uint8', 'an ndarray')
     """
-    return f"{'an' if name[:1].lower() in tuple('aeio') or name.startswith('ndarray') else 'a'} {name}"
+    return (
+        f"{'an' if name[:1].lower() in tuple('aeio') or name.startswith('ndarray') else 'a'} {name}"
+    )
 
 
 def name_type(value: object) -> str:
@@ -47,7 +50,9 @@ def name_type(value: object) -> str:
 
 
 def check_spans(spans: Any, size: int) -> None:
-    """Checks that spans, an array of shape `[..., 2]` or wider, stay within a buffer of `size` bytes."""
+    """Checks that spans, an array of shape `[..., 2]` or wider, stay within a buffer of `size`
+    bytes.
+    """
     starts, ends = spans[..., 0], spans[..., 1]
     if starts.size and (starts.min() < 0 or (ends < starts).any() or ends.max() > size):
         raise ValueError(f"a span leaves the buffer of {size:,} bytes or ends before it starts")
@@ -57,11 +62,19 @@ def check_spans(spans: Any, size: int) -> None:
 def check_integer(name: str, value: Any, least: int | None = None) -> int: ...
 @overload
 def check_integer(name: str, value: Any, least: int | None = None, *, none: bool) -> int | None: ...
-def check_integer(name: str, value: Any, least: int | None = None, *, none: bool = False) -> int | None:
-    """Returns a whole number as an int, or None where `none` allows it; `least=-1` allows AUTOTUNE."""
+def check_integer(
+    name: str, value: Any, least: int | None = None, *, none: bool = False
+) -> int | None:
+    """Returns a whole number as an int, or None where `none` allows it; `least=-1` allows
+    AUTOTUNE.
+    """
     if value is None and none:
         return None
-    wanted = "a whole number" + ("" if least is None else f", {least} or more") + (", or None" if none else "")
+    wanted = (
+        "a whole number"
+        + ("" if least is None else f", {least} or more")
+        + (", or None" if none else "")
+    )
     if isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} is {describe_value(value)}: it must be {wanted}")
     try:
@@ -106,11 +119,15 @@ def check_choice(name: str, value: object, allowed: Iterable[T]) -> T:
     choices = list(allowed)
     if value in choices:
         return choices[choices.index(value)]
-    raise ValueError(f"{name} is {describe_value(value)}: it must be one of {', '.join(map(repr, choices))}")
+    raise ValueError(
+        f"{name} is {describe_value(value)}: it must be one of {', '.join(map(repr, choices))}"
+    )
 
 
 def refuse_with(advice: str) -> Callable[..., NoReturn]:
-    """Returns a special method that raises a TypeError with advice, for a class that does not support the operation."""
+    """Returns a special method that raises a TypeError with advice, for a class that does not
+    support the operation.
+    """
 
     def refuse(*_: object) -> NoReturn:
         raise TypeError(advice)

@@ -1,7 +1,8 @@
 """Text for display: without secrets, and without control characters.
 
-Names, data and responses of servers cannot be trusted. All output with them (errors, `repr`, logs, the command line,
-HTML) goes through `display_text`. Files for programs go through `mask_secrets` alone, and JSON through `escape_json`.
+Names, data and responses of servers cannot be trusted. All output with them (errors, `repr`, logs,
+the command line, HTML) goes through `display_text`. Files for programs go through `mask_secrets`
+alone, and JSON through `escape_json`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _HARMLESS: Final = re.compile(
     | marker | max-keys | metageneration | month | name | num | offset | os | page | part | partnumber | path | prefix
     | project | range | raw | region | response-content-(disposition|type) | rev | revision | s[eprtv] | shard | size
     | split | spr | start | type | uploads | v | version | version-?id | versions
-    | x-(amz|goog)-(algorithm|date|expires|signedheaders) | x-id | year"""
+    | x-(amz|goog)-(algorithm|date|expires|signedheaders) | x-id | year"""  # noqa: E501
 )
 """Names in queries whose values are not masked. Any other value could be a secret."""
 
@@ -49,17 +50,19 @@ LOGINS: Final = frozenset({"sftp", "ssh", "smb", "hdfs", "webhdfs", "memory"})
 CONTAINERS: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 """Protocols of Azure, whose URLs have the container before the "@"."""
 
-SENSITIVE: Final = (
-    r"(?:key|secret|token|passw|pass\b|pwd|sig\b|signature|credential|auth|jwt|\bcode\b|session|\bsas\b|cookie|bearer)"
-)
+SENSITIVE: Final = r"(?:key|secret|token|passw|pass\b|pwd|sig\b|signature|credential|auth|jwt|\bcode\b|session|\bsas\b|cookie|bearer)"  # noqa: E501
 _SENSITIVE_NAME: Final = re.compile(rf"(?i).*{SENSITIVE}")
 
-_UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+_UNSAFE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]"
+)
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _UNSAFE_IN_LINES: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 _UNSAFE_IN_JSON: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", ""))
 
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://((?:[^\s\"'<>]|['\"<>](?=[^\s,)\]}>:;\"']))*)")
+_URL: Final = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]*)://((?:[^\s\"'<>]|['\"<>](?=[^\s,)\]}>:;\"']))*)"
+)
 """A URL in a text: up to a space, or to a quote at its end."""
 
 _QUOTED_URL: Final = re.compile(r"([\"'])([A-Za-z][A-Za-z0-9+.-]*://(?:\\.|(?!\1)[^\\\n])*)\1")
@@ -69,7 +72,8 @@ _SEPARATORS: Final = re.compile("[@?#;]")
 _QUERY: Final = re.compile(r"\?([\w.%~$+\[\]-]+=(?:[^\s\"'<>]|['\"<>](?=[\w%]))*)")
 _HEADER: Final = re.compile(
     r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:token|key|signature|secret|auth)[\w-]*)"
-    r"(['\"]?\s*[:=]\s*['\"]?)((?:(?:bearer|basic|token|negotiate|digest) +)?[^\s'\",]+(?:(?<=cookie)[^\n]*)?)"
+    r"(['\"]?\s*[:=]\s*['\"]?)((?:(?:bearer|basic|token|negotiate|digest) "
+    r"+)?[^\s'\",]+(?:(?<=cookie)[^\n]*)?)"
 )
 _BEARER: Final = re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}")
 _CONNECTION: Final = re.compile(
@@ -80,14 +84,16 @@ _NAMED: Final = re.compile(
     r"(?i)(['\"]?)\b([\w-]*(?:password|passwd|pwd|secret|token|(?:api|access|account|private|shared)_?key"
     r"|signature|connection_?string|credential)[\w-]*)(\1\s*[:=]\s*)(['\"])(?!\.\.\.|[/~][^'\"]*\.json\4)((?:\\.|(?!\4).)+)\4"
 )
-_QUICK: Final = re.compile(r"(?i)://|\?|key|secret|passw|pwd|token|auth|cookie|signature|bearer|connection|credential")
+_QUICK: Final = re.compile(
+    r"(?i)://|\?|key|secret|passw|pwd|token|auth|cookie|signature|bearer|connection|credential"
+)
 
 STARS: Final = "***"
 
 
 def display_text(text: str, *, lines: bool = False) -> str:
-    r"""Masks the secrets in names, data, responses of servers, or messages with them, and escapes control characters;
-    line feeds only without `lines`.
+    r"""Masks the secrets in names, data, responses of servers, or messages with them, and escapes
+    control characters; line feeds only without `lines`.
 
     Examples:
         >>> display_text("https://host/a\x1b[2J?key=abc")
@@ -97,7 +103,8 @@ def display_text(text: str, *, lines: bool = False) -> str:
 
 
 def display_name(name: str) -> str:
-    r"""Masks and escapes a path or URL like `display_text`; the whole text, including spaces, is one name.
+    r"""Masks and escapes a path or URL like `display_text`; the whole text, including spaces, is
+    one name.
 
     Examples:
         >>> display_name("https://host/a b?key=a b\n")
@@ -107,16 +114,20 @@ def display_name(name: str) -> str:
 
 
 def escape(text: str, *, lines: bool = False) -> str:
-    r"""Escapes control characters, direction marks, line separators and lone surrogates, in Python's notation.
+    r"""Escapes control characters, direction marks, line separators and lone surrogates, in
+    Python's notation.
 
-    Letters of all scripts, combining marks and joined emoji are kept. With `lines`, line feeds are kept, too.
+    Letters of all scripts, combining marks and joined emoji are kept. With `lines`, line feeds are
+    kept, too.
 
     Examples:
         >>> escape("naïve\x1b[31m\u202e\n"), escape("a\nb\tc", lines=True)
         ('naïve\\x1b[31m\\u202e\\n', 'a\nb\\tc')
     """
     unsafe = _UNSAFE_IN_LINES if lines else _UNSAFE
-    return unsafe.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    return unsafe.sub(
+        lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text
+    )
 
 
 def shorten(text: str, room: int = 100) -> str:
@@ -138,13 +149,17 @@ def join_names(names: Iterable[str], room: int = 100) -> str:
     """
     every = [shorten(name, room) for name in names]
     count = max(1, sum(end <= room for end in accumulate(len(name) + 2 for name in every)))
-    return ", ".join(every[:count]) + (f" and {len(every) - count:,} more" if count < len(every) else "")
+    return ", ".join(every[:count]) + (
+        f" and {len(every) - count:,} more" if count < len(every) else ""
+    )
 
 
 def text_of(data: bytes) -> str | None:
-    r"""Decodes bytes that are text: UTF-8 without control characters, except tabs and line ends. Else None.
+    r"""Decodes bytes that are text: UTF-8 without control characters, except tabs and line ends.
+    Else None.
 
-    Spaces of all widths, joiners, soft hyphens, direction marks and letters unknown to this Python are text.
+    Spaces of all widths, joiners, soft hyphens, direction marks and letters unknown to this Python
+    are text.
 
     Examples:
         >>> text_of("caf\u00e9\u00a0\u200d\n".encode()), text_of(b"\x1b[2J"), text_of(b"\xff")
@@ -175,8 +190,8 @@ def escape_json(text: str) -> str:
 def mask_secrets(text: str, *, unknown: bool = True) -> str:
     """Replaces the secrets in URLs, headers and connection strings with three asterisks.
 
-    Secrets are the user before a URL's "@", a fragment, and the values in a query: those of unknown names too, unless
-    `unknown` is False, but not those of names that are known to be harmless.
+    Secrets are the user before a URL's "@", a fragment, and the values in a query: those of unknown
+    names too, unless `unknown` is False, but not those of names that are known to be harmless.
 
     Examples:
         >>> mask_secrets("sftp://user:password@host/x, https://host/y?access_token=abc&part=1")
@@ -186,7 +201,9 @@ def mask_secrets(text: str, *, unknown: bool = True) -> str:
     """
     if not _QUICK.search(text):
         return text
-    text = _QUOTED_URL.sub(lambda found: f"{found[1]}{mask_name(found[2], unknown=unknown)}{found[1]}", text)
+    text = _QUOTED_URL.sub(
+        lambda found: f"{found[1]}{mask_name(found[2], unknown=unknown)}{found[1]}", text
+    )
     text = _URL.sub(lambda found: mask_name(found[0], unknown=unknown), text)
     text = _QUERY.sub(lambda found: f"?{_mask_query(found[1], False, unknown)}", text)
     text = _HEADER.sub(rf"\1\2{STARS}", text)
@@ -218,7 +235,11 @@ def _mask_link(link: str, unknown: bool) -> str:
         fragment = sharp + (STARS if fragment else "")
     path, question, query = rest.partition("?")
     if web:
-        path = re.sub(r";([^/;=]+)(=[^/;]*)?", lambda part: f";{_mask_query(part[0][1:], True, unknown)}", path)
+        path = re.sub(
+            r";([^/;=]+)(=[^/;]*)?",
+            lambda part: f";{_mask_query(part[0][1:], True, unknown)}",
+            path,
+        )
     else:
         path = re.sub(rf"(?i)([#;][\w-]*{SENSITIVE}[\w-]*=)[^#;/]+", rf"\1{STARS}", path)
     query = _mask_query(query, web, unknown)
@@ -226,7 +247,9 @@ def _mask_link(link: str, unknown: bool) -> str:
 
 
 def _mask_user(scheme: str, rest: str) -> str:
-    """Masks user and password in the part of a URL after `://`. A password may contain "@" and "/"."""
+    """Masks user and password in the part of a URL after `://`. A password may contain "@" and
+    "/".
+    """
     before_path = re.match(r"[^/]*@", rest)
     if before_path is None:  # perhaps a password with a slash, and no port
         if rest.startswith("arn:"):
@@ -242,17 +265,23 @@ def _mask_user(scheme: str, rest: str) -> str:
 
 
 def _mask_query(query: str, web: bool, unknown: bool) -> str:
-    """Masks the query of a URL. In globs "?" is a wildcard: there, values begin with the first "="."""
+    """Masks the query of a URL. In globs "?" is a wildcard: there, values begin with the first
+    "=".
+    """
     masked, hiding = [], web
     for part in re.split(r"([&;?#])", query):
         name, equals, value = part.partition("=")
-        harmless = part in ("", "&", ";", "?", "#") or _HARMLESS.fullmatch(name) or not (equals or hiding)
+        harmless = (
+            part in ("", "&", ";", "?", "#") or _HARMLESS.fullmatch(name) or not (equals or hiding)
+        )
         if harmless or not (unknown or _SENSITIVE_NAME.match(name)):
             masked.append(part)
         else:
             hiding = True
             kept = value.rstrip("),.:;]}'\"")
-            masked.append(f"{name}={STARS if kept else ''}{value[len(kept) :]}" if equals else STARS)
+            masked.append(
+                f"{name}={STARS if kept else ''}{value[len(kept) :]}" if equals else STARS
+            )
     return "".join(masked)
 
 
@@ -269,8 +298,8 @@ def secrets_in(url: str | None) -> list[str]:
 
 
 def mask_values(text: str, options: object) -> str:
-    """Masks the values of options in a client's message about them: all strings of four letters or more, also in nested
-    dicts and lists.
+    """Masks the values of options in a client's message about them: all strings of four letters or
+    more, also in nested dicts and lists.
     """
     for value in sorted(_strings(options), key=len, reverse=True):
         for shown in (value, repr(value)[1:-1], json.dumps(value)[1:-1]):
@@ -293,7 +322,9 @@ def _strings(options: object) -> set[str]:
     return {options} if isinstance(options, str) and len(options) > 3 else set()
 
 
-SHOWN_OPTIONS: Final = frozenset({"endpoint_url", "region_name", "backend", "protocol", "target_protocol", "project"})
+SHOWN_OPTIONS: Final = frozenset(
+    {"endpoint_url", "region_name", "backend", "protocol", "target_protocol", "project"}
+)
 """Storage options whose values are not masked (but secrets in their URLs are)."""
 
 
@@ -302,8 +333,8 @@ class Masked(Exception):  # noqa: N818 - it stands for any exception
 
 
 def mask_cause(error: BaseException, options: object = None) -> BaseException:
-    """A client's exception for `raise ... from`: a copy of the same name and traceback if its message has a secret, or
-    a value of its options.
+    """A client's exception for `raise ... from`: a copy of the same name and traceback if its
+    message has a secret, or a value of its options.
     """
     message = str(error)
     masked = mask_values(mask_secrets(message), options)
@@ -331,7 +362,8 @@ def _display_arguments(record: logging.LogRecord) -> bool:
     """A filter that masks and escapes the arguments of log records, and keeps every record."""
     if isinstance(record.args, tuple):
         record.args = tuple(
-            value if isinstance(value, int | float) else display_text(str(value)) for value in record.args
+            value if isinstance(value, int | float) else display_text(str(value))
+            for value in record.args
         )
     return True
 

@@ -1,8 +1,8 @@
 """The error tree: every error that streamrec raises on purpose is a StreamrecError.
 
-Errors have the location of the failure as attributes (`path`, `offset`, `record`, `feature`), and their messages end
-with what to do next. Arguments are positional, so that errors can be pickled. An error never hides good data: readers
-deliver all records before the damage first.
+Errors have the location of the failure as attributes (`path`, `offset`, `record`, `feature`), and
+their messages end with what to do next. Arguments are positional, so that errors can be pickled. An
+error never hides good data: readers deliver all records before the damage first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ __all__ = [
 
 
 MESSAGE_CHARS = 3000
-"""The length of a reason. In the traceback that a DataLoader's worker sends, its end (a third) is the whole error."""
+"""The length of a reason. In the traceback that a DataLoader's worker sends, its end (a third) is
+the whole error."""
 
 
 def _message(where: list[str], reason: str, path: str | None = None) -> str:
@@ -49,15 +50,17 @@ def _message(where: list[str], reason: str, path: str | None = None) -> str:
 class StreamrecError(Exception):
     """The base of all errors that streamrec raises on purpose.
 
-    Messages mask the secrets in URLs and escape control characters. The attribute `path` is the URL as it was given,
-    secrets included.
+    Messages mask the secrets in URLs and escape control characters. The attribute `path` is the URL
+    as it was given, secrets included.
     """
 
     def __str__(self) -> str:
         return _message([], super().__str__())
 
     def __repr__(self) -> str:
-        return display_text(mask_values(super().__repr__(), secrets_in(getattr(self, "path", None))))
+        return display_text(
+            mask_values(super().__repr__(), secrets_in(getattr(self, "path", None)))
+        )
 
 
 class DataError(StreamrecError):
@@ -71,7 +74,11 @@ class DataError(StreamrecError):
     """
 
     def __init__(
-        self, reason: str, path: str | None = None, offset: int | None = None, record: int | None = None
+        self,
+        reason: str,
+        path: str | None = None,
+        offset: int | None = None,
+        record: int | None = None,
     ) -> None:
         super().__init__(reason, path, offset, record)
         self.reason = reason
@@ -87,7 +94,9 @@ class DataError(StreamrecError):
 
 
 class CorruptRecordError(DataError):
-    """The CRC32C of a record is wrong, its length is above the limit, or the compressed stream is damaged."""
+    """The CRC32C of a record is wrong, its length is above the limit, or the compressed stream is
+    damaged.
+    """
 
 
 class TruncatedShardError(DataError):
@@ -105,7 +114,11 @@ class FeatureError(StreamrecError, ValueError):
     """
 
     def __init__(
-        self, reason: str, feature: str | None = None, record: int | None = None, example: str | None = None
+        self,
+        reason: str,
+        feature: str | None = None,
+        record: int | None = None,
+        example: str | None = None,
     ) -> None:
         super().__init__(reason, feature, record, example)
         self.reason = reason
@@ -132,9 +145,16 @@ class StorageError(StreamrecError, OSError):
         end: One past its last byte; None means to the end.
     """
 
-    def __init__(self, reason: str, path: str | None = None, start: int | None = None, end: int | None = None) -> None:
+    def __init__(
+        self, reason: str, path: str | None = None, start: int | None = None, end: int | None = None
+    ) -> None:
         super().__init__(reason, path, start, end)
-        self.args = (reason, path, start, end)  # OSError keeps only two of four; pickle needs them all
+        self.args = (
+            reason,
+            path,
+            start,
+            end,
+        )  # OSError keeps only two of four; pickle needs them all
         self.reason = reason
         self.path = path
         self.start = start
@@ -147,7 +167,9 @@ class StorageError(StreamrecError, OSError):
 
     def __str__(self) -> str:
         end = "the end" if self.end is None else f"{self.end:,}"
-        return _message([] if self.start is None else [f"bytes {self.start:,} to {end}"], self.reason, self.path)
+        return _message(
+            [] if self.start is None else [f"bytes {self.start:,} to {end}"], self.reason, self.path
+        )
 
 
 class NotFoundError(StorageError, FileNotFoundError):
@@ -155,11 +177,15 @@ class NotFoundError(StorageError, FileNotFoundError):
 
 
 class AlreadyExistsError(StorageError, FileExistsError):
-    """An object of this name exists, and the writer must not replace it (`overwrite=False`). Final: never retried."""
+    """An object of this name exists, and the writer must not replace it (`overwrite=False`). Final:
+    never retried.
+    """
 
 
 class IntegrityError(StorageError):
-    """The stored object has another size or checksum than the data that was sent. Write it again."""
+    """The stored object has another size or checksum than the data that was sent. Write it
+    again.
+    """
 
 
 class PermissionDeniedError(StorageError, PermissionError):
@@ -175,7 +201,9 @@ class StorageTimeoutError(StorageError, TimeoutError):
 
 
 class ObjectChangedError(StorageError):
-    """The object was replaced while it was being read, or since it was listed. Final: list it or read it again."""
+    """The object was replaced while it was being read, or since it was listed. Final: list it or
+    read it again.
+    """
 
 
 class UnsupportedOperationError(StorageError):
@@ -183,7 +211,9 @@ class UnsupportedOperationError(StorageError):
 
 
 class UploadEndedError(StorageError):
-    """The store no longer has this upload: another writer started on the same name, or the store removed it."""
+    """The store no longer has this upload: another writer started on the same name, or the store
+    removed it.
+    """
 
 
 class CacheError(StorageError, ValueError):
@@ -207,4 +237,6 @@ class ClosedError(StreamrecError, RuntimeError):
 
 
 class LoopThreadError(StreamrecError, RuntimeError):
-    """A blocking call was made on the event loop's own thread, where it would wait for itself forever."""
+    """A blocking call was made on the event loop's own thread, where it would wait for itself
+    forever.
+    """

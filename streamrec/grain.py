@@ -4,9 +4,10 @@
     batches = streamrec.grain.IterDataset(records).map(augment).batch(256)
 
 Rules:
-- As usual in Grain, each iterator of an IterDataset returns the same elements: those of one epoch. For several epochs,
-  each with a new order, use streamrec's `dataset.repeat(n)`.
-- `mp_prefetch` gives each worker process its slice; `distribute` then assigns it its part of the shards.
+- As usual in Grain, each iterator of an IterDataset returns the same elements: those of one epoch.
+  For several epochs, each with a new order, use streamrec's `dataset.repeat(n)`.
+- `mp_prefetch` gives each worker process its slice; `distribute` then assigns it its part of the
+  shards.
 - A state is one string, so that all states have the same structure.
 
 Needs `pip install 'streamrec[grain]'`.
@@ -38,8 +39,9 @@ class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ign
     """A Dataset as the source of a Grain pipeline.
 
     Args:
-        dataset: The Dataset to read. With several processes, or workers of `mp_prefetch`, it must contain `distribute`.
-            The rank of this process is looked up now, and sent to its workers.
+        dataset: The Dataset to read. With several processes, or workers of `mp_prefetch`, it must
+            contain `distribute`. The rank of this process is looked up now, and sent to its
+            workers.
 
     Examples:
         >>> numbers = IterDataset(Dataset.range(5)).map(int)
@@ -64,13 +66,18 @@ class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ign
         """Returns an iterator from the start of the epoch.
 
         Raises:
-            ValueError: Several processes iterate, and `distribute` does not assign the data to them.
+            ValueError: Several processes iterate, and `distribute` does not assign the data to
+                them.
         """
         check_assigned(self._dataset, self._rank)
-        return Iterator(self._dataset.with_options(rank=self._rank.rank, world_size=self._rank.world_size))
+        return Iterator(
+            self._dataset.with_options(rank=self._rank.rank, world_size=self._rank.world_size)
+        )
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Makes this process worker `sl.start` of `sl.step`. Grain calls it in each worker of `mp_prefetch`."""
+        """Makes this process worker `sl.start` of `sl.step`. Grain calls it in each worker of
+        `mp_prefetch`.
+        """
         worker, workers = sl.start or 0, sl.step or 1
         self._rank = Rank(self._rank.rank * workers + worker, self._rank.world_size * workers)
 
@@ -108,7 +115,9 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
             PositionMismatchError: `state` is not a state, or another pipeline saved it.
         """
         if not isinstance(state, dict) or KEY not in state:
-            raise PositionMismatchError(f"a state of this iterator has the key {KEY!r}: pass the result of get_state()")
+            raise PositionMismatchError(
+                f"a state of this iterator has the key {KEY!r}: pass the result of get_state()"
+            )
         self._end()
         self._run = self._fresh().iterate(json.loads(state[KEY]))
 
@@ -127,11 +136,17 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         return self._run
 
     def _fresh(self) -> Dataset[Any]:
-        """A copy of the dataset at its first epoch: iterating the same one again would be the next epoch."""
+        """A copy of the dataset at its first epoch: iterating the same one again would be the next
+        epoch.
+        """
         return self._dataset.with_options(epoch=self._dataset.options.epoch)
 
     def _end(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         run, self._run = self._run, None
-        if run is not None and not exiting():  # Grain may close an iterator after modules have lost their names
-            with suppress(LoopThreadError):  # the garbage collector runs this on the loop's thread, too
+        if (
+            run is not None and not exiting()
+        ):  # Grain may close an iterator after modules have lost their names
+            with suppress(
+                LoopThreadError
+            ):  # the garbage collector runs this on the loop's thread, too
                 run.close()

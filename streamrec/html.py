@@ -1,4 +1,5 @@
-"""HTML for notebooks and pages: self-contained, escaped, readable on a light and on a dark background.
+"""HTML for notebooks and pages: self-contained, escaped, readable on a light and on a dark
+background.
 
 Rules:
 - All data is escaped, except JPEG and PNG images, which become data URIs.
@@ -42,7 +43,8 @@ ROWS: Final = 8
 
 IMAGE_BYTES: Final = 1 << 20
 ALL_IMAGES_BYTES: Final = 4 << 20
-"""Larger images are described instead of displayed: a notebook stores everything that it displays in its file."""
+"""Larger images are described instead of displayed: a notebook stores everything that it displays
+in its file."""
 
 CHARACTERS: Final = 120
 NUMBERS: Final = 8
@@ -67,7 +69,7 @@ STYLE: Final = """<style>
 .streamrec .busy { background: #2a9d8f; } .streamrec .input { background: #e9a23b; }
 .streamrec .output { background: #5b8def; }
 .streamrec .key { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin: 0 4px 0 12px; }
-</style>"""
+</style>"""  # noqa: E501
 """Half-transparent grey is grey on any background."""
 
 PAGE_STYLE: Final = """
@@ -90,7 +92,7 @@ th, td { text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px so
 .number { text-align: right } th { font-weight: 600 } a { color: inherit }
 .images { display: flex; flex-wrap: wrap; gap: .5rem; margin-top: .7rem }
 .images img { height: 96px; max-width: 192px; object-fit: contain; background: var(--line); border-radius: 3px }
-"""
+"""  # noqa: E501
 
 
 def whole_text(value: object) -> str:
@@ -121,7 +123,9 @@ def fragment(*children: str) -> str:
 
 
 def page(title: str, summary: Iterable[str], body: Iterable[str]) -> str:
-    """A self-contained page: a title, such as the names of shards; lines of text below it; and parts of HTML."""
+    """A self-contained page: a title, such as the names of shards; lines of text below it; and
+    parts of HTML.
+    """
     return "\n".join(
         [
             "<!doctype html>",
@@ -137,13 +141,22 @@ def page(title: str, summary: Iterable[str], body: Iterable[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML already. A column whose head begins with ">" is set to the right."""
+    """A table of cells that are HTML already. A column whose head begins with ">" is set to the
+    right.
+    """
     kinds = ["number" if cell.startswith(">") else "" for cell in head]
     first = element(
-        "tr", *(element("th", cell.removeprefix(">"), kind=kind) for cell, kind in zip(head, kinds, strict=True))
+        "tr",
+        *(
+            element("th", cell.removeprefix(">"), kind=kind)
+            for cell, kind in zip(head, kinds, strict=True)
+        ),
     )
     lines = [
-        element("tr", *(element("td", cell, kind=kind) for cell, kind in zip(row, kinds, strict=True))) for row in rows
+        element(
+            "tr", *(element("td", cell, kind=kind) for cell, kind in zip(row, kinds, strict=True))
+        )
+        for row in rows
     ]
     return element("table", first, *lines)
 
@@ -151,7 +164,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def box(title: str, detail: str) -> str:
     """A box with a title and, in small print, a detail."""
     return element(
-        "div", element("b", text(title)), "<br>", element("small", element("code", text(detail))), kind="box"
+        "div",
+        element("b", text(title)),
+        "<br>",
+        element("small", element("code", text(detail))),
+        kind="box",
     )
 
 
@@ -186,10 +203,15 @@ class Budget:
 
 
 def payloads(title: str, lengths: Iterable[int], strings: Iterable[Any]) -> str:
-    """The result of a `_repr_html_`: the first of many byte strings, with their numbers and lengths."""
+    """The result of a `_repr_html_`: the first of many byte strings, with their numbers and
+    lengths.
+    """
     budget = Budget()
     cells = zip(range(ROWS), lengths, strings, strict=False)
-    rows = [(str(number), f"{int(size):,}", format_value(value, budget)) for number, size, value in cells]
+    rows = [
+        (str(number), f"{int(size):,}", format_value(value, budget))
+        for number, size, value in cells
+    ]
     return fragment(element("b", text(title)), table(("", "bytes", ""), rows))
 
 
@@ -198,11 +220,15 @@ def format_value(value: Any, budget: Budget) -> str:
 
     >>> format_value(b"cat <3", Budget()), format_value(np.arange(3), Budget()), format_value(b"\xff\x00", Budget())
     ('cat &lt;3', '[0, 1, 2]', '<small>2 bytes: ff 00</small>')
-    """
+    """  # noqa: E501
     if isinstance(value, bytes | bytearray | memoryview):
         return _bytes(bytes(value), budget)
     if isinstance(value, np.ndarray) and value.ndim:
-        return _image_within(png(value), budget, "png", "pixels") if _is_image(value) else _array(value, budget)
+        return (
+            _image_within(png(value), budget, "png", "pixels")
+            if _is_image(value)
+            else _array(value, budget)
+        )
     return text(f"{value:.6g}" if isinstance(value, float | np.floating) else value, CHARACTERS)
 
 
@@ -213,7 +239,10 @@ def _bytes(value: bytes, budget: Budget) -> str:
     plain = text_of(value)
     if plain is not None:
         return text(plain, CHARACTERS)
-    return element("small", text(f"{len(value):,} bytes: {value[:12].hex(' ')}{'…' if len(value) > 12 else ''}"))
+    return element(
+        "small",
+        text(f"{len(value):,} bytes: {value[:12].hex(' ')}{'…' if len(value) > 12 else ''}"),
+    )
 
 
 def _image_within(data: bytes, budget: Budget, kind: str, name: str) -> str:
@@ -230,8 +259,15 @@ def _array(value: npt.NDArray[Any], budget: Budget) -> str:
 
 
 def _is_image(value: npt.NDArray[Any]) -> bool:
-    """Whether an array is an image: uint8 of shape [height, width, 1 or 3], at least 4 pixels each way."""
-    return value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] in (1, 3) and min(value.shape[:2]) >= 4
+    """Whether an array is an image: uint8 of shape [height, width, 1 or 3], at least 4 pixels each
+    way.
+    """
+    return (
+        value.dtype == np.uint8
+        and value.ndim == 3
+        and value.shape[2] in (1, 3)
+        and min(value.shape[:2]) >= 4
+    )
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:
@@ -239,11 +275,14 @@ def png(pixels: npt.NDArray[np.uint8]) -> bytes:
     step = max(1, -(-max(pixels.shape[:2]) // SIDE))
     kept = np.ascontiguousarray(pixels[::step, ::step])
     height, width, channels = kept.shape
-    lines = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter: 0, none
+    lines = np.zeros(
+        (height, 1 + width * channels), np.uint8
+    )  # each begins with its filter: 0, none
     lines[:, 1:] = kept.reshape(height, -1)
     head = struct.pack(">2I5B", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
     chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
     parts = [
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

@@ -1,16 +1,19 @@
-"""Decoding of JPEG, PNG, GIF and BMP images to arrays of pixels, one at a time or a column at a time.
+"""Decoding of JPEG, PNG, GIF and BMP images to arrays of pixels, one at a time or a column at a
+time.
 
     from streamrec.images import decode_jpeg
 
     dataset = streamrec.TFRecordDataset("s3://bucket/train-*", num_parallel_reads=16).batch(32)
-    parsed = dataset.parse_example({"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)})
-    images = parsed.map(lambda batch: (decode_jpeg(batch["image"]), batch["label"]), num_parallel_calls=AUTOTUNE)
+    parsed = dataset.parse_example({"image": FixedLenFeature([], bytes), "label":
+    FixedLenFeature([], np.int64)}) images = parsed.map(lambda batch: (decode_jpeg(batch["image"]),
+    batch["label"]), num_parallel_calls=AUTOTUNE)
 
-Needs `pip install 'streamrec[images]'`: simplejpeg (libjpeg-turbo) decodes JPEGs, and Pillow the other formats. Each is
-imported on first use.
+Needs `pip install 'streamrec[images]'`: simplejpeg (libjpeg-turbo) decodes JPEGs, and Pillow the
+other formats. Each is imported on first use.
 
 Rules:
-- The functions follow `tf.io.decode_jpeg` and `tf.io.decode_image`: shapes are equal, and pixels nearly equal.
+- The functions follow `tf.io.decode_jpeg` and `tf.io.decode_image`: shapes are equal, and pixels
+  nearly equal.
 - The decoders release the GIL, so a `map` with `num_parallel_calls` uses that many cores.
 - A call starts no threads: the caller decides how many images are decoded at once.
 - An image that cannot be decoded raises a `FeatureError` with the row's number.
@@ -39,29 +42,37 @@ MAX_BYTES: Final = 1 << 29
 """Limit of pixels times channels, as in TensorFlow: a header of a few bytes can claim any size."""
 
 MAX_RATIO: Final = 1000
-"""A JPEG with more pixel bytes than this many times its length must be below `MAX_BYTES` before `ratio` applies."""
+"""A JPEG with more pixel bytes than this many times its length must be below `MAX_BYTES` before
+`ratio` applies."""
 
 ENCODED: Final = (bytes, bytearray, memoryview)
 RATIOS: Final = (1, 2, 4, 8)
 MODES: Final = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-SIGNATURES: Final = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG", b"GIF8": "GIF", b"BM": "BMP"}
+SIGNATURES: Final = {
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"GIF8": "GIF",
+    b"BM": "BMP",
+}
 
 
 def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1) -> npt.NDArray[Any]:
     """Decodes JPEG images as `tf.io.decode_jpeg` does; also PNGs, and GIFs of one frame.
 
     Args:
-        contents: The encoded image as bytes; or a `BytesColumn`, `Frames`, an array or a list of them.
+        contents: The encoded image as bytes; or a `BytesColumn`, `Frames`, an array or a list of
+            them.
         channels: 0 for as many as the image has (1 or 3), 1 for grey, 3 for RGB.
-        ratio: 1, 2, 4 or 8: decodes a JPEG to 1/ratio of its height and width, rounded up, which is faster than
-            decoding all pixels. Other formats keep their size.
+        ratio: 1, 2, 4 or 8: decodes a JPEG to 1/ratio of its height and width, rounded up, which is
+            faster than decoding all pixels. Other formats keep their size.
 
     Returns:
-        For one image uint8 of shape `[height, width, channels]`. For a column an object array of its shape that
-        contains such arrays; `np.stack` joins images of equal size.
+        For one image uint8 of shape `[height, width, channels]`. For a column an object array of
+        its shape that contains such arrays; `np.stack` joins images of equal size.
 
     Raises:
-        FeatureError: The bytes are not an image, or the image is damaged; `record` is the row in the column.
+        FeatureError: The bytes are not an image, or the image is damaged; `record` is the row in
+            the column.
         MissingExtraError: The decoder is not installed.
         ValueError: `channels` or `ratio` has another value.
 
@@ -91,21 +102,26 @@ def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1) -> npt.NDArray
     return decode_all(contents, decode)
 
 
-def decode_image(contents: Any, channels: int = 0, expand_animations: bool = True) -> npt.NDArray[Any]:
+def decode_image(
+    contents: Any, channels: int = 0, expand_animations: bool = True
+) -> npt.NDArray[Any]:
     """Decodes JPEG, PNG, GIF and BMP images as `tf.io.decode_image` does.
 
     Args:
-        contents: The encoded image as bytes; or a `BytesColumn`, `Frames`, an array or a list of them.
+        contents: The encoded image as bytes; or a `BytesColumn`, `Frames`, an array or a list of
+            them.
         channels: 0 for as many as the image has, 1 for grey, 3 for RGB, 4 for RGB and alpha.
         expand_animations: Whether to decode all frames of a GIF, or only the first one.
 
     Returns:
-        For one image uint8 of shape `[height, width, channels]`, for a GIF `[frames, height, width, channels]`. Samples
-        of 16 bits lose the lower 8. Unlike in TensorFlow, a BMP's palette is applied, and every format supports every
-        value of `channels`. For a column an object array of its shape that contains such arrays.
+        For one image uint8 of shape `[height, width, channels]`, for a GIF
+        `[frames, height, width, channels]`. Samples of 16 bits lose the lower 8. Unlike in
+        TensorFlow, a BMP's palette is applied, and every format supports every value of `channels`.
+        For a column an object array of its shape that contains such arrays.
 
     Raises:
-        FeatureError: The bytes are not an image, or the image is damaged; `record` is the row in the column.
+        FeatureError: The bytes are not an image, or the image is damaged; `record` is the row in
+            the column.
         MissingExtraError: The decoder is not installed.
         ValueError: `channels` has another value.
 
@@ -152,9 +168,13 @@ def decode_one(data: Any, row: int | None, decode: Callable[[bytes], Pixels]) ->
         raise
     except FeatureError as error:
         raise FeatureError(error.reason, None, row) from error.__cause__
-    except Exception as error:  # decoders raise anything: ValueError, SyntaxError, struct.error, OSError
+    except (
+        Exception
+    ) as error:  # decoders raise anything: ValueError, SyntaxError, struct.error, OSError
         what = f"{detect_format(data)} image of {len(data):,} bytes"
-        raise FeatureError(f"the {what} cannot be decoded, because it is damaged: {error}", None, row) from error
+        raise FeatureError(
+            f"the {what} cannot be decoded, because it is damaged: {error}", None, row
+        ) from error
 
 
 def detect_format(data: bytes) -> str:
@@ -162,16 +182,22 @@ def detect_format(data: bytes) -> str:
     for signature, kind in SIGNATURES.items():
         if data[: len(signature)] == signature:
             return kind
-    start = f"{len(data):,} bytes that begin with {bytes(data[:8])!r}" if data else "an empty string"
+    start = (
+        f"{len(data):,} bytes that begin with {bytes(data[:8])!r}" if data else "an empty string"
+    )
     raise FeatureError(f"this is not a JPEG, PNG, GIF or BMP image: {start}")
 
 
 def decode_with_simplejpeg(data: bytes, channels: int, ratio: int) -> Pixels:
-    """Decodes a JPEG. Of libjpeg's warnings, only "Premature end" is an error (as in TensorFlow)."""
+    """Decodes a JPEG. Of libjpeg's warnings, only "Premature end" is an error (as in
+    TensorFlow).
+    """
     simplejpeg = import_decoder("simplejpeg")
     height, width, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     channels = channels or (1 if space == "Gray" else 3)
-    if height * width * channels > MAX_RATIO * len(data):  # some JPEGs are decoded whole before they are made smaller
+    if height * width * channels > MAX_RATIO * len(
+        data
+    ):  # some JPEGs are decoded whole before they are made smaller
         check_size(height, width, channels)
     height, width = -(-height // ratio), -(-width // ratio)
     check_size(height, width, channels)
@@ -188,16 +214,22 @@ def decode_with_simplejpeg(data: bytes, channels: int, ratio: int) -> Pixels:
 
 
 def decode_with_pillow(data: bytes, kind: str, channels: int, all_frames: bool = True) -> Pixels:
-    """The frames of an image, of shape `[frames, height, width, channels]`; only a GIF may have more than one."""
+    """The frames of an image, of shape `[frames, height, width, channels]`; only a GIF may have
+    more than one.
+    """
     pillow = import_decoder("PIL.Image")
     pillow.preinit()
-    with pillow.OPEN[kind][0](BytesIO(data)) as image:  # `pillow.open` has a lower limit than `MAX_BYTES`
+    with pillow.OPEN[kind][0](
+        BytesIO(data)
+    ) as image:  # `pillow.open` has a lower limit than `MAX_BYTES`
         count = image.n_frames if kind == "GIF" and all_frames else 1
         mode = MODES[channels or count_channels(image, data, kind)]
         frames = []
         for number in range(count):
             image.seek(number)
-            check_size(image.height * count, image.width, len(mode))  # a later frame may be larger than the first
+            check_size(
+                image.height * count, image.width, len(mode)
+            )  # a later frame may be larger than the first
             frames.append(convert_frame(image, mode))
     return np.stack(frames)
 
@@ -206,7 +238,9 @@ def count_channels(image: Any, data: bytes, kind: str) -> int:
     """The number of channels that TensorFlow decodes by default."""
     if kind == "GIF":
         return 3
-    if kind == "BMP" and int.from_bytes(data[28:30], "little") == 32:  # bits of a pixel; Pillow leaves out the alpha
+    if (
+        kind == "BMP" and int.from_bytes(data[28:30], "little") == 32
+    ):  # bits of a pixel; Pillow leaves out the alpha
         return 4
     if image.mode == "P":
         return 4 if "transparency" in image.info else 3
@@ -223,11 +257,16 @@ def convert_frame(image: Any, mode: str) -> Pixels:
 
 def check_size(height: int, width: int, channels: int) -> None:
     if height * width * channels > MAX_BYTES:
-        raise FeatureError(f"the image has {height:,} x {width:,} pixels: more than {MAX_BYTES >> 20} MiB are refused")
+        raise FeatureError(
+            f"the image has {height:,} x {width:,} pixels: more than {MAX_BYTES >> 20} MiB are "
+            "refused"
+        )
 
 
 def import_decoder(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise MissingExtraError("decoding images needs more packages: pip install 'streamrec[images]'") from error
+        raise MissingExtraError(
+            "decoding images needs more packages: pip install 'streamrec[images]'"
+        ) from error

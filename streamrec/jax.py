@@ -5,8 +5,8 @@
     for batch in loader: ...
 
 Rules:
-- Each process reads its own part of every global batch. Processes whose devices hold the same rows (the model is
-  divided among them) read the same part; the loader sees this from the sharding.
+- Each process reads its own part of every global batch. Processes whose devices hold the same rows
+  (the model is divided among them) read the same part; the loader sees this from the sharding.
 - Without `jax_enable_x64` JAX converts int64 to int32. A value that does not fit is an error here.
 
 Needs `pip install 'streamrec[jax]'`. For Grain see `streamrec.grain`.
@@ -39,20 +39,23 @@ class Loader(Epochs[Any]):
     """A Dataset's batches as JAX arrays: iterate it once for each epoch.
 
     Args:
-        dataset: The Dataset to read; its elements are this process's part of a batch. With several processes, it must
-            contain `distribute`. Use `distribute(even=)` and `batch(drop_remainder=True)` to give each process the
-            same number of batches of the same size.
-        sharding: How devices share the rows of a global batch: a `jax.sharding.Sharding` for all columns, or one for
-            each column by its name. None puts whole batches on the default device.
+        dataset: The Dataset to read; its elements are this process's part of a batch. With several
+            processes, it must contain `distribute`. Use `distribute(even=)` and
+            `batch(drop_remainder=True)` to give each process the same number of batches of the same
+            size.
+        sharding: How devices share the rows of a global batch: a `jax.sharding.Sharding` for all
+            columns, or one for each column by its name. None puts whole batches on the default
+            device.
         prefetch: The number of batches that are sent to the devices in advance.
 
     Returns:
-        Iterating it returns elements of the dataset's structure, with `jax.Array` instead of arrays: of shape `[n *
-        parts, ...]` if this process has batches of `[n, ...]`. Strings become lists of `bytes`, on the host.
+        Iterating it returns elements of the dataset's structure, with `jax.Array` instead of
+        arrays: of shape `[n * parts, ...]` if this process has batches of `[n, ...]`. Strings
+            become lists of `bytes`, on the host.
 
     Raises:
-        ValueError: The columns' shardings assign the rows to the processes in different ways. During iteration: the
-            sharding cannot divide a batch.
+        ValueError: The columns' shardings assign the rows to the processes in different ways.
+            During iteration: the sharding cannot divide a batch.
         OverflowError: During iteration: an integer does not fit.
 
     Examples:
@@ -75,13 +78,17 @@ class Loader(Epochs[Any]):
     def _reader(self) -> Rank:
         if jax.process_count() == 1:
             return rank_here()
-        shardings = self._sharding.values() if isinstance(self._sharding, Mapping) else [self._sharding]
+        shardings = (
+            self._sharding.values() if isinstance(self._sharding, Mapping) else [self._sharding]
+        )
         ranks = {
-            Rank(jax.process_index(), jax.process_count()) if one is None else rank_under(one) for one in shardings
+            Rank(jax.process_index(), jax.process_count()) if one is None else rank_under(one)
+            for one in shardings
         }
         if len(ranks) > 1:
             raise ValueError(
-                f"the columns' shardings assign rows to processes in different ways: {sorted(map(str, ranks))}"
+                "the columns' shardings assign rows to processes in different ways: "
+                f"{sorted(map(str, ranks))}"
             )
         return ranks.pop()
 
@@ -90,7 +97,8 @@ class Loader(Epochs[Any]):
             if self._sharding is not None and isinstance(column, CompositeTensor):
                 raise ValueError(
                     f"{where(name)}{name_type(column)} cannot be divided among devices: pad it "
-                    "(FixedLenSequenceFeature(..., allow_missing=True), or padded_batch), or leave it out"
+                    "(FixedLenSequenceFeature(..., allow_missing=True), or padded_batch), or leave "
+                    "it out"
                 )
         return convert_leaves(element, self._array)
 
@@ -99,13 +107,16 @@ class Loader(Epochs[Any]):
         sharding = self._sharding
         if isinstance(sharding, Mapping):
             if name not in sharding:
-                raise ValueError(f"column {name!r} has no sharding; there are those of {sorted(sharding)}")
+                raise ValueError(
+                    f"column {name!r} has no sharding; there are those of {sorted(sharding)}"
+                )
             sharding = sharding[name]
         if sharding is None:
             return jax.device_put(array)
         if not array.ndim:
             raise ValueError(
-                f"{where(name)}a single {array.dtype} has no rows to divide among devices: make batches, "
+                f"{where(name)}a single {array.dtype} has no rows to divide among devices: make "
+                "batches, "
                 "batch(..., drop_remainder=True)"
             )
         try:
@@ -113,13 +124,16 @@ class Loader(Epochs[Any]):
             return global_array(sharding, array)
         except (ValueError, ZeroDivisionError, IndexError, AssertionError) as error:
             raise ValueError(
-                f"{where(name)}an array of shape {list(array.shape)} cannot be divided as {sharding} says: {error}. "
+                f"{where(name)}an array of shape {list(array.shape)} cannot be divided as "
+                f"{sharding} says: {error}. "
                 "batch(..., drop_remainder=True) gives batches of one size"
             ) from error
 
 
 def rank_under(sharding: jax.sharding.Sharding) -> Rank:
-    """The part of a global batch that this process has: processes whose devices hold the same rows are one rank."""
+    """The part of a global batch that this process has: processes whose devices hold the same rows
+    are one rank.
+    """
     dimensions = len(getattr(sharding, "spec", ())) or 1
     shape = (len(sharding.device_set),) * dimensions
     rows: dict[int, set[tuple[int, int]]] = {}
@@ -138,7 +152,10 @@ def rank_among(rows: Mapping[int, set[tuple[int, int]]], process: int) -> Rank:
     """
     parts = list(dict.fromkeys(frozenset(held) for _, held in sorted(rows.items())))
     if sum(map(len, parts)) != len(frozenset().union(*parts)):
-        raise ValueError(f"processes share some of their rows but not all, so that no rank has rows of its own: {rows}")
+        raise ValueError(
+            "processes share some of their rows but not all, so that no rank has rows of its own: "
+            f"{rows}"
+        )
     return Rank(parts.index(frozenset(rows[process])), len(parts))
 
 
@@ -151,8 +168,10 @@ def check_fits(array: npt.NDArray[Any], name: str) -> None:
     smallest, largest = array.min(), array.max()
     if smallest < limits.min or largest > limits.max:
         raise OverflowError(
-            f"{where(name)}values from {smallest:,} to {largest:,} do not fit the {target.name} that JAX makes of "
-            'them: call jax.config.update("jax_enable_x64", True), or map the column to values that fit'
+            f"{where(name)}values from {smallest:,} to {largest:,} do not fit the {target.name} "
+            "that JAX makes of "
+            'them: call jax.config.update("jax_enable_x64", True), or map the column to values '
+            "that fit"
         )
 
 

@@ -1,7 +1,8 @@
 """Displays batches in notebooks: `show(batch)` as the last line of a cell.
 
-Datasets, statistics, `Frames` and `BytesColumn` have an HTML form; a parsed batch, a plain dict, has none. After
-`%load_ext streamrec.notebook` a notebook displays it as `show` does, and shortens long byte strings in its output.
+Datasets, statistics, `Frames` and `BytesColumn` have an HTML form; a parsed batch, a plain dict,
+has none. After `%load_ext streamrec.notebook` a notebook displays it as `show` does, and shortens
+long byte strings in its output.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class Shown:
         self._columns = list(columns_of(batch, ""))
 
     def __repr__(self) -> str:
-        return "\n".join(f"{escape(name) or 'batch'}: {describe_column(column)}" for name, column in self._columns)
+        return "\n".join(
+            f"{escape(name) or 'batch'}: {describe_column(column)}"
+            for name, column in self._columns
+        )
 
     def _repr_html_(self) -> str:
         budget = html.Budget()
@@ -36,7 +40,10 @@ class Shown:
             html.text(name) + "<br>" + html.element("small", html.text(describe_column(column)))
             for name, column in self._columns
         ]
-        cells = [[html.format_value(value, budget) for value in rows(column)] for _, column in self._columns]
+        cells = [
+            [html.format_value(value, budget) for value in rows(column)]
+            for _, column in self._columns
+        ]
         count = max(map(len, cells), default=0)
         padded = [column + [""] * (count - len(column)) for column in cells]
         more = max((length(column) for _, column in self._columns), default=0) - count
@@ -45,14 +52,16 @@ class Shown:
 
 
 def show(batch: Any) -> Any:
-    """Displays a batch as a table: a column for each feature, with its dtype and shape, and the first rows.
+    """Displays a batch as a table: a column for each feature, with its dtype and shape, and the
+    first rows.
 
-    JPEG and PNG, and uint8 arrays of shape `[n, height, width, 1 or 3]`, become images. The table has at most 8 rows
-    and 4 MiB of images.
+    JPEG and PNG, and uint8 arrays of shape `[n, height, width, 1 or 3]`, become images. The table
+    has at most 8 rows and 4 MiB of images.
 
     Args:
-        batch: A dict or a tuple of columns, also nested, or one column: an array, `Frames`, `BytesColumn`, a ragged or
-            sparse tensor. An object with its own HTML form, such as a Dataset, is returned unchanged.
+        batch: A dict or a tuple of columns, also nested, or one column: an array, `Frames`,
+            `BytesColumn`, a ragged or sparse tensor. An object with its own HTML form, such as a
+            Dataset, is returned unchanged.
 
     Returns:
         An object that a notebook displays. Its `repr` is a line for each column.
@@ -117,7 +126,11 @@ def length(column: Any) -> int:
 
 def rows(column: Any) -> Iterator[Any]:
     """The rows of a column that are displayed."""
-    if isinstance(column, bytes | str) or not hasattr(column, "__len__") or not getattr(column, "shape", (0,)):
+    if (
+        isinstance(column, bytes | str)
+        or not hasattr(column, "__len__")
+        or not getattr(column, "shape", (0,))
+    ):
         return iter([column])
     return (plain(column[row]) for row in range(min(length(column), html.ROWS)))
 

@@ -5,7 +5,8 @@
     batches = dataset.iterate()
     observe(batches.stats)
 
-Needs `pip install 'streamrec[opentelemetry]'`, and an SDK with an exporter that your application sets up.
+Needs `pip install 'streamrec[opentelemetry]'`, and an SDK with an exporter that your application
+sets up.
 """
 
 from __future__ import annotations
@@ -25,17 +26,20 @@ __all__ = ["observe"]
 def observe(snapshot: Callable[[], Snapshot | Stats], meter: Meter | None = None) -> None:
     """Exports the statistics of one run as long as the meter exists.
 
-    OpenTelemetry has no observable histogram: the time to the first byte is exported as a count, a sum, and the
-    quantiles p50 and p99.
+    OpenTelemetry has no observable histogram: the time to the first byte is exported as a count, a
+    sum, and the quantiles p50 and p99.
 
     Args:
-        snapshot: Returns the statistics: `iterator.stats`, or `storages.statistics.snapshot` without a dataset.
+        snapshot: Returns the statistics: `iterator.stats`, or `storages.statistics.snapshot`
+            without a dataset.
         meter: Creates the instruments; None for the global provider's meter "streamrec".
     """
     meter = meter or get_meter("streamrec")
     for counter, _ in snapshot().counters():
         callback = partial(_observe, snapshot, counter)
-        meter.create_observable_counter(f"streamrec.{counter.name}", [callback], counter.unit, counter.help)
+        meter.create_observable_counter(
+            f"streamrec.{counter.name}", [callback], counter.unit, counter.help
+        )
     for name, unit, create, value in (
         ("count", "1", meter.create_observable_counter, lambda times: times.count),
         ("sum", "s", meter.create_observable_counter, lambda times: times.total),
@@ -43,7 +47,12 @@ def observe(snapshot: Callable[[], Snapshot | Stats], meter: Meter | None = None
         ("p99", "s", meter.create_observable_gauge, lambda times: times.quantile(0.99)),
     ):
         description = "Time from a request to the head of its response."
-        create(f"streamrec.first_byte.{name}", [partial(_first_byte, snapshot, value)], unit, description)
+        create(
+            f"streamrec.first_byte.{name}",
+            [partial(_first_byte, snapshot, value)],
+            unit,
+            description,
+        )
 
 
 def _observe(
@@ -54,7 +63,9 @@ def _observe(
 
 
 def _first_byte(
-    snapshot: Callable[[], Snapshot | Stats], value: Callable[[Distribution], float], options: CallbackOptions
+    snapshot: Callable[[], Snapshot | Stats],
+    value: Callable[[Distribution], float],
+    options: CallbackOptions,
 ) -> Iterator[Observation]:
     stats = snapshot()
     for backend, counts in (stats.storage if isinstance(stats, Stats) else stats).backends.items():

@@ -7,8 +7,8 @@
     REGISTRY.register(StatisticsCollector(batches.stats))
     start_http_server(9000)
 
-Needs `pip install 'streamrec[prometheus]'`. The values are those of `batches.stats()`, labelled with the kind of
-store, or with the stage and the number of its row.
+Needs `pip install 'streamrec[prometheus]'`. The values are those of `batches.stats()`, labelled
+with the kind of store, or with the stage and the number of its row.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ __all__ = ["StatisticsCollector"]
 
 
 class StatisticsCollector(Collector):
-    """Exports the statistics of one run until a collector with the same prefix is created for the next run.
+    """Exports the statistics of one run until a collector with the same prefix is created for the
+    next run.
 
     Args:
-        snapshot: Returns the statistics: `iterator.stats`, or `storages.statistics.snapshot` without a dataset.
-        prefix: Begins every metric's name. Simultaneous runs, such as training and evaluation, need different ones.
+        snapshot: Returns the statistics: `iterator.stats`, or `storages.statistics.snapshot`
+            without a dataset.
+        prefix: Begins every metric's name. Simultaneous runs, such as training and evaluation, need
+            different ones.
     """
 
     _exported: ClassVar[dict[str, StatisticsCollector]] = {}
@@ -45,7 +48,9 @@ class StatisticsCollector(Collector):
         self._exported[prefix] = self
 
     def describe(self) -> Iterator[Metric]:
-        """No metrics, so that a registry accepts one collector after another with the same metric names."""
+        """No metrics, so that a registry accepts one collector after another with the same metric
+        names.
+        """
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -57,17 +62,23 @@ class StatisticsCollector(Collector):
             name = f"{self._prefix}_{counter.name.replace('.', '_')}"
             metric = Metric(name, counter.help, "counter")
             for labels, value in values:
-                metric.add_sample(f"{name}_total", {key: str(label) for key, label in labels.items()}, value)
+                metric.add_sample(
+                    f"{name}_total", {key: str(label) for key, label in labels.items()}, value
+                )
             yield metric
         snapshot = stats.storage if isinstance(stats, Stats) else stats
         family = HistogramMetricFamily(
-            f"{self._prefix}_first_byte_seconds", "From a request to the head of its response.", labels=["backend"]
+            f"{self._prefix}_first_byte_seconds",
+            "From a request to the head of its response.",
+            labels=["backend"],
         )
         for backend, counts in snapshot.backends.items():
             family.add_metric([backend], _buckets(counts.first_byte), counts.first_byte.total)
         yield family
         streams = len(snapshot.streams)
-        yield GaugeMetricFamily(f"{self._prefix}_open_streams", "Objects that are being read.", value=streams)
+        yield GaugeMetricFamily(
+            f"{self._prefix}_open_streams", "Objects that are being read.", value=streams
+        )
         if isinstance(stats, Stats):
             queued = "Bytes that wait for the consumer."
             yield GaugeMetricFamily(f"{self._prefix}_queued_bytes", queued, value=stats.queued)

@@ -3,33 +3,39 @@
     loader = streamrec.torch.Loader(dataset.batch(256).parse_example(features), device="cuda")
     for batch in loader: ...
 
-`Loader` needs no worker processes: fetching, checking and parsing run in threads that do not hold the GIL.
-`IterableDataset` is for a `DataLoader`: use it if your own Python code takes most of the time.
+`Loader` needs no worker processes: fetching, checking and parsing run in threads that do not hold
+the GIL. `IterableDataset` is for a `DataLoader`: use it if your own Python code takes most of the
+time.
 
 Needs `pip install 'streamrec[torch]'`.
 
 Rules of `IterableDataset`:
-- Each process that iterates runs its own pipeline. If several do, `distribute` must assign the data to them: a Dataset
-  that each of them would read whole is refused.
-- The process that makes the DataLoader's workers looks the rank up and sends it to them with the data set, because a
-  spawned worker has no process group. Each worker looks up its own number.
-- The epoch is in shared memory, so that `set_epoch` reaches workers that are kept (`persistent_workers`). Each
-  iteration that begins without `set_epoch` is the next epoch.
-- A state is that of one reader. `StatefulDataLoader` calls `state_dict` and `load_state_dict` in each worker.
-  For a global shuffle, `job_state` combines them into one, which any number of ranks and workers can resume.
-- Torch sends each tensor of a worker by itself, with a file descriptor: 0.8 ms of processor time each. So the tensors
-  of an element are copied into one block when they are pickled, in the thread that sends them.
-- Forked workers inherit modules: where workers are forked, the constructor imports the clients of the stores.
-- If a state is loaded before the workers are made, each worker resumes from it once. A flag for each worker, in shared
-  memory, says which have not yet.
+- Each process that iterates runs its own pipeline. If several do, `distribute` must assign the data
+  to them: a Dataset that each of them would read whole is refused.
+- The process that makes the DataLoader's workers looks the rank up and sends it to them with the
+  data set, because a spawned worker has no process group. Each worker looks up its own number.
+- The epoch is in shared memory, so that `set_epoch` reaches workers that are kept
+  (`persistent_workers`). Each iteration that begins without `set_epoch` is the next epoch.
+- A state is that of one reader. `StatefulDataLoader` calls `state_dict` and `load_state_dict` in
+  each worker. For a global shuffle, `job_state` combines them into one, which any number of ranks
+  and workers can resume.
+- Torch sends each tensor of a worker by itself, with a file descriptor: 0.8 ms of processor time
+  each. So the tensors of an element are copied into one block when they are pickled, in the thread
+  that sends them.
+- Forked workers inherit modules: where workers are forked, the constructor imports the clients of
+  the stores.
+- If a state is loaded before the workers are made, each worker resumes from it once. A flag for
+  each worker, in shared memory, says which have not yet.
 
 Rules of `Loader`:
 - On the CPU, a tensor shares the column's memory if that is writeable.
-- On a CUDA device, batches go through pinned memory and a side stream, some of them ahead of their turn. A copy from
-  ordinary memory blocks the caller and the device; a copy from pinned (page-locked) memory blocks neither.
-- Torch's allocator of pinned memory keeps freed blocks, and reuses one only when the copies from it are done.
-- A copied tensor belongs to the side stream. `finish` makes the caller's stream wait for the copy (the host does not
-  wait), and `record_stream` keeps the memory until the caller's work is done.
+- On a CUDA device, batches go through pinned memory and a side stream, some of them ahead of their
+  turn. A copy from ordinary memory blocks the caller and the device; a copy from pinned
+  (page-locked) memory blocks neither.
+- Torch's allocator of pinned memory keeps freed blocks, and reuses one only when the copies from it
+  are done.
+- A copied tensor belongs to the side stream. `finish` makes the caller's stream wait for the copy
+  (the host does not wait), and `record_stream` keeps the memory until the caller's work is done.
 - The first iteration is the first to use CUDA, so that a Loader may be made before a fork.
 """
 
@@ -71,7 +77,8 @@ __all__ = ["IterableDataset", "Loader", "job_state", "to_tensors"]
 MAX_WORKERS = 4096
 
 ML_DTYPES: Final = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-"""Dtypes of ml_dtypes that torch has too, but does not take from NumPy: it takes their bits as integers."""
+"""Dtypes of ml_dtypes that torch has too, but does not take from NumPy: it takes their bits as
+integers."""
 
 
 class IterableDataset(data.IterableDataset[Any]):
@@ -79,8 +86,10 @@ class IterableDataset(data.IterableDataset[Any]):
 
     The pipeline makes the batches, so pass `batch_size=None` to the DataLoader:
 
-        dataset = streamrec.TFRecordDataset("s3://b/train-*").distribute().batch(256).parse_example(features)
-        loader = torch.utils.data.DataLoader(streamrec.torch.IterableDataset(dataset), batch_size=None)
+        dataset =
+        streamrec.TFRecordDataset("s3://b/train-*").distribute().batch(256).parse_example(features)
+        loader = torch.utils.data.DataLoader(streamrec.torch.IterableDataset(dataset),
+        batch_size=None)
 
     Args:
         dataset: The Dataset to read. With several ranks or workers, it must hold `distribute`.
@@ -102,7 +111,9 @@ class IterableDataset(data.IterableDataset[Any]):
         self._rank: Rank | None = None
         self._first_epoch = shared_zeros(1)
         self._epochs_begun = shared_zeros(MAX_WORKERS)  # by each worker, since the first epoch
-        self._must_resume = shared_zeros(MAX_WORKERS)  # 1 for a worker whose next iteration begins at the loaded state
+        self._must_resume = shared_zeros(
+            MAX_WORKERS
+        )  # 1 for a worker whose next iteration begins at the loaded state
         self._state: Mapping[str, Any] | None = None
         self._run: DatasetIterator[Any] | None = None
 
@@ -110,11 +121,16 @@ class IterableDataset(data.IterableDataset[Any]):
     def epoch(self) -> int:
         """The epoch, from 0, that the next iteration begins, or continues after `load_state_dict`.
 
-        A state saved at the end of an epoch still has the number of that epoch. Iterations in the workers of a
-        DataLoader count, too. A `StatefulDataLoader` applies its state only when iterated: save the epoch with it.
+        A state saved at the end of an epoch still has the number of that epoch. Iterations in the
+        workers of a DataLoader count, too. A `StatefulDataLoader` applies its state only when
+        iterated: save the epoch with it.
         """
         state = self._state if self._must_resume[0] else None
-        return int(self._first_epoch[0] + self._epochs_begun[0]) if state is None else int(state["epoch"])
+        return (
+            int(self._first_epoch[0] + self._epochs_begun[0])
+            if state is None
+            else int(state["epoch"])
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration, in all workers, also in persistent ones."""
@@ -125,14 +141,18 @@ class IterableDataset(data.IterableDataset[Any]):
         """Begins an iteration; the first one after `load_state_dict` continues from that state.
 
         Raises:
-            ValueError: Other processes iterate too, and `distribute` does not assign the data to them.
+            ValueError: Other processes iterate too, and `distribute` does not assign the data to
+                them.
         """
         rank = self._find_rank()
         check_assigned(self._dataset, rank)
         here = currentframe()
         collates = here and here.f_back and here.f_back.f_locals.get("auto_collation")
         if collates and is_batched(self._dataset):
-            warn_once("a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it")
+            warn_once(
+                "a DataLoader makes batches of the batches of this dataset: pass batch_size=None "
+                "to it"
+            )
         worker, _ = worker_here()
         state = self._state if self._must_resume[worker] else None
         self._state = None
@@ -142,7 +162,9 @@ class IterableDataset(data.IterableDataset[Any]):
         first = int(self._first_epoch[0])
         epoch = first + int(self._epochs_begun[worker]) if state is None else int(state["epoch"])
         self._epochs_begun[worker] = epoch + 1 - first
-        dataset = self._dataset.with_options(epoch=epoch, rank=rank.rank, world_size=rank.world_size)
+        dataset = self._dataset.with_options(
+            epoch=epoch, rank=rank.rank, world_size=rank.world_size
+        )
         self._run = dataset.iterate(state)
         if not self._tensors:
             return self._elements(self._run, lambda element: element)
@@ -152,9 +174,11 @@ class IterableDataset(data.IterableDataset[Any]):
         return self._elements(self._run, to_joined_tensors)
 
     def __len__(self) -> int:
-        """The number of elements of an epoch of this rank; a TypeError if `len(dataset)` is not known.
+        """The number of elements of an epoch of this rank; a TypeError if `len(dataset)` is not
+        known.
 
-        Each worker of a DataLoader may add up to one batch, because its last batch may be incomplete.
+        Each worker of a DataLoader may add up to one batch, because its last batch may be
+        incomplete.
         """
         rank = self._find_rank()
         return len(self._dataset.with_options(rank=rank.rank, world_size=rank.world_size))
@@ -175,8 +199,8 @@ class IterableDataset(data.IterableDataset[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where the state was saved; {} for the start.
 
-        If you call it before the workers are made, each of them continues there. This needs the state of a global
-        shuffle, which any number of workers can resume (see `job_state`).
+        If you call it before the workers are made, each of them continues there. This needs the
+        state of a global shuffle, which any number of workers can resume (see `job_state`).
         """
         self._state = dict(state) or None
         worker = data.get_worker_info()
@@ -195,12 +219,16 @@ class IterableDataset(data.IterableDataset[Any]):
         try:
             yield from map(convert, run)
         finally:
-            with suppress(LoopThreadError):  # the garbage collector runs this on the loop's thread, too
+            with suppress(
+                LoopThreadError
+            ):  # the garbage collector runs this on the loop's thread, too
                 run.close()
 
 
 def import_clients(dataset: Dataset[Any]) -> None:
-    """Imports the clients of a dataset's stores, which forked workers inherit: each takes half a second for it."""
+    """Imports the clients of a dataset's stores, which forked workers inherit: each takes half a
+    second for it.
+    """
     for part in parts_of(dataset.chain):
         if isinstance(part, Shards) and part.filenames:
             import_client(part.filenames[0], part.stores.storage_options, part.stores.filesystem)
@@ -208,7 +236,13 @@ def import_clients(dataset: Dataset[Any]) -> None:
 
 def is_batched(dataset: Dataset[Any]) -> bool:
     """Whether the stages of a dataset make batches and do not take them apart."""
-    batching = stages.Batch, stages.PaddedBatch, stages.RaggedBatch, stages.CyclicBatch, stages.Bucket
+    batching = (
+        stages.Batch,
+        stages.PaddedBatch,
+        stages.RaggedBatch,
+        stages.CyclicBatch,
+        stages.Bucket,
+    )
     parts = list(parts_of(dataset.chain))
     unbatches = any(isinstance(part, stages.Unbatch) for part in parts)
     return not unbatches and any(isinstance(part, batching) for part in parts)
@@ -220,22 +254,27 @@ def check_picklable(dataset: Dataset[Any]) -> None:
         ForkingPickler.dumps(dataset)
     except (AttributeError, PicklingError, TypeError) as error:
         raise TypeError(
-            f"this dataset cannot be sent to a worker process ({error}): define its functions with def, at the top of "
+            f"this dataset cannot be sent to a worker process ({error}): define its functions with "
+            "def, at the top of "
             "a module; or pass num_workers=0; or use streamrec.torch.Loader"
         ) from error
 
 
 def job_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a whole job, made from one rank's `StatefulDataLoader` or `IterableDataset` state.
+    """The state of a whole job, made from one rank's `StatefulDataLoader` or `IterableDataset`
+    state.
 
-    It is the same on all ranks after the same step, and any number of ranks and loader workers can resume from it:
+    It is the same on all ranks after the same step, and any number of ranks and loader workers can
+    resume from it:
 
-        shared = streamrec.torch.IterableDataset(dataset)       # the dataset holds global_shuffle(...)
-        shared.load_state_dict(saved)                           # from job_state, in a job of any size
-        loader = StatefulDataLoader(shared, batch_size=None, num_workers=3)
+        shared = streamrec.torch.IterableDataset(dataset)       # the dataset holds
+        global_shuffle(...) shared.load_state_dict(saved)                           # from
+        job_state, in a job of any size loader = StatefulDataLoader(shared, batch_size=None,
+        num_workers=3)
 
     Raises:
-        ValueError: `state` is not such a state, or not of a global shuffle, or a stage has a state of its own.
+        ValueError: `state` is not such a state, or not of a global shuffle, or a stage has a state
+            of its own.
         PositionMismatchError: The state was modified.
     """
     snapshot = state.get("_snapshot")
@@ -256,14 +295,15 @@ def shared_zeros(count: int) -> Any:
 class Loader(Epochs[Any]):
     """A Dataset's elements as tensors on a device: iterate it once for each epoch.
 
-    The pipeline makes the batches in threads of this process. It needs no worker processes, which would take memory,
-    start-up time and copies.
+    The pipeline makes the batches in threads of this process. It needs no worker processes, which
+    would take memory, start-up time and copies.
 
     Args:
         dataset: The Dataset to read. With several ranks, it must hold `distribute`.
         device: The device of the tensors: "cpu", "cuda", "cuda:1", a `torch.device`.
-        prefetch: How many elements are copied to the device ahead of the current one. The device's memory holds that
-            many batches and one more, and torch's pinned memory about as many. On the CPU nothing is copied.
+        prefetch: How many elements are copied to the device ahead of the current one. The device's
+            memory holds that many batches and one more, and torch's pinned memory about as many. On
+            the CPU nothing is copied.
 
     Shapes and dtypes are those of the columns; `to_tensors` says how other values are converted.
 
@@ -289,10 +329,15 @@ class Loader(Epochs[Any]):
 
     def __init__(self, dataset: Dataset[Any], *, device: Any = "cpu", prefetch: int = 2) -> None:
         self.device = torch.device(device)
-        found = torch.cuda.device_count() if self.device.type == "cuda" else 0  # without initializing CUDA
+        found = (
+            torch.cuda.device_count() if self.device.type == "cuda" else 0
+        )  # without initializing CUDA
         if self.device.type == "cuda" and (self.device.index or 0) >= found:
             name = str(self.device)
-            raise ValueError(f"device={name!r}: torch finds {found} CUDA devices here; device='cpu' works anywhere")
+            raise ValueError(
+                f"device={name!r}: torch finds {found} CUDA devices here; device='cpu' works "
+                "anywhere"
+            )
         self._copies: CudaCopies | None = None
         prefetch = check_integer("prefetch", prefetch, 0)
         ahead = 0 if self.device.type == "cpu" else prefetch
@@ -316,12 +361,16 @@ class CudaCopies:
 
     def __init__(self, device: Any) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
-        self._device: Any = torch.device("cuda", index)  # stays this one when another one becomes the current device
+        self._device: Any = torch.device(
+            "cuda", index
+        )  # stays this one when another one becomes the current device
         cuda: Any = torch.cuda  # its functions have no types
         self._stream = cuda.Stream(self._device)
 
     def begin(self, element: Any) -> tuple[Any, list[Any], Any]:
-        """Begins to copy an element; returns it with the device's tensors, these tensors, and an event at their end."""
+        """Begins to copy an element; returns it with the device's tensors, these tensors, and an
+        event at their end.
+        """
         tensors: list[Any] = []
 
         def leaf(array: npt.NDArray[Any], name: str) -> Any:
@@ -329,13 +378,17 @@ class CudaCopies:
             pinned = torch.empty(array.nbytes, dtype=torch.uint8, pin_memory=True)
             np.copyto(pinned.numpy().view(native).reshape(array.shape), array)
             with torch.cuda.stream(self._stream):
-                tensors.append(pinned.view(dtype).view(array.shape).to(self._device, non_blocking=True))
+                tensors.append(
+                    pinned.view(dtype).view(array.shape).to(self._device, non_blocking=True)
+                )
             return tensors[-1]
 
         return convert_leaves(element, leaf), tensors, self._stream.record_event()
 
     def finish(self, copying: tuple[Any, list[Any], Any]) -> Any:
-        """Makes the device's further work wait for the copies, and returns the element; this thread does not wait."""
+        """Makes the device's further work wait for the copies, and returns the element; this thread
+        does not wait.
+        """
         element, tensors, event = copying
         current: Any = torch.cuda.current_stream(self._device)
         current.wait_event(event)
@@ -347,9 +400,9 @@ class CudaCopies:
 def to_tensors(element: Any) -> Any:
     """Converts the arrays and numbers of an element to tensors, in dicts and tuples too.
 
-    A writeable array shares its memory with its tensor; any other is copied. `RaggedTensor` and `SparseTensor` keep
-    their type and hold tensors. Records (`Frames`) and byte strings become lists of `bytes`; arrays of arrays, such as
-    decoded images, become lists of tensors.
+    A writeable array shares its memory with its tensor; any other is copied. `RaggedTensor` and
+    `SparseTensor` keep their type and hold tensors. Records (`Frames`) and byte strings become
+    lists of `bytes`; arrays of arrays, such as decoded images, become lists of tensors.
 
     Examples:
         >>> import numpy as np
@@ -378,15 +431,18 @@ Places = dict[int, tuple[Any, int, tuple[int, ...]]]
 
 
 class Block:
-    """The short tensors of an element, as they are when it is pickled: copied into one block of memory.
+    """The short tensors of an element, as they are when it is pickled: copied into one block of
+    memory.
 
-    A long tensor, from 128 KiB on, goes alone: its memory becomes shared memory, by torch's one copy. So does that of a
-    long block. A short one goes through the pipe: ten tensors of 77 kB in all took 1.9 ms of processor time, not 9.7.
-    All go through the pipe where shared memory is full; torch alone would hang.
+    A long tensor, from 128 KiB on, goes alone: its memory becomes shared memory, by torch's one
+    copy. So does that of a long block. A short one goes through the pipe: ten tensors of 77 kB in
+    all took 1.9 ms of processor time, not 9.7. All go through the pipe where shared memory is full;
+    torch alone would hang.
     """
 
     of: ClassVar[dict[int, tuple[Block, int]]] = {}
-    """The block of each living tensor, and its number in it, by the tensor's id: a copy of a tensor has none."""
+    """The block of each living tensor, and its number in it, by the tensor's id: a copy of a tensor
+    has none."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = [ref(tensor, partial(self._forget, id(tensor))) for tensor in tensors]
@@ -397,7 +453,11 @@ class Block:
         del Block.of[key]
 
     def __reduce__(self) -> Any:
-        alive = {index: tensor for index, each in enumerate(self._tensors) if (tensor := each()) is not None}
+        alive = {
+            index: tensor
+            for index, each in enumerate(self._tensors)
+            if (tensor := each()) is not None
+        }
         places: Places = {}
         size = 0
         for index, tensor in alive.items():
@@ -411,7 +471,9 @@ class Block:
 
 
 def parts_in(memory: Any, places: Places) -> dict[int, Any]:
-    """The tensors in a block's memory. They are not views of it: autograd would count a change of one as one of all."""
+    """The tensors in a block's memory. They are not views of it: autograd would count a change of
+    one as one of all.
+    """
     if isinstance(memory, bytes):
         memory = torch.frombuffer(bytearray(memory), dtype=torch.uint8)
     storage = memory.untyped_storage()
@@ -426,7 +488,9 @@ def part_in(memory: bytes, place: tuple[Any, int, tuple[int, ...]]) -> Any:
 
 
 def reduce_in_block(tensor: Any) -> Any:
-    """How a worker pickles a tensor: see Block. One that did not come from the data set is pickled as torch does."""
+    """How a worker pickles a tensor: see Block. One that did not come from the data set is pickled
+    as torch does.
+    """
     place = Block.of.get(id(tensor))
     if place is not None and is_plain(tensor):
         if not is_long(tensor):
@@ -442,7 +506,8 @@ def share(tensor: Any) -> bool:
         tensor.share_memory_()
     except RuntimeError:
         warn_once(
-            "the workers of a DataLoader get no shared memory for batches, and send them through pipes, which is "
+            "the workers of a DataLoader get no shared memory for batches, and send them through "
+            "pipes, which is "
             "slower: give the container more, as by docker run --shm-size=1g"
         )
         return False
@@ -464,7 +529,9 @@ def is_plain(tensor: Any) -> bool:
 
 
 def to_tensor(array: npt.NDArray[Any], name: str = "") -> Any:
-    """An array of numbers as a tensor: without a copy if it is writeable and torch takes its layout."""
+    """An array of numbers as a tensor: without a copy if it is writeable and torch takes its
+    layout.
+    """
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     if not native.flags.writeable or any(stride < 0 for stride in native.strides):
         native = native.copy()
@@ -479,5 +546,8 @@ def dtype_of(array: npt.NDArray[Any], name: str) -> Any:
     dtype = getattr(torch, array.dtype.name, None)
     if not isinstance(dtype, torch.dtype):
         where = f"column {name!r}: " if name else ""
-        raise TypeError(f"{where}torch has no dtype {array.dtype.name}: map it to another one before it is loaded")
+        raise TypeError(
+            f"{where}torch has no dtype {array.dtype.name}: map it to another one before it is "
+            "loaded"
+        )
     return dtype

@@ -12,11 +12,15 @@ from tests.effort import THOROUGH, draws, tell_most
 from tests.servers.real import Store, fake_gcs, nginx, seaweedfs
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that the tests start and interrupt inherit it
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # programs that the tests start and interrupt inherit it
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers a core, since half of the time is waiting: for servers, processes, time limits."""
+    """Two workers a core, since half of the time is waiting: for servers, processes, time
+    limits.
+    """
     return min(8, 2 * (os.cpu_count() or 1))
 
 
@@ -26,16 +30,22 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests that tell least; those that may take long come first, not when all others have ended."""
+    """Leaves out the tests that tell least; those that may take long come first, not when all
+    others have ended.
+    """
     if not THOROUGH:
         kept = set(tell_most(items))
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
-    items.sort(key=lambda item: -mark.args[0] if (mark := item.get_closest_marker("timeout")) else 0)
+    items.sort(
+        key=lambda item: -mark.args[0] if (mark := item.get_closest_marker("timeout")) else 0
+    )
 
 
 def pytest_collection_finish() -> None:
-    """Takes the tests themselves, some 350,000 objects, out of every garbage collection to come, and out of forks."""
+    """Takes the tests themselves, some 350,000 objects, out of every garbage collection to come,
+    and out of forks.
+    """
     gc.collect()
     gc.freeze()
 

@@ -1,12 +1,13 @@
 """How hard the tests try: `make test` runs what tells most in a few minutes.
 
-- Of a test's combinations of parameters, enough that each value of each parameter occurs; of what `EITHER` names, one
-  value for each test, and each for some.
+- Of a test's combinations of parameters, enough that each value of each parameter occurs; of what
+  `EITHER` names, one value for each test, and each for some.
 - Of a property, a few drawn examples.
 - Nothing that is marked `thorough`: another variant of what is tested anyway.
 
-CI (STREAMREC_THOROUGH=0/16 to 15/16) adds a sixteenth of the tests that these rules leave out, each day another.
-STREAMREC_THOROUGH=1 runs everything, with more examples: before a release, and after changes of the engine.
+CI (STREAMREC_THOROUGH=0/16 to 15/16) adds a sixteenth of the tests that these rules leave out, each
+day another. STREAMREC_THOROUGH=1 runs everything, with more examples: before a release, and after
+changes of the engine.
 """
 
 import os
@@ -23,11 +24,12 @@ THOROUGH = ASKED == "1"
 """Whether everything is tried."""
 
 SOON = 4.0
-"""Seconds that ending may take on a busy machine, where a tenth of one is usual; what does not end when it is told to
-takes five."""
+"""Seconds that ending may take on a busy machine, where a tenth of one is usual; what does not end
+when it is told to takes five."""
 
 EITHER = {"both_layouts"}
-"""Parametrized fixtures that many tests use, so that each test need not run under all their values."""
+"""Parametrized fixtures that many tests use, so that each test need not run under all their
+values."""
 
 
 def few(most: int) -> int:
@@ -36,7 +38,9 @@ def few(most: int) -> int:
 
 
 def draws(most: int, *suppressed: HealthCheck) -> settings:
-    """`few` drawn examples; no deadline, since how long one takes depends on what else runs here."""
+    """`few` drawn examples; no deadline, since how long one takes depends on what else runs
+    here.
+    """
     return settings(max_examples=few(most), deadline=None, suppress_health_check=suppressed)
 
 
@@ -82,5 +86,7 @@ def choices_of(item: pytest.Item) -> set[Any]:
 OTHER_CLIENT = os.environ.get("STREAMREC_OTHER_CLIENT") == "1"
 """Whether these tests run with other clients than the newest (`make test-s3`)."""
 
-newest = pytest.mark.skipif(OTHER_CLIENT, reason="of the newest client, in whose environment all tests run")
+newest = pytest.mark.skipif(
+    OTHER_CLIENT, reason="of the newest client, in whose environment all tests run"
+)
 """For tests that rest on private details of the newest client."""

@@ -1,4 +1,5 @@
-"""A plugin of pytest for the oldest anyio (`make oldest`): `anyio_mode = "auto"`, which it does not have.
+"""A plugin of pytest for the oldest anyio (`make oldest`): `anyio_mode = "auto"`, which it does not
+have.
 
 python -m pytest -p tests.oldest ...
 """
@@ -18,5 +19,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> None:
     """Marks what is `async`, as anyio's own hook does for tests that are marked."""
     function = getattr(obj, "__func__", obj)
     drawn = getattr(function, "hypothesis", None)
-    if collector.istestfunction(obj, name) and iscoroutinefunction(drawn.inner_test if drawn else function):
+    if collector.istestfunction(obj, name) and iscoroutinefunction(
+        drawn.inner_test if drawn else function
+    ):
         pytest.mark.anyio(pytest.mark.usefixtures("anyio_backend")(function))

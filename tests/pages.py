@@ -2,16 +2,17 @@
 
 What each kind of fenced block means:
 
-- `python`: a program; the programs of a page share one namespace. A comment `# -> OUTPUT` says what the statement
-  that it follows prints, or which value it has; comments `#    ` on the next lines continue it.
+- `python`: a program; the programs of a page share one namespace. A comment `# -> OUTPUT` says what
+  the statement that it follows prints, or which value it has; comments `#    ` on the next lines
+  continue it.
 - `text title="Output"` after a program: what the rest of the program prints.
 - `python title="NAME"`: a file that the reader writes.
-- `console`: commands after `$ `, each followed by its output. A line `[exit code N]` after the output says that the
-  command ends with N.
+- `console`: commands after `$ `, each followed by its output. A line `[exit code N]` after the
+  output says that the command ends with N.
 - `bash` and all others: for reading only, such as lines that install packages.
 
-`...` in an output stands for anything. A block that names torch, TensorFlow, JAX, Ray or their like runs where that is
-installed, as in CI; so do the blocks that use the names it defines.
+`...` in an output stands for anything. A block that names torch, TensorFlow, JAX, Ray or their like
+runs where that is installed, as in CI; so do the blocks that use the names it defines.
 """
 
 import ast
@@ -33,16 +34,31 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\w*)(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<kind>\w*)(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S
+)
 TITLE = re.compile(r'title="([^"]+)"')
-PEERS = ("torch", "torchdata", "torchvision", "lightning", "accelerate", "tensorflow", "jax", "orbax", "grain", "ray")
+PEERS = (
+    "torch",
+    "torchdata",
+    "torchvision",
+    "lightning",
+    "accelerate",
+    "tensorflow",
+    "jax",
+    "orbax",
+    "grain",
+    "ray",
+)
 ARROW, MORE, OUTPUT = "# -> ", "#    ", "Output"
 EXIT_CODE = re.compile(r"\[exit code (\d+)\]\n\Z")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, the rest of that line, its text, and the number of the text's first line."""
+    """A fenced block: its language, the rest of that line, its text, and the number of the text's
+    first line.
+    """
 
     kind: str
     info: str
@@ -73,12 +89,16 @@ def peers_in(block: Block) -> list[str]:
 
 
 def run(page: Path, environment: Mapping[str, str], names: dict[str, Any]) -> None:
-    """Runs a page's blocks in the working directory: commands in `environment`, Python in the namespace `names`."""
+    """Runs a page's blocks in the working directory: commands in `environment`, Python in the
+    namespace `names`.
+    """
     undefined: set[str] = set()
     for block, following in itertools.zip_longest(found := list(blocks(page)), found[1:]):
         missing = any(importlib.util.find_spec(peer) is None for peer in peers_in(block))
         if missing or (block.kind == "python" and undefined & names_in(block, ast.Load)):
-            undefined |= names_in(block, ast.Store) - names.keys() if block.kind == "python" else set()
+            undefined |= (
+                names_in(block, ast.Store) - names.keys() if block.kind == "python" else set()
+            )
             continue
         if block.kind == "console":
             run_commands(block, page, environment)
@@ -93,7 +113,9 @@ def run(page: Path, environment: Mapping[str, str], names: dict[str, Any]) -> No
 def names_in(block: Block, context: type[ast.expr_context]) -> set[str]:
     """The names that a block uses (Load), or that it defines (Store)."""
     tree = list(ast.walk(ast.parse(block.text)))
-    found = {node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
+    found = {
+        node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, context)
+    }
     if context is ast.Store:
         found |= {node.name for node in tree if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         found |= {
@@ -106,7 +128,9 @@ def names_in(block: Block, context: type[ast.expr_context]) -> set[str]:
 
 
 def run_python(block: Block, page: Path, names: dict[str, Any], output: str) -> None:
-    """Runs a block statement by statement, and compares what it prints with its comments, else with `output`."""
+    """Runs a block statement by statement, and compares what it prints with its comments, else with
+    `output`.
+    """
     statements = ast.parse(block.text).body
     stated = outputs(block.text, [statement.lineno for statement in statements])
     unstated = ""
@@ -151,7 +175,11 @@ def run_commands(block: Block, page: Path, environment: Mapping[str, str]) -> No
         wanted = EXIT_CODE.sub("", expected)
         done = subprocess.run(
             ["bash", "-c", command],
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment},
+            env={
+                **os.environ,
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                **environment,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -159,7 +187,9 @@ def run_commands(block: Block, page: Path, environment: Mapping[str, str]) -> No
         )
         place = f"{page.name}, line {block.line}: $ {command}"
         ended = done.returncode
-        assert ended == (int(code[1]) if code else 0), f"{place} ended with {ended} and printed\n{done.stdout}"
+        assert ended == (int(code[1]) if code else 0), (
+            f"{place} ended with {ended} and printed\n{done.stdout}"
+        )
         expect(wanted, done.stdout, place)
 
 

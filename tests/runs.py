@@ -1,4 +1,6 @@
-"""What tests of many packages do: write shards, read on to an error, run a program in a new interpreter."""
+"""What tests of many packages do: write shards, read on to an error, run a program in a new
+interpreter.
+"""
 
 import io
 import subprocess
@@ -14,7 +16,9 @@ from streamrec import encode_records
 
 
 def write_shards(folder: Path, shards: Iterable[Iterable[bytes]], name: str = "s-{}") -> list[str]:
-    """Writes records to a shard each; returns the paths. `{}` in the name is the number of the shard."""
+    """Writes records to a shard each; returns the paths. `{}` in the name is the number of the
+    shard.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, records in enumerate(shards):
@@ -33,7 +37,9 @@ def flip_bit(path: str | Path, position: int) -> None:
 def tarred(*members: tuple[str, bytes], headers: Mapping[str, str] | None = None) -> bytes:
     """A tar of files by their names, with the headers of all."""
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers) as tar:
+    with tarfile.open(
+        fileobj=file, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers
+    ) as tar:
         for name, data in members:
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
@@ -41,7 +47,9 @@ def tarred(*members: tuple[str, bytes], headers: Mapping[str, str] | None = None
     return file.getvalue()
 
 
-def until_error(elements: Iterable[Any], kind: type[BaseException], match: str = "") -> tuple[list[Any], Any]:
+def until_error(
+    elements: Iterable[Any], kind: type[BaseException], match: str = ""
+) -> tuple[list[Any], Any]:
     """The elements before an error of this kind, and the error."""
     found: list[Any] = []
     with pytest.raises(kind, match=match or None) as caught:

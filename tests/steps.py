@@ -1,4 +1,6 @@
-"""What a writer does, step by step: changes of names on the disk, requests to a store. Any step can fail."""
+"""What a writer does, step by step: changes of names on the disk, requests to a store. Any step can
+fail.
+"""
 
 import os
 import sys
@@ -28,7 +30,10 @@ class Place:
 
     async def snapshot(self) -> Objects:
         names = [info.path async for info in self.storage.list(f"{self.url}/", hidden=True)]
-        return {name.removeprefix(self.url): await self.storage.read_range(name, 0, 1 << 20) for name in names}
+        return {
+            name.removeprefix(self.url): await self.storage.read_range(name, 0, 1 << 20)
+            for name in names
+        }
 
     async def restore(self, objects: Objects, found: Objects) -> None:
         for name in found.keys() - objects.keys():

@@ -1,4 +1,6 @@
-"""What is wrong with a call is said by the call: the argument's name, what came, and what is expected."""
+"""What is wrong with a call is said by the call: the argument's name, what came, and what is
+expected.
+"""
 
 import pickle
 import re
@@ -13,7 +15,14 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 import streamrec
-from streamrec import Dataset, RetryPolicy, ShardWriter, TFRecordDataset, TFRecordWriter, encode_records
+from streamrec import (
+    Dataset,
+    RetryPolicy,
+    ShardWriter,
+    TFRecordDataset,
+    TFRecordWriter,
+    encode_records,
+)
 from streamrec.example import FixedLenSequenceFeature, parse_example, parse_sequence_example
 from streamrec.example.columns import BytesColumn
 from streamrec.pipeline.loading import Epochs
@@ -55,7 +64,9 @@ async def test_a_record_is_bytes(tmp_path: Path, value: Any, advice: str) -> Non
     assert list(TFRecordDataset(tmp_path / "async")) == [b"before", b"good"]
 
 
-@pytest.mark.parametrize("value", [bytearray(b"abc"), memoryview(b"abc"), np.frombuffer(b"abc", np.uint8)])
+@pytest.mark.parametrize(
+    "value", [bytearray(b"abc"), memoryview(b"abc"), np.frombuffer(b"abc", np.uint8)]
+)
 def test_whatever_is_bytes_like_is_a_record(tmp_path: Path, value: Any) -> None:
     with TFRecordWriter(tmp_path / "x") as writer:
         writer.write(value)
@@ -72,7 +83,9 @@ MANY = streamrec.encode_example({f"name{number}": 1 for number in range(5000)})
 NUMBERED = "a-{shard}-of-{shards}"
 SMALL = ds.with_options(memory_budget=1 << 28)
 COLUMN = BytesColumn.of([b"a", b"b"])
-POLICY = "retry is {'attempts': 2} (dict): it must be a RetryPolicy, such as RetryPolicy(attempts=2)"
+POLICY = (
+    "retry is {'attempts': 2} (dict): it must be a RetryPolicy, such as RetryPolicy(attempts=2)"
+)
 
 
 def enter(manager: Any) -> None:
@@ -83,7 +96,10 @@ def enter(manager: Any) -> None:
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.batch(1.5), "batch_size is 1.5 (float): it must be a whole number, 1 or more"),
     (lambda: ds.batch(True), "batch_size is True (bool): it must be a whole number, 1 or more"),
-    (lambda: ds.batch(2, drop_remainder="no"), "drop_remainder is 'no' (str): it must be True or False"),  # type: ignore[arg-type]
+    (
+        lambda: ds.batch(2, drop_remainder="no"),
+        "drop_remainder is 'no' (str): it must be True or False",
+    ),  # type: ignore[arg-type]
     (lambda: ds.ragged_batch(None), "batch_size is None (NoneType): it must be a whole number"),  # type: ignore[arg-type]
     (lambda: ds.rebatch(1.5), "batch_size is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: ds.rebatch(0), "batch_size is 0: it must be a whole number, 1 or more"),
@@ -125,15 +141,27 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.reduce(0, 5), "reduce_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.repeat().reduce(0, max), "reduce would never end"),
     (lambda: ds.apply(5), "transformation_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
-    (lambda: ds.rejection_resample(len, [0.5, 0.6]), "target_dist=[0.5, 0.6] must hold a probability for each class"),
-    (lambda: ds.rejection_resample(len, [0.5, 0.5], [1.0]), "initial_dist has 1 classes and target_dist has 2"),
-    (lambda: ds.rejection_resample(len, [0.5, 0.5], [1, 0]), "class 1 has probability 0.5 in target_dist and 0 in ini"),
+    (
+        lambda: ds.rejection_resample(len, [0.5, 0.6]),
+        "target_dist=[0.5, 0.6] must hold a probability for each class",
+    ),
+    (
+        lambda: ds.rejection_resample(len, [0.5, 0.5], [1.0]),
+        "initial_dist has 1 classes and target_dist has 2",
+    ),
+    (
+        lambda: ds.rejection_resample(len, [0.5, 0.5], [1, 0]),
+        "class 1 has probability 0.5 in target_dist and 0 in ini",
+    ),
     (lambda: Dataset.counter("5"), "start is '5' (str)"),  # type: ignore[arg-type]
     (lambda: Dataset.random(1.5), "seed is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: Dataset.load("a*"), "load() takes the name of one file"),
     (lambda: streamrec.TensorSpec("5", "int64"), "shape is '5' (str): it must be a list of sizes"),
     (lambda: streamrec.TensorSpec([], "int65"), "dtype is 'int65' (str)"),
-    (lambda: ds.parse_example([1]), "features is [1] (list): it must be a dict of feature configurations"),  # type: ignore[arg-type]
+    (
+        lambda: ds.parse_example([1]),
+        "features is [1] (list): it must be a dict of feature configurations",
+    ),  # type: ignore[arg-type]
     (lambda: ds.with_options(epoch="1"), "epoch is '1' (str)"),  # type: ignore[arg-type]
     (lambda: ds.with_options(rank="0", world_size=1), "rank is '0' (str)"),  # type: ignore[arg-type]
     (lambda: ds.with_options(memory_budget=1.5), "memory_budget is 1.5 (float)"),  # type: ignore[arg-type]
@@ -141,9 +169,15 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.bucket_by_sequence_length(5, [1], [1, 2]), "element_length_func is 5 (int)"),  # type: ignore[arg-type]
     (lambda: ds.bucket_by_sequence_length(len, [1.5], [1, 2]), "bucket_boundaries is 1.5 (float)"),  # type: ignore[list-item]
     (lambda: ds.bucket_by_sequence_length(len, [1], [1, 2.5]), "bucket_batch_sizes is 2.5 (float)"),  # type: ignore[list-item]
-    (lambda: ds.bucket_by_sequence_length(len, [1, 2], [1, 2]), "2 bucket_batch_sizes for 2 bucket_boundaries"),
+    (
+        lambda: ds.bucket_by_sequence_length(len, [1, 2], [1, 2]),
+        "2 bucket_batch_sizes for 2 bucket_boundaries",
+    ),
     (lambda: ds.bucket_by_sequence_length(len, [2, 2], [1, 2, 3]), "must increase"),
-    (lambda: ds.bucket_by_sequence_length(len, [2], [1, 0]), "it must be a whole number, 1 or more"),
+    (
+        lambda: ds.bucket_by_sequence_length(len, [2], [1, 0]),
+        "it must be a whole number, 1 or more",
+    ),
     (lambda: Dataset.range("5"), "range is '5' (str): it must be a whole number"),  # type: ignore[arg-type]
     (lambda: Dataset.range(), "one to three numbers"),
     (lambda: Dataset.range(1, 2, 0), "step=0"),
@@ -166,7 +200,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.distribute(), "directly after TFRecordDataset"),
     (lambda: SHARDS.batch(2).global_shuffle(1, index="i"), "directly after"),
     (lambda: SHARDS.global_shuffle(1, index="i", quality="best"), "quality is 'best'"),  # type: ignore[arg-type]
-    (lambda: SHARDS.global_shuffle(1, index="i", slot_groups=5, global_batch_size=12), "slot_groups=5 must divide"),
+    (
+        lambda: SHARDS.global_shuffle(1, index="i", slot_groups=5, global_batch_size=12),
+        "slot_groups=5 must divide",
+    ),
     (lambda: SHARDS.global_shuffle(1, index="i", even="odd"), "even is 'odd'"),  # type: ignore[arg-type]
     (lambda: TFRecordDataset("a", "GZIP").global_shuffle(1, index="i"), "compress"),
     (lambda: ds.write_sync("x", num_shards=2), "gives all shards the same name: add '{shard:05d}'"),
@@ -180,77 +217,170 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.batch(3, num_parallel_calls=0), "num_parallel_calls is 0"),
     (lambda: Dataset.from_generator(5), "generator is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: Dataset.zip(ds, 5), "datasets is 5 (int): a streamrec Dataset is expected"),
-    (lambda: Dataset.choose_from_datasets([ds], 5), "choice_dataset is 5 (int): a streamrec Dataset is expected"),  # type: ignore[arg-type]
-    (lambda: Dataset.sample_from_datasets([ds, 5]), "datasets is 5 (int): a streamrec Dataset is expected"),  # type: ignore[list-item]
+    (
+        lambda: Dataset.choose_from_datasets([ds], 5),
+        "choice_dataset is 5 (int): a streamrec Dataset is expected",
+    ),  # type: ignore[arg-type]
+    (
+        lambda: Dataset.sample_from_datasets([ds, 5]),
+        "datasets is 5 (int): a streamrec Dataset is expected",
+    ),  # type: ignore[list-item]
     (lambda: Dataset.sample_from_datasets([ds], seed=1.5), "seed is 1.5 (float)"),  # type: ignore[arg-type]
-    (lambda: Dataset.list_files(5), "a file name is 5 (int): give a URL or path, a pattern, or a list of them"),  # type: ignore[arg-type]
+    (
+        lambda: Dataset.list_files(5),
+        "a file name is 5 (int): give a URL or path, a pattern, or a list of them",
+    ),  # type: ignore[arg-type]
     (lambda: Dataset.list_files("a", shuffle="yes"), "shuffle is 'yes' (str)"),  # type: ignore[arg-type]
     (lambda: TFRecordDataset(None), "a file name is None (NoneType): give a URL or path"),  # type: ignore[arg-type]
     (lambda: TFRecordDataset(["a", 5]), "a file name is 5 (int)"),  # type: ignore[list-item]
     (lambda: TFRecordDataset("a", num_parallel_reads=1.5), "num_parallel_reads is 1.5 (float)"),  # type: ignore[arg-type]
-    (lambda: TFRecordDataset("a", num_parallel_reads=0), "num_parallel_reads is 0: it must be 1 or more, AUTOTUNE, or"),
+    (
+        lambda: TFRecordDataset("a", num_parallel_reads=0),
+        "num_parallel_reads is 0: it must be 1 or more, AUTOTUNE, or",
+    ),
     (lambda: TFRecordDataset("a", buffer_size="1"), "buffer_size is '1' (str)"),  # type: ignore[arg-type]
     (lambda: TFRecordDataset("a", on_loss=5), "on_loss is 5 (int): it must be a function"),  # type: ignore[arg-type]
-    (lambda: TFRecordDataset("a", storage_options="abc"), "storage_options is 'abc' (str): it must be a dict of"),  # type: ignore[arg-type]
-    (lambda: TFRecordDataset("a", filesystem="s3"), "filesystem is 's3' (str): it must be an fsspec filesystem"),  # type: ignore[arg-type]
+    (
+        lambda: TFRecordDataset("a", storage_options="abc"),
+        "storage_options is 'abc' (str): it must be a dict of",
+    ),  # type: ignore[arg-type]
+    (
+        lambda: TFRecordDataset("a", filesystem="s3"),
+        "filesystem is 's3' (str): it must be an fsspec filesystem",
+    ),  # type: ignore[arg-type]
     (lambda: TFRecordDataset("a", **BOTH), "filesystem= and storage_options= exclude each other"),
-    (lambda: Dataset.list_files("a", **BOTH), "filesystem= and storage_options= exclude each other"),
+    (
+        lambda: Dataset.list_files("a", **BOTH),
+        "filesystem= and storage_options= exclude each other",
+    ),
     (lambda: TFRecordDataset("a", retry={"attempts": 2}), POLICY),  # type: ignore[arg-type]
     (lambda: ShardWriter("a", retry={"attempts": 2}), POLICY),  # type: ignore[arg-type]
     (lambda: streamrec.verify_sync("a", retry={"attempts": 2}), POLICY),  # type: ignore[arg-type]
     (lambda: TFRecordDataset(""), "a file name is '': give a URL or path"),
     (lambda: TFRecordWriter(""), "the name to write is '': give a URL or path"),
-    (lambda: ds[0], "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n"),
+    (
+        lambda: ds[0],
+        "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n",
+    ),
     (lambda: enter(ds), "write `with dataset.iterate() as run`"),
-    (lambda: enter(ShardWriter("a")), "write `async with ShardWriter(...)`; without asyncio, `with TFRecordWriter"),
-    (lambda: enter(streamrec.open_shard("a")), "write `async with open_shard(...) as shard`; without asyncio"),
-    (lambda: list(streamrec.open_shard("a")), "write `async with open_shard(...) as shard`; without asyncio"),  # type: ignore[call-overload]
-    (lambda: streamrec.__getattr__("torch"), "has no attribute 'torch': write `import streamrec.torch`"),  # type: ignore[attr-defined]
-    (lambda: streamrec.infer_features("s3://b/a"), "records is 's3://b/a' (str): give the records, such as TFRecordD"),  # type: ignore[arg-type]
-    (lambda: streamrec.infer_features(ds.batch(2)), "records holds an ndarray where a serialized Example is expected"),
+    (
+        lambda: enter(ShardWriter("a")),
+        "write `async with ShardWriter(...)`; without asyncio, `with TFRecordWriter",
+    ),
+    (
+        lambda: enter(streamrec.open_shard("a")),
+        "write `async with open_shard(...) as shard`; without asyncio",
+    ),
+    (
+        lambda: list(streamrec.open_shard("a")),
+        "write `async with open_shard(...) as shard`; without asyncio",
+    ),  # type: ignore[call-overload]
+    (
+        lambda: streamrec.__getattr__("torch"),
+        "has no attribute 'torch': write `import streamrec.torch`",
+    ),  # type: ignore[attr-defined]
+    (
+        lambda: streamrec.infer_features("s3://b/a"),
+        "records is 's3://b/a' (str): give the records, such as TFRecordD",
+    ),  # type: ignore[arg-type]
+    (
+        lambda: streamrec.infer_features(ds.batch(2)),
+        "records holds an ndarray where a serialized Example is expected",
+    ),
     (lambda: TFRecordDataset("a", compression_type=LONG), "compression_type is 'xxxx"),
     (lambda: ds.batch(LONG), "batch_size is 'xxxx"),
     (lambda: TFRecordDataset([LONG]).shuffle(None), "number is unknown here: pass buffer_size"),  # type: ignore[arg-type]
-    (lambda: streamrec.encode_example({"a": [LONG, None]}), "feature 'a': None where bytes, str, bool"),  # type: ignore[dict-item]
+    (
+        lambda: streamrec.encode_example({"a": [LONG, None]}),
+        "feature 'a': None where bytes, str, bool",
+    ),  # type: ignore[dict-item]
     (lambda: streamrec.encode_example({LONG: None}), "xxx': None where bytes, str, bool"),  # type: ignore[dict-item]
     (lambda: streamrec.FixedLenFeature([], LONG), "is not a kind that an Example holds"),
-    (lambda: parse_example([RECORD], {LONG: INT}), "found nothing where 1 int64 values are expected: give a default_"),
-    (lambda: parse_example([MANY], {"name": INT}), "this record has 'name9', 'name8', 'name7', 'name0'"),
-    (lambda: parse_example([RECORD], {"a": streamrec.FixedLenFeature([], int, LONG)}), "(str): it must be an int64"),
-    (lambda: ds.state_dict(), "has no attribute 'state_dict': write run = dataset.iterate(), and run.state_dict()"),
+    (
+        lambda: parse_example([RECORD], {LONG: INT}),
+        "found nothing where 1 int64 values are expected: give a default_",
+    ),
+    (
+        lambda: parse_example([MANY], {"name": INT}),
+        "this record has 'name9', 'name8', 'name7', 'name0'",
+    ),
+    (
+        lambda: parse_example([RECORD], {"a": streamrec.FixedLenFeature([], int, LONG)}),
+        "(str): it must be an int64",
+    ),
+    (
+        lambda: ds.state_dict(),
+        "has no attribute 'state_dict': write run = dataset.iterate(), and run.state_dict()",
+    ),
     (lambda: ds.map_and_batch(len, 2), "'map_and_batch': write dataset.map(...).batch(...)"),
-    (lambda: len(ds.repeat()), "this dataset has no len(): it has no end. A torch DataLoader needs"),
-    (lambda: ds.iterate("{}"), "the state is '{}' (str): it must be a dict that `state_dict()` returned"),  # type: ignore[arg-type]
-    (lambda: Epochs([1, 2], len, len, 0, len), "dataset is [1, 2] (list): a streamrec Dataset is expected, such as"),  # type: ignore[arg-type]
+    (
+        lambda: len(ds.repeat()),
+        "this dataset has no len(): it has no end. A torch DataLoader needs",
+    ),
+    (
+        lambda: ds.iterate("{}"),
+        "the state is '{}' (str): it must be a dict that `state_dict()` returned",
+    ),  # type: ignore[arg-type]
+    (
+        lambda: Epochs([1, 2], len, len, 0, len),
+        "dataset is [1, 2] (list): a streamrec Dataset is expected, such as",
+    ),  # type: ignore[arg-type]
     (lambda: ds.cache("a", storage_options="abc"), "storage_options is 'abc' (str)"),  # type: ignore[arg-type]
     (lambda: ShardWriter("a{shard}", max_shard_bytes=1.5), "max_shard_bytes is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: ShardWriter("a", overwrite="no"), "overwrite is 'no' (str)"),  # type: ignore[arg-type]
     (lambda: ShardWriter("a", storage_options=[1]), "storage_options is [1] (list)"),  # type: ignore[arg-type]
-    (lambda: streamrec.FixedLenFeature(np.int64, []), "a list of sizes comes first, then the dtype"),  # type: ignore[arg-type]
+    (
+        lambda: streamrec.FixedLenFeature(np.int64, []),
+        "a list of sizes comes first, then the dtype",
+    ),  # type: ignore[arg-type]
     (lambda: streamrec.FixedLenFeature("int64", []), "a list of sizes comes first, then the dtype"),  # type: ignore[arg-type]
     (lambda: parse_example([RECORD], ["label"]), "features is ['label'] (list): it must be a dict"),  # type: ignore[arg-type]
-    (lambda: parse_example([RECORD], {"lable": INT}), "a default_value if it may be missing; this record has 'label'"),
+    (
+        lambda: parse_example([RECORD], {"lable": INT}),
+        "a default_value if it may be missing; this record has 'label'",
+    ),
     (
         lambda: list(ds.map(lambda _: None).batch(2)),
         "None where numbers or bytes are expected: does the function of map",
     ),
-    (lambda: parse_example([STEPS], {"label": INT}), "a SequenceExample that has it as a feature list"),
+    (
+        lambda: parse_example([STEPS], {"label": INT}),
+        "a SequenceExample that has it as a feature list",
+    ),
     (
         lambda: parse_sequence_example([RECORD], {}, {"label": LIST}),
         "give allow_missing=True if it may be missing; this",
     ),
-    (lambda: streamrec.parse_single_example(RECORD, "label"), "features is 'label' (str): it must be a dict"),  # type: ignore[arg-type]
+    (
+        lambda: streamrec.parse_single_example(RECORD, "label"),
+        "features is 'label' (str): it must be a dict",
+    ),  # type: ignore[arg-type]
     (lambda: list(ds.map(np.zeros).batch(4)), "do not make one batch"),
-    (lambda: ds.apply(lambda dataset: 5), "transformation_func returned 5 (int): it must return a Dataset"),
-    (lambda: Dataset.from_generator(list, output_signature="int64"), "output_signature holds 'int64' (str): pass st"),
+    (
+        lambda: ds.apply(lambda dataset: 5),
+        "transformation_func returned 5 (int): it must return a Dataset",
+    ),
+    (
+        lambda: Dataset.from_generator(list, output_signature="int64"),
+        "output_signature holds 'int64' (str): pass st",
+    ),
     (lambda: Dataset.range(5).to_arrow(), "call batch"),
     (lambda: ds.write_sync(NUMBERED), "not known before they are written: leave it out"),
     (lambda: ShardWriter(NUMBERED), "not known before they are written: leave it out"),
     (lambda: TFRecordWriter(NUMBERED), "not known before they are written: leave it out"),
-    (lambda: SMALL.write_sync("{shard}", num_shards=500), "num_shards=500: that many shards at once hold"),
-    (lambda: TFRecordDataset("a", on_error="nothing"), "on_error is 'nothing' (str): it must be one of"),
+    (
+        lambda: SMALL.write_sync("{shard}", num_shards=500),
+        "num_shards=500: that many shards at once hold",
+    ),
+    (
+        lambda: TFRecordDataset("a", on_error="nothing"),
+        "on_error is 'nothing' (str): it must be one of",
+    ),
     (lambda: TFRecordDataset("a", max_skipped=-1), "max_skipped is -1"),
-    (lambda: streamrec.open_shard("a", on_error="nothing"), "on_error is 'nothing' (str): it must be one of"),
+    (
+        lambda: streamrec.open_shard("a", on_error="nothing"),
+        "on_error is 'nothing' (str): it must be one of",
+    ),
     (lambda: streamrec.open_shard("a", max_skipped=-1), "max_skipped is -1"),
     (lambda: streamrec.open_shard("a", start=-1, end=5), "a byte range begins at 0 or later"),
     (lambda: streamrec.open_shard("a", start=5, end=4), "a byte range begins at 0 or later"),
@@ -265,8 +395,14 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: shard_path("x-{shard:zz}", 0), "write {shard:05d}"),
     (lambda: np.asarray(COLUMN, copy=False), "without a copy: leave copy=False out"),
     (lambda: COLUMN.reshape(2, 1).__arrow_c_array__(), "reshape it"),
-    (lambda: TFRecordOptions("SNAPPY"), "'SNAPPY' (str): it must be one of '', 'GZIP', 'ZLIB', 'ZSTD', None"),
-    (lambda: TFRecordOptions("GZIP", compression_threads=2), "compression_threads are for ZSTD, not"),
+    (
+        lambda: TFRecordOptions("SNAPPY"),
+        "'SNAPPY' (str): it must be one of '', 'GZIP', 'ZLIB', 'ZSTD', None",
+    ),
+    (
+        lambda: TFRecordOptions("GZIP", compression_threads=2),
+        "compression_threads are for ZSTD, not",
+    ),
     (lambda: TFRecordOptions(None, compression_threads=2), "compression_threads are for ZSTD, not"),
     (
         lambda: TFRecordOptions("ZSTD", compression_threads=0),
@@ -288,19 +424,28 @@ def test_wrong_arguments(call: Callable[[], Any], message: str) -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    dataset = ds.batch(np.int64(2), np.bool_(True)).shuffle(np.int32(3), seed=np.uint8(1)).take(np.int8(5))  # type: ignore[arg-type]
+    dataset = (
+        ds.batch(np.int64(2), np.bool_(True))
+        .shuffle(np.int32(3), seed=np.uint8(1))
+        .take(np.int8(5))
+    )  # type: ignore[arg-type]
     assert dataset == ds.batch(2, True).shuffle(3, seed=1).take(5).prefetch(0)
     assert pickle.loads(pickle.dumps(dataset)) == dataset
 
 
 def test_scalars_of_a_single_example_are_scalars() -> None:
     """`io.BytesIO(parsed["image"])` reads the image."""
-    features = {"image": streamrec.FixedLenFeature([], bytes), "label": streamrec.FixedLenFeature([], np.int64, 7)}
+    features = {
+        "image": streamrec.FixedLenFeature([], bytes),
+        "label": streamrec.FixedLenFeature([], np.int64, 7),
+    }
     for parsed in (
         streamrec.parse_single_example(RECORD, features),
         streamrec.parse_single_example(RECORD, features, string_columns=True),
         streamrec.parse_single_sequence_example(RECORD, features)[0],
-        *Dataset.from_tensor_slices([RECORD]).map(lambda record: streamrec.parse_single_example(record, features)),
+        *Dataset.from_tensor_slices([RECORD]).map(
+            lambda record: streamrec.parse_single_example(record, features)
+        ),
     ):
         assert type(parsed["image"]) is bytes
         assert parsed["image"] == b"\xff\xd8\xff"
@@ -315,7 +460,9 @@ def test_a_name_that_exists_is_not_a_pattern(tmp_path: Path) -> None:
     assert list(TFRecordDataset(f"{tmp_path}/x*.tfrecord")) == [b"x*.tfrecord"]
     (tmp_path / "x*.tfrecord").unlink()
     assert list(TFRecordDataset(f"{tmp_path}/x*.tfrecord")) == [b"xy.tfrecord"]
-    assert list(Dataset.list_files(f"{tmp_path}/[b].tfrecord")) == [f"{tmp_path}/b.tfrecord".encode()]  # as TensorFlow
+    assert list(Dataset.list_files(f"{tmp_path}/[b].tfrecord")) == [
+        f"{tmp_path}/b.tfrecord".encode()
+    ]  # as TensorFlow
 
 
 def test_local_is_a_scheme(tmp_path: Path) -> None:
@@ -326,7 +473,10 @@ def test_local_is_a_scheme(tmp_path: Path) -> None:
 
 
 async def test_a_bare_path_is_one_of_the_users_filesystem(tmp_path: Path) -> None:
-    for filesystem in (fsspec.filesystem("memory"), DirFileSystem(str(tmp_path), LocalFileSystem())):
+    for filesystem in (
+        fsspec.filesystem("memory"),
+        DirFileSystem(str(tmp_path), LocalFileSystem()),
+    ):
         for name in ("bare/0.tfrecord", "bare/1.tfrecord"):
             filesystem.makedirs("bare", exist_ok=True)
             filesystem.pipe_file(name, encode_records([name.encode()]))
@@ -335,14 +485,20 @@ async def test_a_bare_path_is_one_of_the_users_filesystem(tmp_path: Path) -> Non
         assert list(TFRecordDataset("bare/0.tfrecord", filesystem=filesystem)) == both[:1]
         async with streamrec.open_shard("bare/1.tfrecord", filesystem=filesystem) as shard:
             assert [record async for record in shard] == both[1:]
-        async with ShardWriter("bare/2.tfrecord", filesystem=filesystem, manifest="bare/manifest.json") as writer:
+        async with ShardWriter(
+            "bare/2.tfrecord", filesystem=filesystem, manifest="bare/manifest.json"
+        ) as writer:
             await writer.write(b"two")
         assert filesystem.cat_file("bare/2.tfrecord") == encode_records([b"two"])
         report = await streamrec.verify("bare/manifest.json", filesystem=filesystem)
         assert report.ok
         await streamrec.write_manifest("bare/?.tfrecord", "bare/all.json", filesystem=filesystem)
         names = Dataset.list_files("bare/?.tfrecord", filesystem=filesystem)
-        assert [name.rpartition(b"/")[2] for name in names] == [b"0.tfrecord", b"1.tfrecord", b"2.tfrecord"]
+        assert [name.rpartition(b"/")[2] for name in names] == [
+            b"0.tfrecord",
+            b"1.tfrecord",
+            b"2.tfrecord",
+        ]
 
 
 @pytest.mark.parametrize(
@@ -358,6 +514,10 @@ async def test_a_bare_path_is_one_of_the_users_filesystem(tmp_path: Path) -> Non
     ],
 )
 @pytest.mark.parametrize("name", ["storage_option", "max_connections"])
-def test_a_keyword_that_is_not_one_is_refused_by_the_function_that_was_called(call: Any, name: str) -> None:
-    with pytest.raises(TypeError, match=rf"^(?!Storages)\w+\(\) got an unexpected keyword argument '{name}'"):
+def test_a_keyword_that_is_not_one_is_refused_by_the_function_that_was_called(
+    call: Any, name: str
+) -> None:
+    with pytest.raises(
+        TypeError, match=rf"^(?!Storages)\w+\(\) got an unexpected keyword argument '{name}'"
+    ):
         call(**{name: 1})

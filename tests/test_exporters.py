@@ -31,7 +31,15 @@ def statistics() -> Statistics:
             tally.first_byte(0.040)
             tally.first_byte(100.0)
             tally.block(1_000_000, store=0.5, consumer=0.125)
-            for counter in (Cause.BROKEN, "failures", "throttled", "stalls", "hedges", "hedges_won", "losses"):
+            for counter in (
+                Cause.BROKEN,
+                "failures",
+                "throttled",
+                "stalls",
+                "hedges",
+                "hedges_won",
+                "losses",
+            ):
                 tally.count(counter)
             tally.count("lost_bytes", 100)
             fast_path = FastPath("what the tests leave")
@@ -55,7 +63,9 @@ def scraped(registry: CollectorRegistry) -> Iterator[tuple[str, dict[str, str], 
 
 def test_every_number_has_a_name() -> None:
     shaped = {"retries", "first_byte"}
-    assert {counter.field for counter in COUNTERS} | shaped == {field.name for field in fields(Counts)}
+    assert {counter.field for counter in COUNTERS} | shaped == {
+        field.name for field in fields(Counts)
+    }
 
 
 def test_prometheus_reads_at_each_scrape(statistics: Statistics) -> None:
@@ -94,7 +104,9 @@ def test_prometheus_histograms_count_upwards(statistics: Statistics) -> None:
         0.064: 3,
         math.inf: 6,
     }
-    sums = {name: value for name, labels, value in scraped(registry) if labels.get("backend") == "s3"}
+    sums = {
+        name: value for name, labels, value in scraped(registry) if labels.get("backend") == "s3"
+    }
     assert sums["mine_first_byte_seconds_sum"] == pytest.approx(300.12)
     assert sums["mine_first_byte_seconds_count"] == 6
 
@@ -111,7 +123,9 @@ def test_opentelemetry_reads_at_each_collection(statistics: Statistics) -> None:
         for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
             for point in metric.data.data_points:
                 assert isinstance(point, NumberDataPoint)
-                found[metric.name, *sorted(map(str, dict(point.attributes or {}).values()))] = point.value
+                found[metric.name, *sorted(map(str, dict(point.attributes or {}).values()))] = (
+                    point.value
+                )
     counts = statistics.snapshot().backends["s3"]
     for counter in COUNTERS:
         assert found[f"streamrec.{counter.name}", "s3"] == getattr(counts, counter.field) > 0

@@ -27,7 +27,9 @@ def html_of(value: Any) -> str:
 
 def jpeg(side: int = 16) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (side, side, 3), dtype=np.uint8)).save(file, "jpeg")
+    Image.fromarray(
+        np.random.default_rng(0).integers(0, 255, (side, side, 3), dtype=np.uint8)
+    ).save(file, "jpeg")
     return file.getvalue()
 
 
@@ -36,11 +38,16 @@ def double(number: int) -> int:
 
 
 def images(drawn: str) -> list[bytes]:
-    return [base64.b64decode(data) for data in re.findall(r'<img src="data:image/\w+;base64,([^"]+)"', drawn)]
+    return [
+        base64.b64decode(data)
+        for data in re.findall(r'<img src="data:image/\w+;base64,([^"]+)"', drawn)
+    ]
 
 
 def test_a_dataset_draws_its_stages_in_order() -> None:
-    drawn = html_of(Dataset.zip((Dataset.range(9).map(double), Dataset.range(4))).repeat(2).batch(3))
+    drawn = html_of(
+        Dataset.zip((Dataset.range(9).map(double), Dataset.range(4))).repeat(2).batch(3)
+    )
     assert re.findall("<b>(.*?)</b>", drawn) == [
         *("range", "map: your function double", "range"),
         *("zip", "repeat", "batch"),
@@ -61,7 +68,9 @@ def test_statistics_have_a_bar_for_each_stage() -> None:
 
 def test_a_batch_shows_its_columns() -> None:
     records = [
-        streamrec.encode_example({"image": jpeg(), "name": f"<b>{n}</b>", "raw": b"\xff\x00", "words": [b"w"] * n})
+        streamrec.encode_example(
+            {"image": jpeg(), "name": f"<b>{n}</b>", "raw": b"\xff\x00", "words": [b"w"] * n}
+        )
         for n in range(12)
     ]
     features = {
@@ -100,7 +109,14 @@ def test_what_is_shown_is_bounded() -> None:
     assert 0 < len(images(drawn)) < 8
     assert len(drawn) < 6_000_000
     assert len(html_of(Frames.of([b"x" * 10_000_000] * 20 + [b"x" * 1000] * 1000))) < 10_000
-    assert len(html_of(show({"numbers": np.zeros((1000, 1000)), "text": np.array([b"t" * 10**6], object)}))) < 10_000
+    assert (
+        len(
+            html_of(
+                show({"numbers": np.zeros((1000, 1000)), "text": np.array([b"t" * 10**6], object)})
+            )
+        )
+        < 10_000
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,11 +140,16 @@ def test_whatever_is_shown_is_html(value: Any) -> None:
 
 
 def test_a_batch_of_images_is_short() -> None:
-    """In HTML as `show` draws it, in text with the ends of its strings, ragged and sparse ones too."""
+    """In HTML as `show` draws it, in text with the ends of its strings, ragged and sparse ones
+    too.
+    """
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
     shell.run_line_magic("load_ext", "streamrec.notebook")
     records = [streamrec.encode_example({"image": jpeg(400), "n": n}) for n in range(16)]
-    features = {"image": streamrec.FixedLenFeature([], "string"), "n": streamrec.FixedLenFeature([], "int64")}
+    features = {
+        "image": streamrec.FixedLenFeature([], "string"),
+        "n": streamrec.FixedLenFeature([], "int64"),
+    }
     batch = streamrec.parse_example(records, features)
     data, _ = shell.display_formatter.format(batch)
     assert data["text/html"] == html_of(show(batch))
@@ -151,16 +172,29 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not kept: clear them"
+    assert not any(cell.get("outputs") for cell in notebook.cells), (
+        "outputs are not kept: clear them"
+    )
     nbclient.NotebookClient(
-        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook,
+        timeout=240,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
     outputs = [
-        output for cell in notebook.cells for output in cell.get("outputs", ()) if output.output_type != "stream"
+        output
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if output.output_type != "stream"
     ]
     shards, drawn, batch, progress, stats, count, some = [output.data for output in outputs]
     assert shards["text/plain"] == "4"
-    assert re.findall("<b>(.*?)</b>", drawn["text/html"]) == ["TFRecordDataset", "shuffle", "batch", "parse_example"]
+    assert re.findall("<b>(.*?)</b>", drawn["text/html"]) == [
+        "TFRecordDataset",
+        "shuffle",
+        "batch",
+        "parse_example",
+    ]
     assert len(images(batch["text/html"])) == 8
     assert progress["text/plain"].startswith("streamrec: 16 elements (1,000 records read)")
     assert "bottleneck" in stats["text/html"]

@@ -1,4 +1,6 @@
-"""README.md and the pages of docs/: their snippets run, the site builds, and its links lead somewhere."""
+"""README.md and the pages of docs/: their snippets run, the site builds, and its links lead
+somewhere.
+"""
 
 import contextlib
 import doctest
@@ -36,12 +38,14 @@ from tests.runs import in_new_interpreter
 from tests.servers.real import Store
 
 PROGRAMS = {"pytorch.md", "jax.md", "ray.md"}
-"""Pages whose snippets run as a program of their own: in `test_program`, and ray.md in tests/adapters."""
+"""Pages whose snippets run as a program of their own: in `test_program`, and ray.md in
+tests/adapters."""
 
 SNIPPETS = [
     pytest.param(page, marks=[pytest.mark.peer] if any(map(peers_in, blocks(page))) else [])
     for page in pages()
-    if page.name not in PROGRAMS and any(block.kind in {"python", "console"} for block in blocks(page))
+    if page.name not in PROGRAMS
+    and any(block.kind in {"python", "console"} for block in blocks(page))
 ]
 
 
@@ -51,7 +55,9 @@ def identity(page: Path) -> str:
 
 @pytest.fixture
 def bucket(s3_store: Store) -> Iterator[dict[str, str]]:
-    """An empty bucket, `s3://my-bucket`, and the environment in which it is found without storage options."""
+    """An empty bucket, `s3://my-bucket`, and the environment in which it is found without storage
+    options.
+    """
     client = s3fs.S3FileSystem(**s3_store.options, use_listings_cache=False)
     client.mkdir("my-bucket")
     yield client_environment(s3_store)
@@ -59,10 +65,16 @@ def bucket(s3_store: Store) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.timeout(600)  # each command starts an interpreter
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata, with torch 2.13
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # a DataLoader's workers
+@pytest.mark.filterwarnings(
+    "ignore:'set_vital' is deprecated:UserWarning"
+)  # torchdata, with torch 2.13
+@pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded, use of fork:DeprecationWarning"
+)  # a DataLoader's workers
 @pytest.mark.parametrize("page", SNIPPETS, ids=identity)
-def test_snippets(page: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snippets(
+    page: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each snippet runs unchanged, in one directory, and prints what the page says."""
     monkeypatch.chdir(tmp_path)
     variables = request.getfixturevalue("bucket") if "my-bucket" in page.read_text() else {}
@@ -90,14 +102,18 @@ def test_program(tmp_path: Path, s3_store: Store, page: str) -> None:
     program = "\n".join(block.text for block in snippets)
     assert program.count('"data/') >= 2
     programs = {"page.py": program}
-    grain = [block for block in found if block.title == "grain_workers.py" and not missing_peers(block)]
+    grain = [
+        block for block in found if block.title == "grain_workers.py" and not missing_peers(block)
+    ]
     programs |= {str(block.title): block.text for block in grain}
     for name, text in programs.items():
         (tmp_path / name).write_text(text.replace('"data/', f'"{s3_store.url}/{page}/'))
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     environment = {**os.environ, **client_environment(s3_store), **devices}
     for name in programs:
-        done = subprocess.run([sys.executable, name], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, name], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -112,7 +128,9 @@ def test_program(tmp_path: Path, s3_store: Store, page: str) -> None:
     ],
 )
 def test_a_wrong_output_fails(text: str, output: str, error: str | None) -> None:
-    with pytest.raises(AssertionError, match=re.escape(error)) if error else contextlib.nullcontext():
+    with (
+        pytest.raises(AssertionError, match=re.escape(error)) if error else contextlib.nullcontext()
+    ):
         run_python(Block("python", "", text, 1), Path("page.md"), {}, output)
 
 
@@ -120,7 +138,11 @@ def test_a_wrong_output_fails(text: str, output: str, error: str | None) -> None
 def test_code_fits_the_site(page: Path) -> None:
     """Code has no line that the site cuts, and no prompt that is copied with it."""
     lines = [(block.kind, line) for block in blocks(page) for line in block.text.splitlines()]
-    code = [line for kind, line in lines if kind in {"python", "bash"} or (kind == "console" and line.startswith("$ "))]
+    code = [
+        line
+        for kind, line in lines
+        if kind in {"python", "bash"} or (kind == "console" and line.startswith("$ "))
+    ]
     assert [line for line in code if len(line) > 76 or line.startswith(">>> ")] == []
 
 
@@ -140,14 +162,23 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     for name in re.findall(r"`((?:streamrec|tests|docs|benchmarks|examples|fuzz)/[\w./-]+)`", text):
         assert (ROOT / name).exists(), f"{page.name} names {name}"
     for name in re.findall(
-        r"`((?:storage|pipeline|shards|tfrecord|example|kernels|bridge|cli)/[\w./-]+\.(?:py|c|h))`", text
+        r"`((?:storage|pipeline|shards|tfrecord|example|kernels|bridge|cli)/[\w./-]+\.(?:py|c|h))`",
+        text,
     ):
         assert (ROOT / "streamrec" / name).exists(), f"{page.name} names {name}"
     for name in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
         assert (page.parent / name).exists(), f"{page.name} links to {name}"
     if "internals" in str(page):  # also files that are named without their folder
-        known = {path.name for folder in ("streamrec", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.*")}
-        assert [name for name in re.findall(r"`(?:[\w/]+/)?(\w+\.(?:py|c|h))`", text) if name not in known] == []
+        known = {
+            path.name
+            for folder in ("streamrec", "tests", "benchmarks")
+            for path in (ROOT / folder).rglob("*.*")
+        }
+        assert [
+            name
+            for name in re.findall(r"`(?:[\w/]+/)?(\w+\.(?:py|c|h))`", text)
+            if name not in known
+        ] == []
 
 
 VERB = ROOT / "docs" / "contributing.md"
@@ -174,7 +205,9 @@ MISTAKES = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("forgotten", ["", *thorough(*MISTAKES)])
 def test_a_verb_in_two_files(copy: Path, forgotten: str) -> None:
-    """The page of contributors, word by word; then what it warns of is forgotten, and a test fails."""
+    """The page of contributors, word by word; then what it warns of is forgotten, and a test
+    fails.
+    """
     before = {
         "streamrec/pipeline/stages/select.py": r"\Z",
         "streamrec/pipeline/dataset.py": r"    def take\(",
@@ -203,7 +236,9 @@ def test_a_verb_in_two_files(copy: Path, forgotten: str) -> None:
 
 def test_the_guide_and_the_example_are_the_same_service() -> None:
     name = "examples/service/minimal.py"
-    [code] = [block.text for block in blocks(ROOT / "docs" / "guides" / "serve.md") if block.title == name]
+    [code] = [
+        block.text for block in blocks(ROOT / "docs" / "guides" / "serve.md") if block.title == name
+    ]
     assert code == (ROOT / name).read_text()
 
 
@@ -213,14 +248,18 @@ def test_readme_is_short() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site of `make docs`: a link to nothing, or a name that the reference does not find, is an error."""
+    """The site of `make docs`: a link to nothing, or a name that the reference does not find, is an
+    error.
+    """
     for package in ("mkdocs", "material", "mkdocstrings"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed: pip install -e '.[docs]'")
     folder = tmp_path_factory.mktemp("pages") / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "REPOSITORY_URL": "https://example.org/streamrec"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -257,7 +296,7 @@ async function measure(page, width) {
   for (const page of PAGES) for (const width of [1366, 390]) await measure(page, width);
   document.title = "done: " + JSON.stringify(cut);
 })();
-</script></body>"""
+</script></body>"""  # noqa: E501
 
 
 @pytest.mark.skipif(BROWSER is None, reason="apt-get install chromium")
@@ -285,7 +324,10 @@ def test_the_page_is_made_from_the_data() -> None:
 def test_the_data_is_whole_and_streamrec_never_hands_on_wrong_data() -> None:
     rows = load("faults")["rows"]
     assert {(row["store"], row["fault"], row["client"]) for row in rows} == {
-        (store, name, client) for store, clients in STORES.items() for name in ROWS for client in clients
+        (store, name, client)
+        for store, clients in STORES.items()
+        for name in ROWS
+        for client in clients
     }
     assert {row["outcome"] for row in rows if row["client"] == "streamrec"} <= {"data", "error"}
 
@@ -293,7 +335,9 @@ def test_the_data_is_whole_and_streamrec_never_hands_on_wrong_data() -> None:
 @pytest.mark.thorough
 def test_it_measures() -> None:
     found = {(row["store"], row["client"]): row for row in measure_all(["reset"], parallel=3)}
-    assert found.keys() == {(store, client) for store, clients in STORES.items() for client in clients}
+    assert found.keys() == {
+        (store, client) for store, clients in STORES.items() for client in clients
+    }
     assert {row["outcome"] for row in found.values()} == {"data"}
     assert found["s3", "streamrec"]["requests"] == found["gcs", "streamrec"]["requests"] == 2
 
@@ -326,7 +370,8 @@ FIGURES: dict[str, Callable[[], list[str]]] = {
         two(row("training", side=side)["speed"]) for side in ("streamrec", "tf.data", "DataLoader")
     ],
     "benchmarks.tls --only nginx`": lambda: [
-        two(row("tls", server="nginx", tls=True)["streamrec"][f"{key}_of_bare"]) for key in ("mb_s", "cpu")
+        two(row("tls", server="nginx", tls=True)["streamrec"][f"{key}_of_bare"])
+        for key in ("mb_s", "cpu")
     ],
     "benchmarks.paced --only large`": lambda: [
         of_streamrec("paced", "large", one) for one in ("s3fs_open", "gcsfs_open")
@@ -374,7 +419,8 @@ NEEDS = {"torch": "torch", "jax": "jax", "grain": "grain"}
 """The packages that a module of an adapter needs, which are no part of the usual environment."""
 
 APART = {"jax", "grain"}
-"""Those that are imported in a process of their own: with JAX in a process, each fork that a later test makes warns."""
+"""Those that are imported in a process of their own: with JAX in a process, each fork that a later
+test makes warns."""
 
 
 def needs(name: str) -> str | None:
@@ -383,19 +429,28 @@ def needs(name: str) -> str | None:
 
 def modules_with_examples() -> list[str]:
     paths = [path for path in sorted(PACKAGE.rglob("*.py")) if ">>> " in path.read_text()]
-    names = [".".join(("streamrec", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in paths]
+    names = [
+        ".".join(("streamrec", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in paths
+    ]
     return [name.removesuffix(".__init__") for name in names]
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.peer] if needs(name) else []) for name in modules_with_examples()]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.peer] if needs(name) else [])
+        for name in modules_with_examples()
+    ],
 )
 def test_examples_in_docstrings(name: str) -> None:
     package = needs(name)
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     if package in APART:
-        code = f"import doctest, {name} as module; failed, tried = doctest.testmod(module); assert tried and not failed"
+        code = (
+            f"import doctest, {name} as module; failed, tried = doctest.testmod(module); assert "
+            "tried and not failed"
+        )
         in_new_interpreter(code)
         return
     failed, tried = doctest.testmod(importlib.import_module(name))

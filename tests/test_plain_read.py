@@ -1,7 +1,9 @@
-"""How much of the package a plain read executes: the shorter the path of the data, the easier the code is to follow.
+"""How much of the package a plain read executes: the shorter the path of the data, the easier the
+code is to follow.
 
-The read is one pass of `TFRecordDataset(urls, num_parallel_reads=2).batch(64)` over two shards of 200 records of
-100 kB, in a new interpreter. Functions and lambdas count once each; comprehensions, class bodies and modules do not.
+The read is one pass of `TFRecordDataset(urls, num_parallel_reads=2).batch(64)` over two shards of
+200 records of 100 kB, in a new interpreter. Functions and lambdas count once each; comprehensions,
+class bodies and modules do not.
 """
 
 import json
@@ -36,12 +38,16 @@ dataset = streamrec.TFRecordDataset(urls, num_parallel_reads=2, storage_options=
 records = sum(len(batch) for batch in dataset.batch(64))
 sys.setprofile(None)
 print(json.dumps({"records": records, "seen": sorted(seen)}))
-"""
+"""  # noqa: E501
 
 
 def executed(urls: list[str], options: Mapping[str, Any]) -> dict[str, int]:
-    """How many files and functions of ours each of three passes executes; under load, one may also wait or hedge."""
-    passes = [json.loads(in_new_interpreter(READ, json.dumps([urls, dict(options)]))) for _ in range(3)]
+    """How many files and functions of ours each of three passes executes; under load, one may also
+    wait or hedge.
+    """
+    passes = [
+        json.loads(in_new_interpreter(READ, json.dumps([urls, dict(options)]))) for _ in range(3)
+    ]
     assert [each["records"] for each in passes] == [400] * 3
     seen = set.intersection(*({tuple(place) for place in each["seen"]} for each in passes))
     return {"files": len({file for file, _, _ in seen}), "functions": len(seen)}
@@ -57,7 +63,9 @@ def write_shards(prefix: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def test_a_plain_read_from_s3(s3_store: Store) -> None:
-    counts = executed(write_shards(f"{s3_store.url}/plain_read", s3_store.options), s3_store.options)
+    counts = executed(
+        write_shards(f"{s3_store.url}/plain_read", s3_store.options), s3_store.options
+    )
     assert all(counts[name] <= ceiling for name, ceiling in S3_CEILING.items()), counts
 
 

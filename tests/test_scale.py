@@ -1,4 +1,6 @@
-"""The simulation of training at scale, with few of everything; and it finds what breaks its invariants."""
+"""The simulation of training at scale, with few of everything; and it finds what breaks its
+invariants.
+"""
 
 import numpy as np
 import pytest
@@ -12,16 +14,23 @@ from tests.servers.faults import NO_FAULTS
 def test_few_ranks_read_each_record_once() -> None:
     job = scale.Job(Shape(200, 30, 40), "", "", 8, 2, 48, 24)
     rows = scale.simulate(job, [], 6, 1, scale.child, NO_FAULTS)
-    assert {row["way"]: row["lists"] for row in rows["start"]} == dict(zip(scale.WAYS, (1, 0, 0), strict=True))
+    assert {row["way"]: row["lists"] for row in rows["start"]} == dict(
+        zip(scale.WAYS, (1, 0, 0), strict=True)
+    )
     read = {row["way"]: row["records"] for row in rows["read"]}
     assert read["distribute"] == pytest.approx(scale.EPOCHS * 6000 / 8, rel=0.05)
     assert "reader 0 of 12" in next(row["refused"] for row in rows["read"] if "refused" in row)
     [changed] = [row for row in rows["plan"] if "repeated_by_restart" in row]
     assert changed["repeated"] == 0
-    assert {row["workers"]: row["times_the_data"] for row in rows["plan"] if "groups" in row} == {1: 1.0, 2: 2.0}
+    assert {row["workers"]: row["times_the_data"] for row in rows["plan"] if "groups" in row} == {
+        1: 1.0,
+        2: 2.0,
+    }
 
 
-@pytest.mark.parametrize("ranges", [[(0, 5), (6, 9)], [(0, 5), (4, 9)], [(0, 5), (5, 8)], [(1, 9)], [(0, 9), (3, 4)]])
+@pytest.mark.parametrize(
+    "ranges", [[(0, 5), (6, 9)], [(0, 5), (4, 9)], [(0, 5), (5, 8)], [(1, 9)], [(0, 9), (3, 4)]]
+)
 def test_a_record_that_comes_twice_or_never_is_found(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(RuntimeError, match="not each record once"):
         scale.check_each_once(np.array(ranges), 9, "these")

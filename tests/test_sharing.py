@@ -1,7 +1,8 @@
-"""Objects that several tasks or threads share: each record exactly once, or an error at once; nothing lost in silence.
+"""Objects that several tasks or threads share: each record exactly once, or an error at once;
+nothing lost in silence.
 
-`cancelled_everywhere` runs a coroutine again and again and cancels it at its first, second, third ... suspension, so
-that a cancellation at every await is tried.
+`cancelled_everywhere` runs a coroutine again and again and cancels it at its first, second, third
+... suspension, so that a cancellation at every await is tried.
 """
 
 import asyncio
@@ -46,12 +47,18 @@ def in_order(records: list[bytes]) -> bool:
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 @pytest.mark.parametrize(
     ("limits", "count", "padding"),
-    [({}, 200, 0), ({"max_shard_records": 37}, 200, 0), ({"max_shard_bytes": 10 << 20}, 20, 300_000)],
+    [
+        ({}, 200, 0),
+        ({"max_shard_records": 37}, 200, 0),
+        ({"max_shard_bytes": 10 << 20}, 20, 300_000),
+    ],
 )
 async def test_tasks_share_a_shard_writer(
     tmp_path: Path, compression: str, limits: dict[str, int], count: int, padding: int
 ) -> None:
-    """As request handlers of an async service do; also while blocks are on their way to the store."""
+    """As request handlers of an async service do; also while blocks are on their way to the
+    store.
+    """
     writer = ShardWriter(f"{tmp_path}/{{shard:03d}}.tfrecord", compression, **limits)  # type: ignore[arg-type]
 
     async def handle(task: int) -> None:
@@ -75,11 +82,15 @@ async def test_tasks_share_write_batch(tmp_path: Path, limit: int | None) -> Non
         lists = (writer.write_batch(batch) for batch in batches)
         await asyncio.gather(*frames, *lists)
     records = on_disk(tmp_path)
-    assert records == [record for batch in batches * 2 for record in batch]  # in the order of the calls
+    assert records == [
+        record for batch in batches * 2 for record in batch
+    ]  # in the order of the calls
 
 
 async def test_closing_a_writer_during_its_use(tmp_path: Path) -> None:
-    """What was accepted before `close` is in the shard; what comes after it is refused; nothing else happens."""
+    """What was accepted before `close` is in the shard; what comes after it is refused; nothing
+    else happens.
+    """
     accepted: list[bytes] = []
 
     async def handle(task: int) -> None:
@@ -121,7 +132,9 @@ async def test_aborting_a_writer_during_its_use(tmp_path: Path) -> None:
 
 
 class Stepped:
-    """Awaits a coroutine, and cancels the task that does so where it is suspended for the n-th time."""
+    """Awaits a coroutine, and cancels the task that does so where it is suspended for the n-th
+    time.
+    """
 
     def __init__(self, work: Coroutine[Any, Any, None], cancel_at: int) -> None:
         self.work = work
@@ -149,7 +162,9 @@ class Stepped:
 
 
 async def cancelled_everywhere(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs `make()` and cancels it at its first suspension, then again at its second, until it ends before that."""
+    """Runs `make()` and cancels it at its first suspension, then again at its second, until it ends
+    before that.
+    """
     for cancel_at in itertools.count(1):
         stepped = Stepped(make(), cancel_at)
 
@@ -249,7 +264,9 @@ def test_threads_close_a_tfrecord_writer_during_its_use(tmp_path: Path) -> None:
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Three shards of 10,000 records in all."""
     folder = tmp_path_factory.mktemp("numbered")
-    write_shards(folder, [[b"%d" % number for number in range(shard, 10_000, 3)] for shard in range(3)])
+    write_shards(
+        folder, [[b"%d" % number for number in range(shard, 10_000, 3)] for shard in range(3)]
+    )
     return f"{folder}/*"
 
 
@@ -351,7 +368,9 @@ WHOLE = [b"%d" % number + b" " * (number % 500) for number in range(10_000)]
 
 @pytest.mark.parametrize("blocks", [False, True])
 async def test_a_shard_after_a_timeout(shard: str, blocks: bool) -> None:
-    """`async for` goes on where an `anext` that was cancelled left off, over one iterator and over several."""
+    """`async for` goes on where an `anext` that was cancelled left off, over one iterator and over
+    several.
+    """
     async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
         found: list[bytes] = []
         frames = reader.frames()
@@ -386,7 +405,9 @@ async def test_closing_a_shard_during_its_use(shard: str) -> None:
     assert {type(result) for result in results} == {ClosedError}
 
 
-@pytest.mark.parametrize("public", [ShardWriter, TFRecordWriter, streamrec.shards.ShardReader, streamrec.Dataset])
+@pytest.mark.parametrize(
+    "public", [ShardWriter, TFRecordWriter, streamrec.shards.ShardReader, streamrec.Dataset]
+)
 def test_docstrings_say_what_may_share_it(public: type) -> None:
     assert public.__doc__ is not None
     assert "Sharing:" in public.__doc__

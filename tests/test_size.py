@@ -1,7 +1,8 @@
 """The package stays small enough for one person to carry.
 
-The ceilings leave room for a small feature. A change that exceeds one removes something else; a commit that raises one
-says why. A number is a means: do not meet one by longer lines, denser code or fewer docstrings of public names.
+The ceilings leave room for a small feature. A change that exceeds one removes something else; a
+commit that raises one says why. A number is a means: do not meet one by longer lines, denser code
+or fewer docstrings of public names.
 """
 
 import ast
@@ -60,7 +61,11 @@ def numeric_constants() -> list[str]:
             targets = statement.targets if isinstance(statement, ast.Assign) else []
             if isinstance(statement, ast.AnnAssign) and statement.value is not None:
                 targets = [statement.target]
-            names = [target.id for target in targets if isinstance(target, ast.Name) and target.id.isupper()]
+            names = [
+                target.id
+                for target in targets
+                if isinstance(target, ast.Name) and target.id.isupper()
+            ]
             if names and is_number(statement.value):  # type: ignore[attr-defined]
                 found += [f"{path.relative_to(ROOT)}: {name}" for name in names]
     return found
@@ -83,20 +88,30 @@ def count_phrases(pattern: str) -> int:
 
 
 def foreign_private_names() -> set[str]:
-    """Private attributes that the package uses and does not define: they belong to other libraries."""
+    """Private attributes that the package uses and does not define: they belong to other
+    libraries.
+    """
     private = re.compile(r"_[a-zA-Z]\w*")
     used, ours = set(), set()
     for _, node in nodes():
         match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            case (
+                ast.ClassDef(name=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+            ):
                 ours.add(name)
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name)):
+            case (
+                ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name))
+            ):
                 ours.add(name)
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
                 ours.add(name)
             case ast.Attribute(attr=name) if private.fullmatch(name):
                 used.add(name)
-            case ast.ImportFrom(module=str(module), names=names) if not module.startswith("streamrec"):
+            case ast.ImportFrom(module=str(module), names=names) if not module.startswith(
+                "streamrec"
+            ):
                 used |= {alias.name for alias in names if private.fullmatch(alias.name)}
             case ast.Constant(value=str(text)) if private.fullmatch(text):
                 ours.add(text)  # __slots__
@@ -109,7 +124,10 @@ MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
     "classes": (471, lambda: sum(class_names().values())),
     "lines of C": (6_530, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
     "lines of tests": (37_440, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
-    "files under 60 lines": (4, lambda: sum(count_lines([path]) < 60 for path in trees() if path.stem != "__init__")),
+    "files under 60 lines": (
+        4,
+        lambda: sum(count_lines([path]) < 60 for path in trees() if path.stem != "__init__"),
+    ),
     "class names used twice": (4, lambda: sum(count > 1 for count in class_names().values())),
     "public names": (50, lambda: len(streamrec.__all__)),
     "numeric constants": (199, lambda: len(numeric_constants())),
@@ -128,8 +146,11 @@ PHRASES = {
     r"\bso (many|much)\b": 0,
     r"\b(?-i:LEAST|MOST)_": 0,
 }
-"""Phrases that turn a sentence round. Say it plainly: after, again, at most, no caller, is not an X, users, next to."""
-MEASURES |= {phrase: (ceiling, partial(count_phrases, phrase)) for phrase, ceiling in PHRASES.items()}
+"""Phrases that turn a sentence round. Say it plainly: after, again, at most, no caller, is not an
+X, users, next to."""
+MEASURES |= {
+    phrase: (ceiling, partial(count_phrases, phrase)) for phrase, ceiling in PHRASES.items()
+}
 
 
 @pytest.mark.parametrize("name", MEASURES)
@@ -139,7 +160,9 @@ def test_ceiling(name: str) -> None:
 
 
 def folder_of(name: str) -> str:
-    """The folder that holds the module of a dotted name. A module at the top of the package counts as a folder."""
+    """The folder that holds the module of a dotted name. A module at the top of the package counts
+    as a folder.
+    """
     parts = name.split(".")
     while parts:
         path = ROOT.joinpath(*parts)
@@ -154,7 +177,9 @@ def folder_of(name: str) -> str:
 def test_no_cycle_between_folders() -> None:
     graph: dict[str, set[str]] = {}
     for path in trees():
-        if path.stem == "__init__":  # a package gives names of what is below it, and that is not a cycle
+        if (
+            path.stem == "__init__"
+        ):  # a package gives names of what is below it, and that is not a cycle
             continue
         folder = folder_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
         targets = {folder_of(name) for name in imports(path) if name.startswith("streamrec.")}

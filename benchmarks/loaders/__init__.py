@@ -1,1 +1,3 @@
-"""PyTorch loaders beside each other, over a store that is far away: `python -m benchmarks.loaders`."""
+"""PyTorch loaders beside each other, over a store that is far away:
+`python -m benchmarks.loaders`.
+"""

@@ -1,13 +1,17 @@
-"""PyTorch loaders over a store that is far away: JPEGs and tokens, from 30 ms and 60 MB/s a connection.
+"""PyTorch loaders over a store that is far away: JPEGs and tokens, from 30 ms and 60 MB/s a
+connection.
 
-    make bench-loaders        in an environment of its own, since the packages of others want other versions
-    python -m benchmarks.loaders [--rounds 3] [--only images,tokens] [--sides Loader,WebDataset]
+    make bench-loaders        in an environment of its own, since the packages of others want other
+    versions python -m benchmarks.loaders [--rounds 3] [--only images,tokens] [--sides
+    Loader,WebDataset]
 
-The store is `tests.servers.objectstore`; it and the loaders have the same cores. Each side (`sides.py`) is a
-process of its own that reads all samples once into batches of tensors, each library from its own format (`data.py`),
-with two workers where there are any. Rounds go through all sides in turn, and medians count.
+The store is `tests.servers.objectstore`; it and the loaders have the same cores. Each side
+(`sides.py`) is a process of its own that reads all samples once into batches of tensors, each
+library from its own format (`data.py`), with two workers where there are any. Rounds go through all
+sides in turn, and medians count.
 
-- `samples_s`: a whole epoch. The clock starts when the loader is made: starting workers counts, importing does not.
+- `samples_s`: a whole epoch. The clock starts when the loader is made: starting workers counts,
+  importing does not.
 - `first_s`: from there to the first batch. `steady_s`: samples a second behind it.
 - `cpu_ms`: processor time per sample, of workers too, without the store's.
 
@@ -34,13 +38,23 @@ from tests.servers.program import ServerProcess
 
 FAR = Faults(first_byte=0.03, rate=60e6)
 FORMATS = {"WebDataset": "tar", "Mosaic": "mds", "LitData": "litdata"}
-VERSIONS = ("torch", "torchdata", "webdataset", "mosaicml-streaming", "litdata", "tfrecord", "tensorflow-cpu")
+VERSIONS = (
+    "torch",
+    "torchdata",
+    "webdataset",
+    "mosaicml-streaming",
+    "litdata",
+    "tfrecord",
+    "tensorflow-cpu",
+)
 FIGURES = ("samples_s", "first_s", "steady_s", "cpu_ms")
 
 
 def main() -> None:
     """Runs all sides in turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", default=",".join(KINDS))
     parser.add_argument("--sides", default=";".join(SIDES), help="with ; between them")
@@ -55,7 +69,9 @@ def main() -> None:
 def compared(kind: str, sides: list[str], rounds: int) -> list[dict[str, Any]]:
     """A row for each side."""
     forkserver = multiprocessing.get_context("forkserver")
-    forkserver.set_forkserver_preload([*PACKAGES, *(PACKAGE_OF[side] for side in sides if side in PACKAGE_OF)])
+    forkserver.set_forkserver_preload(
+        [*PACKAGES, *(PACKAGE_OF[side] for side in sides if side in PACKAGE_OF)]
+    )
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     with tempfile.TemporaryDirectory() as root:
         sizes = write(kind, Path(root) / "data", {FORMATS.get(side, "tfrecord") for side in sides})

@@ -1,4 +1,6 @@
-"""The samples, and how each library keeps them: TFRecord shards, tar files, MDS and LitData folders."""
+"""The samples, and how each library keeps them: TFRecord shards, tar files, MDS and LitData
+folders.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,18 @@ def write(kind: str, folder: Path, formats: set[str]) -> dict[str, int]:
         rows = list(samples(kind, shard))
         write_tfrecord(folder / f"{shard:03d}.tfrecord", rows)
         write_tar(folder / f"{shard:03d}.tar", rows)
-    sizes = {end: sum(path.stat().st_size for path in folder.glob(f"*.{end}")) for end in ("tfrecord", "tar")}
+    sizes = {
+        end: sum(path.stat().st_size for path in folder.glob(f"*.{end}"))
+        for end in ("tfrecord", "tar")
+    }
     if "mds" in formats:
         write_mds(kind, folder / "mds", sizes["tfrecord"] // SHARDS)
     if "litdata" in formats:
         write_litdata(kind, folder / "litdata")
     for name in formats & {"mds", "litdata"}:
-        sizes[name] = sum(path.stat().st_size for path in (folder / name).rglob("*") if path.is_file())
+        sizes[name] = sum(
+            path.stat().st_size for path in (folder / name).rglob("*") if path.is_file()
+        )
     return sizes
 
 

@@ -15,7 +15,9 @@ __all__ = ["measured"]
 
 def measured(kind: str, side: str, url: str) -> dict[str, float]:
     """Reads everything once."""
-    multiprocessing.set_start_method("fork", force=True)  # workers are children of this process, whose time counts
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # workers are children of this process, whose time counts
     first, counts = 0.0, []
     with tempfile.TemporaryDirectory() as folder:
         begun = SIDES[side](kind, url, folder)

@@ -1,8 +1,8 @@
 """The loaders: each is made over the store's URL, and gives batches of tensors.
 
-Packages are imported before the clock starts: `PACKAGES`, and those of `PACKAGE_OF`, in a process that those of all
-sides are forked from (s3fs too, which streamrec imports when it is needed); `tfrecord` and TensorFlow, which do not go
-together, by their sides.
+Packages are imported before the clock starts: `PACKAGES`, and those of `PACKAGE_OF`, in a process
+that those of all sides are forked from (s3fs too, which streamrec imports when it is needed);
+`tfrecord` and TensorFlow, which do not go together, by their sides.
 """
 
 from __future__ import annotations
@@ -28,23 +28,33 @@ PACKAGES = [
     "webdataset",
 ]
 PACKAGE_OF = {"Mosaic": "streaming", "LitData": "litdata"}
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_DEFAULT_REGION": "us-east-1"}
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "any",
+    "AWS_SECRET_ACCESS_KEY": "any",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
 
 
 def streamrec_dataset(kind: str, url: str) -> Any:
     """Batches of columns; JPEGs are decoded in threads."""
     import streamrec
 
-    features: dict[str, Any] = {"tokens": streamrec.FixedLenSequenceFeature([], np.int64, allow_missing=True)}
+    features: dict[str, Any] = {
+        "tokens": streamrec.FixedLenSequenceFeature([], np.int64, allow_missing=True)
+    }
     if kind == "images":
         features = {
             "image": streamrec.FixedLenFeature([], bytes),
             "label": streamrec.FixedLenFeature([], np.int64),
         }
     options = {"endpoint_url": url, "anon": True}
-    records = streamrec.TFRecordDataset("s3://data/*.tfrecord", num_parallel_reads=SHARDS, storage_options=options)
+    records = streamrec.TFRecordDataset(
+        "s3://data/*.tfrecord", num_parallel_reads=SHARDS, storage_options=options
+    )
     dataset = records.distribute().batch(KINDS[kind][1]).parse_example(features)
-    return dataset.map(decoded, num_parallel_calls=streamrec.AUTOTUNE) if kind == "images" else dataset
+    return (
+        dataset.map(decoded, num_parallel_calls=streamrec.AUTOTUNE) if kind == "images" else dataset
+    )
 
 
 def loader(kind: str, url: str, folder: str) -> Made:
@@ -75,7 +85,11 @@ def webdataset(kind: str, url: str, folder: str) -> Made:
     from torch.utils.data import DataLoader
 
     names = [f"pipe:curl -s {url}/data/{shard:03d}.tar" for shard in range(SHARDS)]
-    rows = wds.WebDataset(names, shardshuffle=False).map(of_files).batched(KINDS[kind][1], collation_fn=collated)
+    rows = (
+        wds.WebDataset(names, shardshuffle=False)
+        .map(of_files)
+        .batched(KINDS[kind][1], collation_fn=collated)
+    )
     torchs: Any = DataLoader
     return lambda: torchs(rows, batch_size=None, num_workers=WORKERS)
 
@@ -88,8 +102,11 @@ def mosaic(kind: str, url: str, folder: str) -> Made:
     os.environ.update(CREDENTIALS, S3_ENDPOINT_URL=url)
 
     def begun() -> Any:
-        dataset = StreamingDataset(remote="s3://data/mds", local=folder, batch_size=KINDS[kind][1], shuffle=False)
-        # Forked workers gave samples of no bytes. The time of these, children of another process, is not counted.
+        dataset = StreamingDataset(
+            remote="s3://data/mds", local=folder, batch_size=KINDS[kind][1], shuffle=False
+        )
+        # Forked workers gave samples of no bytes. The time of these, children of another process,
+        # is not counted.
         how: dict[str, Any] = {"num_workers": WORKERS, "multiprocessing_context": "forkserver"}
         return DataLoader(dataset, KINDS[kind][1], collate_fn=collated_raw, **how)
 
@@ -110,14 +127,20 @@ def litdata(kind: str, url: str, folder: str) -> Made:
     }
 
     def begun() -> Any:
-        dataset = StreamingDataset("s3://data/litdata", cache_dir=folder, storage_options=options, shuffle=False)
-        return StreamingDataLoader(dataset, batch_size=KINDS[kind][1], num_workers=WORKERS, collate_fn=collated_raw)
+        dataset = StreamingDataset(
+            "s3://data/litdata", cache_dir=folder, storage_options=options, shuffle=False
+        )
+        return StreamingDataLoader(
+            dataset, batch_size=KINDS[kind][1], num_workers=WORKERS, collate_fn=collated_raw
+        )
 
     return begun
 
 
 def vahidk(kind: str, url: str, folder: str) -> Made:
-    """The reader of `tfrecord` in torchdata's loader: it takes files, so each shard is fetched before it is read."""
+    """The reader of `tfrecord` in torchdata's loader: it takes files, so each shard is fetched
+    before it is read.
+    """
     import tfrecord.reader  # noqa: F401
     from torch.utils.data import IterableDataset, get_worker_info
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -148,7 +171,9 @@ def fetched(kind: str, url: str, folder: str, shards: Sequence[int]) -> Iterator
 
 
 def tf_data(kind: str, url: str, folder: str) -> Made:
-    """tf.data: its packages read no S3 any more, so s3fs fetches all shards at once, each before it is read."""
+    """tf.data: its packages read no S3 any more, so s3fs fetches all shards at once, each before it
+    is read.
+    """
     import s3fs
     import tensorflow as tf
     import torch
@@ -156,7 +181,10 @@ def tf_data(kind: str, url: str, folder: str) -> Made:
     filesystem = s3fs.S3FileSystem(endpoint_url=url, anon=True)
     features = {"tokens": tf.io.RaggedFeature(tf.int64)}
     if kind == "images":
-        features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+        features = {
+            "image": tf.io.FixedLenFeature([], tf.string),
+            "label": tf.io.FixedLenFeature([], tf.int64),
+        }
 
     def copied(shard: Any) -> bytes:
         filesystem.get(f"data/{int(shard):03d}.tfrecord", f"{folder}/{int(shard)}")
@@ -176,7 +204,9 @@ def tf_data(kind: str, url: str, folder: str) -> Made:
             lambda shard: tf.numpy_function(copied, [shard], tf.string),
             num_parallel_calls=SHARDS,
         )
-        records = files.interleave(tf.data.TFRecordDataset, cycle_length=SHARDS, num_parallel_calls=tf.data.AUTOTUNE)
+        records = files.interleave(
+            tf.data.TFRecordDataset, cycle_length=SHARDS, num_parallel_calls=tf.data.AUTOTUNE
+        )
         batches = records.batch(KINDS[kind][1]).map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
         for batch in batches.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
             yield {name: torch.from_numpy(array) for name, array in batch.items()}
@@ -235,4 +265,7 @@ def collated(rows: list[dict[str, Any]]) -> dict[str, Any]:
         values = [torch.tensor(row["tokens"]) for row in rows]
         return {"tokens": torch.nn.utils.rnn.pad_sequence(values, batch_first=True)}
     images = torch.from_numpy(np.stack([row["image"] for row in rows]))
-    return {"image": images, "label": torch.tensor([int(np.asarray(row["label"]).item()) for row in rows])}
+    return {
+        "image": images,
+        "label": torch.tensor([int(np.asarray(row["label"]).item()) for row in rows]),
+    }

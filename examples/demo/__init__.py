@@ -1,4 +1,5 @@
-"""The demo: writes images as TFRecord shards to a real S3 server, and streams them back into a training loop.
+"""The demo: writes images as TFRecord shards to a real S3 server, and streams them back into a
+training loop.
 
 Run `make demo`. To see how to use streamrec, read the files in this order:
 

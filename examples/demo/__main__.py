@@ -13,7 +13,9 @@ if MISSING:
         f"type `make demo`, or `{sys.executable} -m pip install {' '.join(MISSING)}`"
     )
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing runs yet: Ctrl-C just ends it; `main` says otherwise
+signal.signal(
+    signal.SIGINT, signal.SIG_DFL
+)  # nothing runs yet: Ctrl-C just ends it; `main` says otherwise
 
 from examples.demo.run import main  # noqa: E402 - what it imports was looked for first
 

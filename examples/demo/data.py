@@ -1,9 +1,11 @@
-"""The images: real handwritten digits from scikit-learn's wheel, drawn differently for every record.
+"""The images: real handwritten digits from scikit-learn's wheel, drawn differently for every
+record.
 
-The originals are the 1,797 digits of 8 x 8 pixels of the "Optical Recognition of Handwritten Digits" set (Alpaydin
-and Kaynak, UCI Machine Learning Repository, 1998). Every record is one of them, enlarged, rotated, sheared, scaled and
-shifted, with another contrast and with noise. The held-out records come from other originals than the training
-records, so the test measures what the classifier has learnt, not what it remembers.
+The originals are the 1,797 digits of 8 x 8 pixels of the "Optical Recognition of Handwritten
+Digits" set (Alpaydin and Kaynak, UCI Machine Learning Repository, 1998). Every record is one of
+them, enlarged, rotated, sheared, scaled and shifted, with another contrast and with noise. The
+held-out records come from other originals than the training records, so the test measures what the
+classifier has learnt, not what it remembers.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def originals(held_out: bool) -> tuple[Floats, Labels]:
 
 
 def batches(records: int, *, held_out: bool, size: int = 256) -> Iterator[tuple[Images, Labels]]:
-    """Yields images and labels of `records` records, `size` at a time; the same ones on every call."""
+    """Yields images and labels of `records` records, `size` at a time; the same ones on every
+    call.
+    """
     digits, labels = originals(held_out)
     random = np.random.default_rng(2 if held_out else 1)
     for first in range(0, records, size):
@@ -51,13 +55,17 @@ def batches(records: int, *, held_out: bool, size: int = 256) -> Iterator[tuple[
 
 
 def moved(digit: Floats, random: np.random.Generator) -> Floats:
-    """Draws a digit in the middle of a wider image, rotated by up to 14 degrees, sheared and scaled."""
+    """Draws a digit in the middle of a wider image, rotated by up to 14 degrees, sheared and
+    scaled.
+    """
     angle, shear = random.uniform(-0.25, 0.25), random.uniform(-0.15, 0.15)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle) + shear, np.cos(angle)]])
     matrix = turn * (ENLARGED / SIDE * random.uniform(0.9, 1.3))
     wide = SIDE + 2 * SHIFT
     offset = np.full(2, (ENLARGED - 1) / 2) - matrix @ np.full(2, (wide - 1) / 2)
-    image: Floats = ndimage.affine_transform(digit, matrix, offset, output_shape=(wide, wide), order=1)
+    image: Floats = ndimage.affine_transform(
+        digit, matrix, offset, output_shape=(wide, wide), order=1
+    )
     return image
 
 
@@ -70,4 +78,6 @@ def cut(image: Floats, random: np.random.Generator) -> Floats:
 def photographed(images: Floats, random: np.random.Generator) -> Images:
     """Converts images to uint8, each with its own contrast, and with noise."""
     contrast = random.uniform(120, 255 - NOISE, (len(images), 1, 1)).astype(np.float32)
-    return (images * contrast).astype(np.uint8) + random.integers(0, NOISE, images.shape, dtype=np.uint8)
+    return (images * contrast).astype(np.uint8) + random.integers(
+        0, NOISE, images.shape, dtype=np.uint8
+    )

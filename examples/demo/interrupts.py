@@ -14,8 +14,8 @@ __all__ = ["without_interrupts"]
 def without_interrupts() -> Iterator[None]:
     """Delays a Ctrl-C until the block is done; a second one takes effect at once.
 
-    In `with without_interrupts(): stack.enter_context(server())` it could otherwise arrive after the server has started
-    and before the stack knows it.
+    In `with without_interrupts(): stack.enter_context(server())` it could otherwise arrive after
+    the server has started and before the stack knows it.
     """
     held: list[int] = []
 

@@ -83,7 +83,9 @@ def run_job(job: Job, show: Show) -> dict[str, Tally]:
                 done += line["bytes"]
                 show(done, "")
         if writer.wait() != 0:
-            raise JobError(f"the writing process ended with status {writer.returncode}; its output is above")
+            raise JobError(
+                f"the writing process ended with status {writer.returncode}; its output is above"
+            )
     return tallies
 
 
@@ -99,7 +101,10 @@ def running_writer(job: Job) -> Iterator[subprocess.Popen[str]]:
     ) as writer:
         try:
             assert writer.stdin is not None
-            with suppress(BrokenPipeError), writer.stdin as stdin:  # its exit status tells of a process that died
+            with (
+                suppress(BrokenPipeError),
+                writer.stdin as stdin,
+            ):  # its exit status tells of a process that died
                 json.dump(asdict(job), stdin)
             yield writer
         finally:
@@ -110,4 +115,6 @@ def check_shards(job: Job, name: str, shards: int) -> None:
     """Checks that every shard exists."""
     wanted = job.shards if name == "train" else HELD_OUT_SHARDS
     if shards != wanted:
-        raise JobError(f"{shards} shards were written for {job.url}/{name}-*, where {wanted} were to be")
+        raise JobError(
+            f"{shards} shards were written for {job.url}/{name}-*, where {wanted} were to be"
+        )

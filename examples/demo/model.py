@@ -37,7 +37,8 @@ class Classifier:
 
     Args:
         hidden: The number of hidden units.
-        seed: The seed of the first weights; the same seed and the same batches give the same classifier.
+        seed: The seed of the first weights; the same seed and the same batches give the same
+            classifier.
     """
 
     def __init__(self, hidden: int = 256, seed: int = 0) -> None:
@@ -58,7 +59,9 @@ class Classifier:
         return labels
 
     def learn(self, images: Images, labels: Labels) -> float:
-        """Takes one step on a batch; returns the share of the batch that was right before the step."""
+        """Takes one step on a batch; returns the share of the batch that was right before the
+        step.
+        """
         inputs = shrunk(images)
         hidden, scores = self._forward(inputs)
         right = float((scores.argmax(axis=1) == labels).mean())
@@ -70,7 +73,9 @@ class Classifier:
         hidden = np.maximum(inputs @ weights + bias, 0)
         return hidden, hidden @ out_weights + out_bias
 
-    def _gradients(self, inputs: Floats, hidden: Floats, scores: Floats, labels: Labels) -> list[Floats]:
+    def _gradients(
+        self, inputs: Floats, hidden: Floats, scores: Floats, labels: Labels
+    ) -> list[Floats]:
         """Returns the gradients of the mean cross entropy, by parameter."""
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
         errors = odds / odds.sum(axis=1, keepdims=True)
@@ -91,4 +96,6 @@ class Classifier:
         for parameter, mean, square, gradient in parts:
             mean += (1 - MEAN_DECAY) * (gradient - mean)
             square += (1 - SQUARE_DECAY) * (gradient * gradient - square)
-            parameter -= LEARNING_RATE * (mean / mean_share) / (np.sqrt(square / square_share) + 1e-8)
+            parameter -= (
+                LEARNING_RATE * (mean / mean_share) / (np.sqrt(square / square_share) + 1e-8)
+            )

@@ -1,7 +1,7 @@
 """The records of the demo, and how to encode and parse them in batches.
 
-A record is a `tf.train.Example` with three features: "image", the grey values of 64 x 64 pixels as bytes, row by
-row; "label", the digit; "id", its number in the data set.
+A record is a `tf.train.Example` with three features: "image", the grey values of 64 x 64 pixels as
+bytes, row by row; "label", the digit; "id", its number in the data set.
 """
 
 from __future__ import annotations
@@ -38,11 +38,15 @@ def encode(images: Images, labels: Labels, first_id: int) -> streamrec.BytesColu
         first_id: The number of the first record.
     """
     ids = np.arange(first_id, first_id + len(images))
-    return streamrec.encode_examples({"image": [image.tobytes() for image in images], "label": labels, "id": ids})
+    return streamrec.encode_examples(
+        {"image": [image.tobytes() for image in images], "label": labels, "id": ids}
+    )
 
 
 def parse(frames: streamrec.Frames) -> tuple[Images, Labels]:
-    """Returns the images, uint8 of `[n, SIDE, SIDE]`, and the labels, int64 of `[n]`, of a batch of records."""
+    """Returns the images, uint8 of `[n, SIDE, SIDE]`, and the labels, int64 of `[n]`, of a batch of
+    records.
+    """
     columns: dict[str, Any] = dict(streamrec.parse_example(frames, FEATURES))
     pixels = np.frombuffer(b"".join(columns["image"]), np.uint8)
     return pixels.reshape(-1, SIDE, SIDE), columns["label"]

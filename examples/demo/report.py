@@ -34,11 +34,15 @@ def check_all_came_back(what: str, written: Tally, read: Tally) -> None:
         LostRecordsError: This is not so; the message says what was found.
     """
     if read.records != written.records:
-        raise LostRecordsError(f"{what}: {read.records:,} records were read where {written.records:,} were written")
+        raise LostRecordsError(
+            f"{what}: {read.records:,} records were read where {written.records:,} were written"
+        )
     if read != written:
         raise LostRecordsError(
-            f"{what}: all {read.records:,} records were read, but not as they were written: checksum "
-            f"{read.checksum:x} of {read.size:,} bytes where {written.checksum:x} of {written.size:,} was wanted"
+            f"{what}: all {read.records:,} records were read, but not as they were written: "
+            "checksum "
+            f"{read.checksum:x} of {read.size:,} bytes where {written.checksum:x} of "
+            f"{written.size:,} was wanted"
         )
 
 
@@ -52,8 +56,15 @@ def rows(result: Result) -> list[tuple[str, str]]:
         return f"{seconds / gigabytes:.2f}"
 
     return [
-        ("records", f"{run.tally.records:,} in {result.epochs} epochs of {result.shards} shards, all as written"),
-        ("MB/s", f"{run.tally.size / 1e6 / run.wall:,.0f}  ({gigabytes:.2f} GB in {run.wall:.1f} s)"),
+        (
+            "records",
+            f"{run.tally.records:,} in {result.epochs} epochs of {result.shards} shards, all as "
+            "written",
+        ),
+        (
+            "MB/s",
+            f"{run.tally.size / 1e6 / run.wall:,.0f}  ({gigabytes:.2f} GB in {run.wall:.1f} s)",
+        ),
         ("CPU-s per GB", f"{per_gigabyte(run.streaming_cpu)} to stream and verify"),
         (
             "",
@@ -62,7 +73,8 @@ def rows(result: Result) -> list[tuple[str, str]]:
         ),
         (
             "peak memory",
-            f"{megabytes(run.memory)}  ({megabytes(run.memory_before)} before, budget {megabytes(BUDGET)})",
+            f"{megabytes(run.memory)}  ({megabytes(run.memory_before)} before, budget "
+            f"{megabytes(BUDGET)})",
         ),
         ("waited for data", f"{run.waited / run.wall:.0%} of the training loop's time"),
         ("CRCs checked", f"{records * CRCS_PER_RECORD:,}"),

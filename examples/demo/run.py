@@ -1,7 +1,7 @@
 """Runs the demo: starts a server, writes, trains, tests, and prints the results.
 
-Nothing is left at the end: the server and its files end with the `with` block that started them, or with this process
-if it is killed. Ctrl-C, SIGTERM and SIGHUP all unwind in the same way.
+Nothing is left at the end: the server and its files end with the `with` block that started them, or
+with this process if it is killed. Ctrl-C, SIGTERM and SIGHUP all unwind in the same way.
 """
 
 from __future__ import annotations
@@ -48,11 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     asked = parsed(arguments)
     console = Console()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the others end it as Ctrl-C does
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # the others end it as Ctrl-C does
         signal.signal(number, signal.default_int_handler)
     try:
         check_space(asked.megabytes * 1_000_000)
-        show_table(console, rows(demo(console, asked.megabytes * 1_000_000, asked.shards, asked.epochs)))
+        show_table(
+            console, rows(demo(console, asked.megabytes * 1_000_000, asked.shards, asked.epochs))
+        )
     except (SpaceError, ServerError, JobError, LostRecordsError, StreamrecError) as error:
         print(f"the demo failed: {error}", file=sys.stderr)
         return 1
@@ -80,8 +86,13 @@ def learnt(console: Console, job: Job, written: dict[str, Tally], epochs: int) -
     classifier = Classifier()
     expected = written["train"].times(epochs)
     title = f"training on them, {epochs} times over"
-    with progress(console, title, expected.size) as show, threadpool_limits(1):  # one core for the arithmetic
-        trained = train(classifier, f"{job.url}/train-*.tfrecord", job.storage_options, epochs, show)
+    with (
+        progress(console, title, expected.size) as show,
+        threadpool_limits(1),
+    ):  # one core for the arithmetic
+        trained = train(
+            classifier, f"{job.url}/train-*.tfrecord", job.storage_options, epochs, show
+        )
     check_all_came_back("training", expected, trained.tally)
     accuracy, tested = evaluate(classifier, f"{job.url}/test-*.tfrecord", job.storage_options)
     check_all_came_back("testing", written["test"], tested)
@@ -95,7 +106,8 @@ def check_space(size: int) -> None:
     needed = size + max(SPARE_BYTES, int(disk.total * SPARE_SHARE))
     if disk.free < needed:
         raise SpaceError(
-            f"{directory} has {disk.free / 1e9:.1f} GB free where {needed / 1e9:.1f} GB are needed; "
+            f"{directory} has {disk.free / 1e9:.1f} GB free where {needed / 1e9:.1f} GB are "
+            "needed; "
             "make room, set TMPDIR to another disk, or write less with --megabytes"
         )
 
@@ -104,11 +116,20 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parses the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.demo",
-        description="TFRecord shards written to a real S3 server on loopback, and streamed back into training.",
+        description=(
+            "TFRecord shards written to a real S3 server on loopback, and streamed back into "
+            "training."
+        ),
     )
-    parser.add_argument("--megabytes", type=positive, default=360, help="images to write (default %(default)s)")
-    parser.add_argument("--shards", type=positive, default=24, help="shards to train on (default %(default)s)")
-    parser.add_argument("--epochs", type=positive, default=5, help="times to read them (default %(default)s)")
+    parser.add_argument(
+        "--megabytes", type=positive, default=360, help="images to write (default %(default)s)"
+    )
+    parser.add_argument(
+        "--shards", type=positive, default=24, help="shards to train on (default %(default)s)"
+    )
+    parser.add_argument(
+        "--epochs", type=positive, default=5, help="times to read them (default %(default)s)"
+    )
     return parser.parse_args(arguments)
 
 

@@ -19,8 +19,12 @@ __all__ = ["BUDGET", "Trained", "evaluate", "train"]
 
 BATCH = 512
 PARALLEL_READS = 16
-RETRY = streamrec.RetryPolicy(patience=10)  # the store is on this machine: once it is gone, it stays away
-BUDGET = 96 << 20  # bytes that may be under way: fetched, waiting for their turn, or waiting for the loop
+RETRY = streamrec.RetryPolicy(
+    patience=10
+)  # the store is on this machine: once it is gone, it stays away
+BUDGET = (
+    96 << 20
+)  # bytes that may be under way: fetched, waiting for their turn, or waiting for the loop
 RECENT = 0.9  # how much of the accuracy that is shown is older than the last batch
 
 
@@ -34,7 +38,8 @@ class Trained:
         waited: The part of it for which the loop waited for data.
         cpu: Processor time of the whole process: fetching, verifying, batching, and the loop's own.
         checking_cpu, parsing_cpu, learning_cpu: The loop's own, by task.
-        memory_before, memory: The peak resident memory of the process, in bytes, before the run and after it.
+        memory_before, memory: The peak resident memory of the process, in bytes, before the run and
+            after it.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -54,15 +59,21 @@ class Trained:
 
 
 def records_of(url: str, storage_options: Mapping[str, Any]) -> streamrec.Dataset[bytes]:
-    """Returns the records of all shards that match, sixteen shards at a time, always in the same order."""
+    """Returns the records of all shards that match, sixteen shards at a time, always in the same
+    order.
+    """
     dataset = streamrec.TFRecordDataset(
         url, num_parallel_reads=PARALLEL_READS, storage_options=storage_options, retry=RETRY
     )
     return dataset.with_options(memory_budget=BUDGET)
 
 
-def train(classifier: Classifier, url: str, storage_options: Mapping[str, Any], epochs: int, show: Show) -> Trained:
-    """Trains for `epochs` epochs; calls `show` with the bytes so far and the accuracy after each batch."""
+def train(
+    classifier: Classifier, url: str, storage_options: Mapping[str, Any], epochs: int, show: Show
+) -> Trained:
+    """Trains for `epochs` epochs; calls `show` with the bytes so far and the accuracy after each
+    batch.
+    """
     dataset = records_of(url, storage_options).repeat(epochs).batch(BATCH)
     run = Trained(memory_before=peak_memory())
     accuracy = 0.0
@@ -91,8 +102,12 @@ def learn(classifier: Classifier, frames: streamrec.Frames, run: Trained) -> flo
     return right
 
 
-def evaluate(classifier: Classifier, url: str, storage_options: Mapping[str, Any]) -> tuple[float, Tally]:
-    """Returns the classifier's accuracy on the held-out images, and the tally of the records read."""
+def evaluate(
+    classifier: Classifier, url: str, storage_options: Mapping[str, Any]
+) -> tuple[float, Tally]:
+    """Returns the classifier's accuracy on the held-out images, and the tally of the records
+    read.
+    """
     tally, right = Tally(), 0
     for frames in records_of(url, storage_options).batch(BATCH):
         tally.add(frames)
@@ -104,7 +119,9 @@ def evaluate(classifier: Classifier, url: str, storage_options: Mapping[str, Any
 def peak_memory() -> int:
     """Returns the peak resident memory of this process so far, in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # Linux: `ru_maxrss` would begin with that of the process which started this one
+    if (
+        status.exists()
+    ):  # Linux: `ru_maxrss` would begin with that of the process which started this one
         return int(status.read_text().partition("VmHWM:")[2].split()[0]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,8 +1,9 @@
 """The writing half: writes images into shards on S3. job.py starts it in a separate process.
 
-It reads a Job from standard input as JSON. It prints a line of JSON for each batch that it has written,
-`{"bytes": ...}`, and one at the end of each set, `{"set": ..., "shards": ..., "tally": ...}`. If the store fails, the
-last line describes the error, `{"failed": ...}`: on standard error it would spoil the progress bar.
+It reads a Job from standard input as JSON. It prints a line of JSON for each batch that it has
+written, `{"bytes": ...}`, and one at the end of each set,
+`{"set": ..., "shards": ..., "tally": ...}`. If the store fails, the last line describes the error,
+`{"failed": ...}`: on standard error it would spoil the progress bar.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ async def write(job: Job) -> None:
 
 
 async def write_set(job: Job, name: str, shards: int, shard_records: int) -> None:
-    """Writes one set into this number of shards. Each shard appears on S3 only when it is complete."""
+    """Writes one set into this number of shards. Each shard appears on S3 only when it is
+    complete.
+    """
     tally = Tally()
     images = batches(shards * shard_records, held_out=name == "test")
     writer = streamrec.ShardWriter(

@@ -1,8 +1,10 @@
-"""An HTTP service for the shards of a bucket: Starlette on uvicorn, with streamrec on the same event loop.
+"""An HTTP service for the shards of a bucket: Starlette on uvicorn, with streamrec on the same
+event loop.
 
     python -m examples.service
 
-starts a SeaweedFS server, writes shards to it, and serves them on http://127.0.0.1:8000. With your own bucket:
+starts a SeaweedFS server, writes shards to it, and serves them on http://127.0.0.1:8000. With your
+own bucket:
 
     STREAMREC_SERVICE_URL=s3://bucket/served uvicorn --factory examples.service.app:create
 
@@ -25,4 +27,4 @@ starts a SeaweedFS server, writes shards to it, and serves them on http://127.0.
     load.py       a load test for all requests
 
 Needs `pip install 'streamrec[s3,prometheus]' starlette uvicorn`.
-"""
+"""  # noqa: E501

@@ -18,7 +18,9 @@ RECORDS = 20_000
 async def write(settings: Settings) -> None:
     """Writes some shards and their index."""
     pattern, options = f"{settings.url}/train-{{shard:05d}}.tfrecord", settings.storage_options
-    writing = streamrec.ShardWriter(pattern, max_shard_records=5_000, index=settings.index, storage_options=options)
+    writing = streamrec.ShardWriter(
+        pattern, max_shard_records=5_000, index=settings.index, storage_options=options
+    )
     async with writing as writer:
         for number in range(RECORDS):
             await writer.write(streamrec.encode_example({"id": number, "text": f"record {number}"}))
@@ -29,7 +31,10 @@ def main() -> None:
     with seaweedfs() as store, tempfile.TemporaryDirectory() as folder:
         settings = Settings(f"{store.url}/served", store.options)
         asyncio.run(write(settings))
-        with serving(settings, Path(folder) / "log", port=8000) as running, contextlib.suppress(KeyboardInterrupt):
+        with (
+            serving(settings, Path(folder) / "log", port=8000) as running,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
             print(f"{RECORDS} records at {running.url}; Ctrl-C ends it. In another terminal:")
             print(f"    curl {running.url}/records/17,3")
             print(f"    curl {running.url}/shards/train-00000.tfrecord | head -3")

@@ -42,10 +42,16 @@ class Settings:
 
     @classmethod
     def of_environment(cls) -> Settings:
-        """Reads STREAMREC_SERVICE_URL, STREAMREC_SERVICE_OPTIONS (JSON) and STREAMREC_SERVICE_PATIENCE."""
-        given = {name: os.environ.get(f"STREAMREC_SERVICE_{name}") for name in ("OPTIONS", "PATIENCE")}
+        """Reads STREAMREC_SERVICE_URL, STREAMREC_SERVICE_OPTIONS (JSON) and
+        STREAMREC_SERVICE_PATIENCE.
+        """
+        given = {
+            name: os.environ.get(f"STREAMREC_SERVICE_{name}") for name in ("OPTIONS", "PATIENCE")
+        }
         url = os.environ["STREAMREC_SERVICE_URL"].rstrip("/")
-        return cls(url, json.loads(given["OPTIONS"] or "{}"), float(given["PATIENCE"] or cls.patience))
+        return cls(
+            url, json.loads(given["OPTIONS"] or "{}"), float(given["PATIENCE"] or cls.patience)
+        )
 
     @property
     def index(self) -> str:
@@ -54,8 +60,13 @@ class Settings:
 
     @property
     def storage(self) -> dict[str, Any]:
-        """The store options of every call of streamrec: with equal options, all calls share one client."""
-        return {"storage_options": self.storage_options, "retry": streamrec.RetryPolicy(patience=self.patience)}
+        """The store options of every call of streamrec: with equal options, all calls share one
+        client.
+        """
+        return {
+            "storage_options": self.storage_options,
+            "retry": streamrec.RetryPolicy(patience=self.patience),
+        }
 
     def shard(self, name: str) -> str:
         """Returns the URL of a shard, or the pattern of several.
@@ -65,7 +76,8 @@ class Settings:
         """
         if not NAME.fullmatch(name):
             raise RequestError(
-                f"{name!r} is not a shard's name: letters, digits, . _ - and /, and .tfrecord at its end"
+                f"{name!r} is not a shard's name: letters, digits, . _ - and /, and .tfrecord at "
+                "its end"
             )
         return f"{self.url}/{name}"
 
@@ -92,7 +104,9 @@ class Service:
         """Returns the indexed records; the first request that needs the index opens it."""
         async with self._opening:
             if self._source is None:
-                self._source = await streamrec.RecordSource.open(self.settings.index, **self.settings.storage)
+                self._source = await streamrec.RecordSource.open(
+                    self.settings.index, **self.settings.storage
+                )
             return self._source
 
     async def matching(self, pattern: str) -> list[str]:
@@ -107,14 +121,18 @@ class Service:
         """Indexes new and changed shards; requests in progress keep the index that they have."""
         async with self._opening:
             shards = f"{self.settings.url}/*.tfrecord"
-            await streamrec.write_index(shards, self.settings.index, update=True, **self.settings.storage)
+            await streamrec.write_index(
+                shards, self.settings.index, update=True, **self.settings.storage
+            )
             self._source = None
         return await self.records()
 
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Measures the event loop while the application runs, and keeps the store's client, which is slow to make."""
+    """Measures the event loop while the application runs, and keeps the store's client, which is
+    slow to make.
+    """
     service = app.state.service
     async with Storages(**service.settings.storage) as storages:
         await storages.at(service.settings.url)
@@ -137,6 +155,8 @@ def create(settings: Settings | None = None) -> Starlette:
         Route("/metrics", metrics.scrape),
     ]
     counting = Middleware(metrics.Counting, statistics=service.metrics.statistics)
-    app = Starlette(routes=routes, middleware=[counting], exception_handlers=HANDLERS, lifespan=lifespan)
+    app = Starlette(
+        routes=routes, middleware=[counting], exception_handlers=HANDLERS, lifespan=lifespan
+    )
     app.state.service = service
     return app

@@ -1,12 +1,13 @@
 """Encodes records as bodies, in short steps that keep the event loop responsive.
 
-The loop serves all streams, so each step must be short, and the loop must poll its sockets between two steps:
+The loop serves all streams, so each step must be short, and the loop must poll its sockets between
+two steps:
 - A step takes at most `STEP_BYTES` and `STEP_RECORDS`; a thread encodes records above `LONG_BYTES`.
-- Steps take turns: each round of the loop runs one, however many streams are waiting. The same holds for requests to
-  the store, each of which takes a millisecond of Python.
+- Steps take turns: each round of the loop runs one, however many streams are waiting. The same
+  holds for requests to the store, each of which takes a millisecond of Python.
 
-Threads for all steps would be slower and no fairer: encoding is Python, so a thread and the loop would take the GIL
-from each other, for 5 ms at a time.
+Threads for all steps would be slower and no fairer: encoding is Python, so a thread and the loop
+would take the GIL from each other, for 5 ms at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ SENT_BYTES: Final = 256 << 10
 
 
 class Turns:
-    """Lets one step run in each round of the event loop, in the order of requests: `async with turns: step()`."""
+    """Lets one step run in each round of the event loop, in the order of requests:
+    `async with turns: step()`.
+    """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -57,7 +60,9 @@ class Turns:
 
 
 def media_type(accept: str) -> str:
-    """Returns the format that a client gets, by its `Accept`: NDJSON unless it asks for TFRecord."""
+    """Returns the format that a client gets, by its `Accept`: NDJSON unless it asks for
+    TFRecord.
+    """
     return TFRECORD if TFRECORD in accept else NDJSON
 
 
@@ -101,4 +106,6 @@ def json_lines(frames: Frames) -> bytes:
     try:
         return "".join([to_json(record) + "\n" for record in frames]).encode()
     except DecodeError:
-        raise RequestError(f"these records are not Examples: ask for them with 'Accept: {TFRECORD}'", 406) from None
+        raise RequestError(
+            f"these records are not Examples: ask for them with 'Accept: {TFRECORD}'", 406
+        ) from None

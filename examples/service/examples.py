@@ -1,6 +1,7 @@
 r"""An Example as a line of JSON, and back: `{"label": [3], "name": ["cat"], "score": [0.5]}`.
 
-Bytes that are printable UTF-8 are text, all others `{"base64": "..."}`. Numbers that JSON lacks are `{"float": "nan"}`.
+Bytes that are printable UTF-8 are text, all others `{"base64": "..."}`. Numbers that JSON lacks are
+`{"float": "nan"}`.
 
 >>> line = to_json(streamrec.encode_example({"id": 3, "name": "cat", "raw": b"\xff"}))
 >>> line, streamrec.encode_example({"id": 3, "name": "cat", "raw": b"\xff"}) == from_json(line)
@@ -26,7 +27,9 @@ def to_json(record: bytes) -> str:
         google.protobuf.message.DecodeError: The record is not an Example.
     """
     features = streamrec.Example.FromString(record).features.feature
-    return json.dumps({name: values(features[name]) for name in sorted(features)}, ensure_ascii=False)
+    return json.dumps(
+        {name: values(features[name]) for name in sorted(features)}, ensure_ascii=False
+    )
 
 
 def values(feature: Any) -> list[Any]:
@@ -46,7 +49,11 @@ def plain(value: Any) -> Any:
         text = value.decode()
     except UnicodeDecodeError:
         text = None
-    return text if text is not None and text.isprintable() else {"base64": base64.b64encode(value).decode()}
+    return (
+        text
+        if text is not None and text.isprintable()
+        else {"base64": base64.b64encode(value).decode()}
+    )
 
 
 def from_json(line: str | bytes) -> bytes:
@@ -87,7 +94,9 @@ def fill(feature: Any, given: list[Any]) -> None:
     """Puts values, all of one kind, into a feature."""
     kinds = {type(value) for value in given}
     if len(kinds) > 1:
-        raise TypeError(f"values of several kinds ({', '.join(sorted(kind.__name__ for kind in kinds))})")
+        raise TypeError(
+            f"values of several kinds ({', '.join(sorted(kind.__name__ for kind in kinds))})"
+        )
     lists = {int: feature.int64_list, float: feature.float_list, bytes: feature.bytes_list}
     for kind in kinds:
         lists[kind].value.extend(given)

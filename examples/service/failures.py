@@ -1,4 +1,5 @@
-"""The status of each error. The text is the error's own: it names path, byte and record, and says what to do.
+"""The status of each error. The text is the error's own: it names path, byte and record, and says
+what to do.
 
 An error after the head of the response cannot have a status: see `streaming.py`.
 """

@@ -2,9 +2,10 @@
 
     python -m examples.service.load http://127.0.0.1:8000 [--seconds 10] [--streams 50]
 
-The load test keeps a number of streams open. A fifth of them reads slowly, and a fifth disconnects midway and starts
-again. The others read to the end as fast as they can, every second one as TFRecord. At the same time, eight clients ask
-for random records. The event loop's delay comes from the service's own histogram.
+The load test keeps a number of streams open. A fifth of them reads slowly, and a fifth disconnects
+midway and starts again. The others read to the end as fast as they can, every second one as
+TFRecord. At the same time, eight clients ask for random records. The event loop's delay comes from
+the service's own histogram.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ SLOW_SECONDS: Final = 0.2
 Metrics = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-async def load(url: str, seconds: float, streams: int, accept: tuple[str, ...] = ACCEPT) -> dict[str, Any]:
+async def load(
+    url: str, seconds: float, streams: int, accept: tuple[str, ...] = ACCEPT
+) -> dict[str, Any]:
     """Loads a service for some seconds.
 
     Args:
@@ -46,14 +49,20 @@ async def load(url: str, seconds: float, streams: int, accept: tuple[str, ...] =
     done: Counter[str] = Counter()
     timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(url, timeout=timeout, connector=connector, read_bufsize=1 << 16) as client:
+    async with aiohttp.ClientSession(
+        url, timeout=timeout, connector=connector, read_bufsize=1 << 16
+    ) as client:
         records = json.loads(await text_of(client, "POST", "/index"))["records"]
         shards = json.loads(await text_of(client, "GET", "/shards"))
         before = await scraped(client)
         async with asyncio.TaskGroup() as tasks:
             for number in range(streams):
                 read = (slow, leaving, whole, whole, whole)[number % 5]
-                again(tasks, seconds, partial(read, client, shards, accept[number // 5 % len(accept)], done))
+                again(
+                    tasks,
+                    seconds,
+                    partial(read, client, shards, accept[number // 5 % len(accept)], done),
+                )
             for _ in range(READERS):
                 again(tasks, seconds, partial(one_record, client, records, done))
         after = await scraped(client)
@@ -64,7 +73,9 @@ async def load(url: str, seconds: float, streams: int, accept: tuple[str, ...] =
     }
 
 
-def again(tasks: asyncio.TaskGroup, seconds: float, request: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def again(
+    tasks: asyncio.TaskGroup, seconds: float, request: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
     """Repeats a request until the time is over, and cuts off the last one."""
 
     async def repeat() -> None:
@@ -78,19 +89,25 @@ def again(tasks: asyncio.TaskGroup, seconds: float, request: Callable[[], Corout
     tasks.create_task(repeat())
 
 
-async def whole(client: aiohttp.ClientSession, shards: list[str], accept: str, done: Counter[str]) -> None:
+async def whole(
+    client: aiohttp.ClientSession, shards: list[str], accept: str, done: Counter[str]
+) -> None:
     """Reads a shard to its end."""
     await read(client, shards, accept, done, lambda size: asyncio.sleep(0))
     done["whole streams"] += 1
 
 
-async def slow(client: aiohttp.ClientSession, shards: list[str], accept: str, done: Counter[str]) -> None:
+async def slow(
+    client: aiohttp.ClientSession, shards: list[str], accept: str, done: Counter[str]
+) -> None:
     """Reads a shard slowly."""
     done["slow streams"] += 1
     await read(client, shards, accept, done, lambda size: asyncio.sleep(SLOW_SECONDS))
 
 
-async def leaving(client: aiohttp.ClientSession, shards: list[str], accept: str, done: Counter[str]) -> None:
+async def leaving(
+    client: aiohttp.ClientSession, shards: list[str], accept: str, done: Counter[str]
+) -> None:
     """Disconnects after a few bytes of a stream."""
     limit = random.randrange(1 << 18)
 
@@ -113,7 +130,9 @@ async def read(
 ) -> None:
     """Reads a stream, and awaits `took` after each part, with the number of bytes so far."""
     size = 0
-    async with client.get(f"/shards/{random.choice(shards)}", headers={"accept": accept}) as response:
+    async with client.get(
+        f"/shards/{random.choice(shards)}", headers={"accept": accept}
+    ) as response:
         response.raise_for_status()
         async for part in response.content.iter_chunked(1 << 16):
             size += len(part)
@@ -143,34 +162,48 @@ async def scraped(client: aiohttp.ClientSession) -> Metrics:
 
 
 def delays(name: str, before: Metrics, after: Metrics) -> dict[str, float]:
-    """Returns the event loop's "delay" or "round" between two scrapes, in ms: the median and the 99th percentile."""
+    """Returns the event loop's "delay" or "round" between two scrapes, in ms: the median and the
+    99th percentile.
+    """
     sample = f"service_event_loop_{name}_seconds_bucket"
     counts = {
-        float(dict(labels)["le"]): after[key, labels] - before[key, labels] for key, labels in after if key == sample
+        float(dict(labels)["le"]): after[key, labels] - before[key, labels]
+        for key, labels in after
+        if key == sample
     }
     return {"p50": quantile(counts, 0.5), "p99": quantile(counts, 0.99)}
 
 
 def quantile(counts: dict[float, float], share: float) -> float:
-    """Returns a quantile in milliseconds, computed as Prometheus does: linearly within its bucket."""
+    """Returns a quantile in milliseconds, computed as Prometheus does: linearly within its
+    bucket.
+    """
     wanted = share * max(counts.values())
     lower, below = 0.0, 0.0
     for upper, count in sorted(counts.items()):
         if count >= wanted:
-            return round(1000 * (lower + (min(upper, 10.0) - lower) * (wanted - below) / max(count - below, 1)), 2)
+            return round(
+                1000
+                * (lower + (min(upper, 10.0) - lower) * (wanted - below) / max(count - below, 1)),
+                2,
+            )
         lower, below = upper, count
     raise AssertionError("the last bucket holds all")
 
 
 def main() -> None:
     """Runs the load test."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("url")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--streams", type=int, default=50)
     parser.add_argument("--accept", nargs="*", default=ACCEPT)
     given = parser.parse_args()
-    print(json.dumps(asyncio.run(load(given.url, given.seconds, given.streams, tuple(given.accept)))))
+    print(
+        json.dumps(asyncio.run(load(given.url, given.seconds, given.streams, tuple(given.accept))))
+    )
 
 
 if __name__ == "__main__":

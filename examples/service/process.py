@@ -52,16 +52,33 @@ def serving(settings: Settings, log: Path, port: int = 0) -> Iterator[Running]:
 
 
 @contextmanager
-def running(command: Sequence[str], environment: Mapping[str, str], log: Path, port: int = 0) -> Iterator[Running]:
+def running(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, port: int = 0
+) -> Iterator[Running]:
     """Runs uvicorn with a command and more variables until the block ends.
 
     The socket listens before the process has started, so that a client can connect at once.
     """
-    with socket.create_server(("127.0.0.1", port), backlog=512) as listening, log.open("wb") as output:
-        words = [sys.executable, "-m", "uvicorn", "--no-access-log", "--fd", str(listening.fileno()), *command]
+    with (
+        socket.create_server(("127.0.0.1", port), backlog=512) as listening,
+        log.open("wb") as output,
+    ):
+        words = [
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "--no-access-log",
+            "--fd",
+            str(listening.fileno()),
+            *command,
+        ]
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         process = subprocess.Popen(
-            words, env={**os.environ, **environment}, stderr=output, stdout=output, pass_fds=[listening.fileno()]
+            words,
+            env={**os.environ, **environment},
+            stderr=output,
+            stdout=output,
+            pass_fds=[listening.fileno()],
         )
     with process:  # which alone listens now: if it ends, its clients are refused
         try:

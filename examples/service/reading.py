@@ -34,7 +34,9 @@ async def names(request: Request) -> Response:
 
 
 async def shards(request: Request) -> Response:
-    """Returns the records of a shard, of a byte range of it, or of all shards that a pattern matches."""
+    """Returns the records of a shard, of a byte range of it, or of all shards that a pattern
+    matches.
+    """
     service = request.app.state.service
     url = service.settings.shard(request.path_params["name"])
     start, end = (byte(request, name) for name in ("start", "end"))
@@ -61,7 +63,9 @@ async def blocks_of(
         StreamrecError: A shard is missing or damaged, or the store fails.
         RequestError: The shard is shorter than `start`.
     """
-    read = partial(streamrec.open_shard, block_bytes=BLOCK_BYTES, buffer_bytes=0, **service.settings.storage)
+    read = partial(
+        streamrec.open_shard, block_bytes=BLOCK_BYTES, buffer_bytes=0, **service.settings.storage
+    )
     for url in urls:
         async with AsyncExitStack() as opened:
             async with service.turns:
@@ -79,7 +83,9 @@ async def records(request: Request) -> Response:
     source = await service.records()
     numbers = numbers_in(request.path_params["numbers"], len(source))
     media = media_type(request.headers.get("accept", ""))
-    return StreamedBody(bodies(fetched(service, source, numbers), media, service.turns), media, service.metrics)
+    return StreamedBody(
+        bodies(fetched(service, source, numbers), media, service.turns), media, service.metrics
+    )
 
 
 async def fetched(
@@ -108,7 +114,9 @@ def numbers_in(text: str, count: int) -> Sequence[int]:
     if not found:
         raise RequestError(f"{text} holds no record")
     if len(found) > MAX_RECORDS:
-        raise RequestError(f"{len(found)} records are more than the {MAX_RECORDS} of one request", 413)
+        raise RequestError(
+            f"{len(found)} records are more than the {MAX_RECORDS} of one request", 413
+        )
     if max(found) >= count:
         raise RequestError(f"there is no record {max(found)}: there are {count}, from 0 on", 416)
     return found

@@ -1,13 +1,15 @@
 """A body that waits for its client, and ends when the client disconnects.
 
-- Back-pressure: a part is made after the server has taken the previous one, and the server takes none while the
-  client's socket is full. Shards are read block by block, so a slow client makes the service read slowly.
-- If a client disconnects, or takes nothing for `PATIENCE` seconds, reading stops at once: connections to the store
-  close before the response ends.
-- An error before the first part has its own status (`failures.py`). A later error aborts the body: the service closes
-  the connection without the end that HTTP/1.1 requires, so that no client takes a truncated body for a complete one.
-  The log has the place, and `service_streams_total{end="failed"}` counts it. HTTP/1.0 cannot show a truncated body,
-  so the service refuses it.
+- Back-pressure: a part is made after the server has taken the previous one, and the server takes
+  none while the client's socket is full. Shards are read block by block, so a slow client makes the
+  service read slowly.
+- If a client disconnects, or takes nothing for `PATIENCE` seconds, reading stops at once:
+  connections to the store close before the response ends.
+- An error before the first part has its own status (`failures.py`). A later error aborts the body:
+  the service closes the connection without the end that HTTP/1.1 requires, so that no client takes
+  a truncated body for a complete one. The log has the place, and
+  `service_streams_total{end="failed"}` counts it. HTTP/1.0 cannot show a truncated body, so the
+  service refuses it.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class StreamedBody(Response):
         """
         if scope["http_version"] == "1.0":
             raise RequestError(
-                "a stream needs HTTP/1.1, which tells a body that broke off (nginx: proxy_http_version)", 505
+                "a stream needs HTTP/1.1, which tells a body that broke off (nginx: "
+                "proxy_http_version)",
+                505,
             )
         end, failure = "left", None
         with self._metrics.open_streams.track_inprogress():
@@ -68,7 +72,11 @@ class StreamedBody(Response):
                 except (StreamrecError, RequestError) as error:
                     end, failure = "failed", error
                 except TimeoutError:
-                    LOG.warning("%s: the client took nothing for %.0f s, and was left", scope["path"], PATIENCE)
+                    LOG.warning(
+                        "%s: the client took nothing for %.0f s, and was left",
+                        scope["path"],
+                        PATIENCE,
+                    )
                 tasks.cancel_scope.cancel()
         self._metrics.streams.labels(end).inc()
         if failure is not None and not self._started:
@@ -87,7 +95,13 @@ class StreamedBody(Response):
     async def _start(self, send: Send) -> None:
         if not self._started:
             self._started = True
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
 
 
 async def cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -1,8 +1,8 @@
 """The requests that write: a body becomes a shard, completely or not at all.
 
-The service checks records as they arrive, and sends them to the store in parts. The shard appears when the body has
-ended without an error. An invalid body, a client that disconnects or a service that is killed leaves nothing that a
-reader could see.
+The service checks records as they arrive, and sends them to the store in parts. The shard appears
+when the body has ended without an error. An invalid body, a client that disconnects or a service
+that is killed leaves nothing that a reader could see.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ async def put_shard(request: Request) -> Response:
     decoder = decoder_of(request.headers.get("content-type", ""))
     overwrite = request.headers.get("if-none-match") != "*"
     try:
-        async with streamrec.ShardWriter(url, overwrite=overwrite, **service.settings.storage) as writer:
+        async with streamrec.ShardWriter(
+            url, overwrite=overwrite, **service.settings.storage
+        ) as writer:
             async for records in decoded(request, decoder, service.turns):
                 await writer.write_batch(records)
     except (streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError) as error:
@@ -93,7 +95,9 @@ class Lines:
             *lines, self._rest = self._rest.split(b"\n")
             yield from self._encoded(lines)
         if len(self._rest) > MAX_BYTES:
-            raise RequestError(f"the body, line {self._line + 1}: it is longer than {MAX_BYTES} bytes")
+            raise RequestError(
+                f"the body, line {self._line + 1}: it is longer than {MAX_BYTES} bytes"
+            )
 
     def close(self) -> Iterator[streamrec.Frames]:
         """As Decoder."""
@@ -132,7 +136,9 @@ def decoder_of(content_type: str) -> Decoder:
     return kinds[kind]()
 
 
-async def decoded(request: Request, decoder: Decoder, turns: Turns) -> AsyncIterator[streamrec.Frames]:
+async def decoded(
+    request: Request, decoder: Decoder, turns: Turns
+) -> AsyncIterator[streamrec.Frames]:
     """Decodes the records of a body as they arrive: one step for each `Frames`."""
     async for data in request.stream():
         found = decoder.feed(data) if data else decoder.close()

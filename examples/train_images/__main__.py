@@ -22,13 +22,20 @@ def main() -> None:
         shards = asyncio.run(write(f"{store.url}/digits-{{shard:03d}}", store.options, RECORDS))
         print(f"{RECORDS} JPEGs in {shards} shards at {store.url}")
         command = [sys.executable, "-m", "examples.train_images.train", f"{store.url}/digits-*"]
-        command += ["--checkpoint", str(Path(folder) / "run.pt"), "--storage-options", json.dumps(dict(store.options))]
+        command += [
+            "--checkpoint",
+            str(Path(folder) / "run.pt"),
+            "--storage-options",
+            json.dumps(dict(store.options)),
+        ]
         print(f"killed at step {steps(command, KILLED_AT)['step']}")
         print(f"resumed: {steps(command)}")
 
 
 def steps(command: list[str], until: int | None = None) -> dict[str, Any]:
-    """Runs the training to its end, or kills it at a step; returns the last line that it printed."""
+    """Runs the training to its end, or kills it at a step; returns the last line that it
+    printed.
+    """
     told: dict[str, Any] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -35,16 +35,22 @@ async def write(pattern: str, storage_options: Mapping[str, Any], records: int) 
         The number of shards.
     """
     number = 0
-    async with streamrec.ShardWriter(pattern, max_shard_records=300, storage_options=storage_options) as writer:
+    async with streamrec.ShardWriter(
+        pattern, max_shard_records=300, storage_options=storage_options
+    ) as writer:
         for images, labels in batches(records, held_out=False):
             for image, label in zip(images, labels, strict=True):
-                await writer.write(streamrec.encode_example({"image": jpeg(image), "label": label, "id": number}))
+                await writer.write(
+                    streamrec.encode_example({"image": jpeg(image), "label": label, "id": number})
+                )
                 number += 1
     return len(writer.shards)
 
 
 def batches_of(url: str, storage_options: Mapping[str, Any], size: int) -> streamrec.Dataset[Any]:
-    """Shuffled batches: "image" float32 of `[n, 1, SIDE, SIDE]` from 0 to 1, "label" and "id" int64 of `[n]`."""
+    """Shuffled batches: "image" float32 of `[n, 1, SIDE, SIDE]` from 0 to 1, "label" and "id" int64
+    of `[n]`.
+    """
     records = streamrec.TFRecordDataset(url, num_parallel_reads=4, storage_options=storage_options)
     shuffled = records.distribute().shuffle(500, seed=1)
     parsed = shuffled.batch(size, drop_remainder=True).parse_example(FEATURES)

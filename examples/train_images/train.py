@@ -1,7 +1,9 @@
-"""Trains: `python -m examples.train_images.train URL --checkpoint FILE`. Run it again to resume from the file.
+"""Trains: `python -m examples.train_images.train URL --checkpoint FILE`. Run it again to resume
+from the file.
 
-The checkpoint contains the model, the optimizer and the loader's state. It is written under another name and then
-renamed, so a kill leaves a complete one. The program prints a line of JSON for each step, and one for the result.
+The checkpoint contains the model, the optimizer and the loader's state. It is written under another
+name and then renamed, so a kill leaves a complete one. The program prints a line of JSON for each
+step, and one for the result.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class Run:
         self.step = saved["step"]
 
 
-def train(url: str, storage_options: Mapping[str, Any], checkpoint: Path, epochs: int, device: str) -> None:
+def train(
+    url: str, storage_options: Mapping[str, Any], checkpoint: Path, epochs: int, device: str
+) -> None:
     """Trains to the end of the last epoch, from the checkpoint if there is one."""
     run = Run(Loader(batches_of(url, storage_options, BATCH), device=device), device)
     run.load(checkpoint)
@@ -71,12 +75,23 @@ def train(url: str, storage_options: Mapping[str, Any], checkpoint: Path, epochs
         for batch in run.loader:
             loss, share = learn(run, batch)
             right.append(share)
-            print(json.dumps({"step": run.step, "loss": round(loss, 6), "ids": batch["id"].tolist()}), flush=True)
+            print(
+                json.dumps({"step": run.step, "loss": round(loss, 6), "ids": batch["id"].tolist()}),
+                flush=True,
+            )
             run.step += 1
             if run.step % EVERY == 0:
                 run.save(checkpoint)
     weights = sum(float(values.double().abs().sum()) for values in run.model.state_dict().values())
-    print(json.dumps({"steps": run.step, "accuracy": sum(right[-10:]) / max(1, len(right[-10:])), "weights": weights}))
+    print(
+        json.dumps(
+            {
+                "steps": run.step,
+                "accuracy": sum(right[-10:]) / max(1, len(right[-10:])),
+                "weights": weights,
+            }
+        )
+    )
 
 
 def learn(run: Run, batch: Any) -> tuple[float, float]:
@@ -91,7 +106,9 @@ def learn(run: Run, batch: Any) -> tuple[float, float]:
 
 def main() -> None:
     """Runs the program."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("url")
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--storage-options", type=json.loads, default={})

@@ -2,19 +2,24 @@
 
 Rules:
 
-- `put` waits until the queue is empty or the item fits. The queued items never weigh more than `limit`, except a single
-  item that is heavier than the limit. The items of one task arrive in the order of its puts.
-- Crossing threads is expensive (waking the loop takes about 50 us), so one side wakes the other only if it sleeps. The
-  loop wakes a consumer that found the queue empty. A consumer wakes a waiting `put` when half of the limit is free or
-  the queue is empty, so that a full queue of small items costs one wake-up for many.
-- The loop sends items together at its next turn: all puts of one step of a task wake a sleeping consumer once.
-- `put` gives way to the loop's other tasks from time to time, so that a producer that never waits can be cancelled.
+- `put` waits until the queue is empty or the item fits. The queued items never weigh more than
+  `limit`, except a single item that is heavier than the limit. The items of one task arrive in the
+  order of its puts.
+- Crossing threads is expensive (waking the loop takes about 50 us), so one side wakes the other
+  only if it sleeps. The loop wakes a consumer that found the queue empty. A consumer wakes a
+  waiting `put` when half of the limit is free or the queue is empty, so that a full queue of small
+  items costs one wake-up for many.
+- The loop sends items together at its next turn: all puts of one step of a task wake a sleeping
+  consumer once.
+- `put` gives way to the loop's other tasks from time to time, so that a producer that never waits
+  can be cancelled.
 - After a cancellation, and after the end, `put` raises ClosedError: no consumer is left.
-- Neither side can miss the other: each first writes its own step (an item; a weight taken; "I sleep") and then reads
-  the other's, and the interpreter lock orders the writes. An extra wake-up is harmless: both sides check again.
-- Interrupts: the consumers' lock is that of SimpleQueue, in C. CPython checks for signals before it takes such a lock
-  or after the body has begun, never between. An interrupt after `take` took an item loses the item, so the iterator
-  closes itself on any interrupt.
+- Neither side can miss the other: each first writes its own step (an item; a weight taken; "I
+  sleep") and then reads the other's, and the interpreter lock orders the writes. An extra wake-up
+  is harmless: both sides check again.
+- Interrupts: the consumers' lock is that of SimpleQueue, in C. CPython checks for signals before it
+  takes such a lock or after the body has begun, never between. An interrupt after `take` took an
+  item loses the item, so the iterator closes itself on any interrupt.
 """
 
 from __future__ import annotations
@@ -32,10 +37,13 @@ T = TypeVar("T")
 
 PUTS_PER_TURN = 64  # a turn of the loop costs some 10 us, a put 1
 
-NO_CONSUMER = "put() after the iterator was closed, or after the producer's end: no consumer takes the item"
+NO_CONSUMER = (
+    "put() after the iterator was closed, or after the producer's end: no consumer takes the item"
+)
 
 Put: TypeAlias = Callable[[T, int], Awaitable[None]]
-"""Queues an item with its weight, 0 or more in the unit of the limit; waits while it does not fit."""
+"""Queues an item with its weight, 0 or more in the unit of the limit; waits while it does not
+fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +66,17 @@ class Channel(Generic[T]):
         self._order = asyncio.Lock()  # waiting puts take turns: first come, first served
         self._vacancy: asyncio.Future[None] | None = None
         self._puts = 0
-        self._outbox: list[tuple[T, int]] = []  # the consumer sees these items after the loop's next turn
+        self._outbox: list[
+            tuple[T, int]
+        ] = []  # the consumer sees these items after the loop's next turn
         self._shut = False
 
     @property
     def queued(self) -> int:
         """Weight of the items that wait for the consumer."""
-        out = self._weight_out  # read first, so that a put in between never makes the weight negative
+        out = (
+            self._weight_out
+        )  # read first, so that a put in between never makes the weight negative
         return self._weight_in - out
 
     # The consumer's side; one thread at a time.
@@ -76,12 +88,16 @@ class Channel(Generic[T]):
             self._weight_out += entry[1]
             resume_below = self._resume_below
             if resume_below is not None and self._weight_in - self._weight_out <= resume_below:
-                self._resume_below = None  # one wake-up is enough; a put that still waits asks again
+                self._resume_below = (
+                    None  # one wake-up is enough; a put that still waits asks again
+                )
                 self._thread.post(self._resume)
         return entry
 
     def discard(self) -> None:
-        """Drops the queued items. The producer must have ended; a consumer that blocks meanwhile gets an End."""
+        """Drops the queued items. The producer must have ended; a consumer that blocks meanwhile
+        gets an End.
+        """
         try:
             while True:
                 self._entries.get_nowait()
@@ -91,7 +107,9 @@ class Channel(Generic[T]):
     # The producer's side, on the loop thread.
 
     async def put(self, item: T, weight: int) -> None:
-        """Queues `item`; waits while it does not fit. A ClosedError says that the iterator was closed."""
+        """Queues `item`; waits while it does not fit. A ClosedError says that the iterator was
+        closed.
+        """
         if weight < 0:
             raise ValueError(f"weight is {weight}; it must be 0 or more")
         self._puts += 1
@@ -132,7 +150,9 @@ class Channel(Generic[T]):
             self._vacancy = asyncio.get_running_loop().create_future()
             self._resume_below = max(0, min(self._limit // 2, self._limit - weight))
             try:
-                if not self._fits(weight):  # checked again, now that the consumer can see this put wait
+                if not self._fits(
+                    weight
+                ):  # checked again, now that the consumer can see this put wait
                     await self._vacancy
             finally:
                 self._resume_below = None

@@ -3,24 +3,32 @@
 A consumer sees:
 
 - Success: every item once, in order, then always StopIteration.
-- A producer that raises: every item that it had put, then its exception once, with its traceback, then always
-  StopIteration. A cancellation that the consumer did not ask for is a ClosedError, never an end of data.
-- `close()`, the end of a `with` block, or an interrupt in `next` (Ctrl-C, or an exception from another signal handler)
-  cancels the producer and returns when its cleanup is done. A second interrupt cuts the cleanup short (see job.py).
-  Queued items are dropped. From then on `next` raises ClosedError, in other threads too.
-- `break`, an exception in the loop's body, or any other way to drop the iterator cancels the producer without waiting
-  for it. (`weakref.finalize`; the work on the loop holds no reference to the iterator.) A `with` block waits.
+- A producer that raises: every item that it had put, then its exception once, with its traceback,
+  then always StopIteration. A cancellation that the consumer did not ask for is a ClosedError,
+  never an end of data.
+- `close()`, the end of a `with` block, or an interrupt in `next` (Ctrl-C, or an exception from
+  another signal handler) cancels the producer and returns when its cleanup is done. A second
+  interrupt cuts the cleanup short (see job.py). Queued items are dropped. From then on `next`
+  raises ClosedError, in other threads too.
+- `break`, an exception in the loop's body, or any other way to drop the iterator cancels the
+  producer without waiting for it. (`weakref.finalize`; the work on the loop holds no reference to
+  the iterator.) A `with` block waits.
 - Afterwards nothing is left: no task, no thread but the one loop thread, no item.
-- Several threads may take from one iterator: each item goes to one of them. Iterators are independent of each other. A
-  blocked `next` holds the iterator's lock; `close` from another thread takes no lock.
-- After a fork, `next` in the child raises ClosedError, and `close` does nothing: the parent owns the work.
-- On the loop's own thread, `next` and `close` raise LoopThreadError: they would wait for themselves.
+- Several threads may take from one iterator: each item goes to one of them. Iterators are
+  independent of each other. A blocked `next` holds the iterator's lock; `close` from another thread
+  takes no lock.
+- After a fork, `next` in the child raises ClosedError, and `close` does nothing: the parent owns
+  the work.
+- On the loop's own thread, `next` and `close` raise LoopThreadError: they would wait for
+  themselves.
 - In a trio program `next(iterator)` blocks the trio loop, as any sync call does; use
-  `await trio.to_thread.run_sync(next, iterator, None, abandon_on_cancel=True)` inside `with iterator`.
+  `await trio.to_thread.run_sync(next, iterator, None, abandon_on_cancel=True)` inside
+  `with iterator`.
 
-An interrupt at any point of `next` closes the iterator, so that no item gets lost silently. The lock is a C lock in a
-`with` statement: CPython runs signal handlers before it takes the lock or inside the block, so the lock is always
-released. It is re-entrant, so a signal handler may itself call `next` or `close`.
+An interrupt at any point of `next` closes the iterator, so that no item gets lost silently. The
+lock is a C lock in a `with` statement: CPython runs signal handlers before it takes the lock or
+inside the block, so the lock is always released. It is re-entrant, so a signal handler may itself
+call `next` or `close`.
 """
 
 from __future__ import annotations
@@ -37,22 +45,29 @@ from streamrec.errors import ClosedError
 
 T = TypeVar("T")
 
-CLOSED = "this iterator was closed, by close(), at the end of its `with` block, or by an interrupt; make a new one"
+CLOSED = (
+    "this iterator was closed, by close(), at the end of its `with` block, or by an interrupt; "
+    "make a new one"
+)
 
 
 class SyncIterator(Generic[T]):
-    """Iterates in this thread over the items that `produce(put)` puts on the loop thread; see the top of this file.
+    """Iterates in this thread over the items that `produce(put)` puts on the loop thread; see the
+    top of this file.
 
-    The producer starts at once, before the first `next`. It should end the tasks that it starts (a task group). Each
-    `await put(item, weight)` queues one item, and waits while it does not fit in the limit, above 0. A heavier item is
-    queued when the queue is empty.
+    The producer starts at once, before the first `next`. It should end the tasks that it starts (a
+    task group). Each `await put(item, weight)` queues one item, and waits while it does not fit in
+    the limit, above 0. A heavier item is queued when the queue is empty.
 
-    `failures` are the errors of the work itself, which it adds while it runs. They are not logged when the iterator is
-    dropped before the consumer has reached them.
+    `failures` are the errors of the work itself, which it adds while it runs. They are not logged
+    when the iterator is dropped before the consumer has reached them.
     """
 
     def __init__(
-        self, produce: Callable[[Put[T]], Awaitable[None]], limit: int, failures: Sequence[BaseException] = ()
+        self,
+        produce: Callable[[Put[T]], Awaitable[None]],
+        limit: int,
+        failures: Sequence[BaseException] = (),
     ) -> None:
         if limit <= 0:
             raise ValueError(f"limit is {limit}; it must be above 0")
@@ -63,7 +78,9 @@ class SyncIterator(Generic[T]):
         self._ended = False  # a consumer got the end, or the producer's error
         self._closed = False
         # before the start: an interrupt from here on drops the iterator, and so cancels the job
-        weakref.finalize(self, job.cancel, orphan=True).atexit = False  # at exit the loop thread cancels all
+        weakref.finalize(
+            self, job.cancel, orphan=True
+        ).atexit = False  # at exit the loop thread cancels all
         job.start()
 
     def __iter__(self) -> Iterator[T]:
@@ -94,7 +111,9 @@ class SyncIterator(Generic[T]):
         return raise_unless_exiting(error)
 
     def close(self) -> None:
-        """Cancels the producer, waits for its cleanup, and drops the queued items. No effect after the end."""
+        """Cancels the producer, waits for its cleanup, and drops the queued items. No effect after
+        the end.
+        """
         job = self._job
         if is_inherited(job.maker):
             return

@@ -2,18 +2,20 @@
 
 Rules:
 
-- The work runs in a copy of the caller's context variables, in a task of its own on the loop thread.
-- It is cancelled at most once, however often callers ask for it (close, Ctrl-C, garbage collection, exit), so that its
-  cleanup runs undisturbed. `stop` returns when the cleanup is done.
-- One exception: an interrupt (Ctrl-C) *while* `stop` waits cancels the work again, and `stop` returns when the work has
-  ended or after GRACE seconds. A further interrupt makes it return at once. Such abandoned work continues on the loop
-  thread; a note on the exception says so.
+- The work runs in a copy of the caller's context variables, in a task of its own on the loop
+  thread.
+- It is cancelled at most once, however often callers ask for it (close, Ctrl-C, garbage collection,
+  exit), so that its cleanup runs undisturbed. `stop` returns when the cleanup is done.
+- One exception: an interrupt (Ctrl-C) *while* `stop` waits cancels the work again, and `stop`
+  returns when the work has ended or after GRACE seconds. A further interrupt makes it return at
+  once. Such abandoned work continues on the loop thread; a note on the exception says so.
 - It always reports its end, exactly once, even when the loop was stopped before the work began.
-- `stop` raises an error that cleanup raised after a cancellation. During an interrupt that error becomes a note on the
-  interrupt. Where no caller waits (garbage collection, exit), the loop's exception handler logs it.
-- No interrupt is lost, and none leaves a lock held: outside the loop thread a job only posts to the loop (which takes
-  no lock) and waits for a latch. The loop makes posted calls in order, so a cancellation that arrives before the start
-  means that the start was never posted.
+- `stop` raises an error that cleanup raised after a cancellation. During an interrupt that error
+  becomes a note on the interrupt. Where no caller waits (garbage collection, exit), the loop's
+  exception handler logs it.
+- No interrupt is lost, and none leaves a lock held: outside the loop thread a job only posts to the
+  loop (which takes no lock) and waits for a latch. The loop makes posted calls in order, so a
+  cancellation that arrives before the start means that the start was never posted.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from functools import partial, wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from streamrec.bridge.channel import Channel
-from streamrec.bridge.loop import EXITING, GRACE, Latch, LoopThread, is_inherited, loop_thread, raise_unless_exiting
+from streamrec.bridge.loop import (
+    EXITING,
+    GRACE,
+    Latch,
+    LoopThread,
+    is_inherited,
+    loop_thread,
+    raise_unless_exiting,
+)
 from streamrec.display import display_text, logger
 from streamrec.errors import ClosedError
 
@@ -39,15 +49,19 @@ except ModuleNotFoundError:  # then nothing in this process can have set its var
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CANCELLED = "other code cancelled this work before it had ended: the items so far are not all of them"
-ABANDONED = f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was abandoned"
+CANCELLED = (
+    "other code cancelled this work before it had ended: the items so far are not all of them"
+)
+ABANDONED = (
+    f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was abandoned"
+)
 
 
 class Job(Generic[T]):
     """`await function(*args)` on a loop thread, for process `maker`.
 
-    Errors are logged if no caller waits for the work (`orphan`), except those in `failures`: errors of the work itself,
-    not of its cleanup, which it adds while it runs.
+    Errors are logged if no caller waits for the work (`orphan`), except those in `failures`: errors
+    of the work itself, not of its cleanup, which it adds while it runs.
     """
 
     def __init__(
@@ -64,7 +78,9 @@ class Job(Generic[T]):
         self.maker = os.getpid()
         self._call = function, args
         self._context = copy_context()
-        if sniffio is not None:  # a trio program's context says "trio", and anyio on our loop would believe it
+        if (
+            sniffio is not None
+        ):  # a trio program's context says "trio", and anyio on our loop would believe it
             self._context.run(sniffio.current_async_library_cvar.set, None)
         self._channel = channel
         self._latch = Latch()
@@ -95,7 +111,9 @@ class Job(Generic[T]):
         return cast(T, self._result)
 
     def stop(self) -> None:
-        """Cancels the work and blocks until its cleanup is done; raises an error of the cleanup, once."""
+        """Cancels the work and blocks until its cleanup is done; raises an error of the cleanup,
+        once.
+        """
         if (error := self._cancel_and_wait()) is not None:
             raise error
 
@@ -110,7 +128,9 @@ class Job(Generic[T]):
             self.thread.post(self._cancel, again, orphan)
 
     def _cancel_and_wait(self) -> BaseException | None:
-        """Cancels the work and waits for its end; returns the error of its cleanup, the first time."""
+        """Cancels the work and waits for its end; returns the error of its cleanup, the first
+        time.
+        """
         self.cancel()
         try:
             self._latch.wait()
@@ -132,7 +152,9 @@ class Job(Generic[T]):
             return
         function, args = self._call
         name = f"streamrec: {getattr(function, '__qualname__', type(function).__qualname__)}"
-        self._task = self.thread.loop.create_task(_await(function, args), name=name, context=self._context)
+        self._task = self.thread.loop.create_task(
+            _await(function, args), name=name, context=self._context
+        )
         self._task.add_done_callback(self._on_done)
 
     def _cancel(self, again: bool, orphan: bool) -> None:
@@ -144,7 +166,9 @@ class Job(Generic[T]):
             self._channel.refuse_puts()
         if self._task is None:
             self.end(None)  # the start was never posted, and will not be
-        elif again or not self._task.cancelling():  # at exit the loop thread may have cancelled it already
+        elif (
+            again or not self._task.cancelling()
+        ):  # at exit the loop thread may have cancelled it already
             self._task.cancel()
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
@@ -159,17 +183,25 @@ class Job(Generic[T]):
             if error is None:
                 self._result = task.result()
             elif self._cancelled and isinstance(error, ClosedError):
-                error = None  # a put found the iterator closed before the cancellation reached the work
-            elif (self._orphan or self.thread.close_reason is EXITING) and error not in self._failures:
+                error = (
+                    None  # a put found the iterator closed before the cancellation reached the work
+                )
+            elif (
+                self._orphan or self.thread.close_reason is EXITING
+            ) and error not in self._failures:
                 self._log(error)
         self.end(error)
 
     def _log(self, error: BaseException) -> None:
         if self.thread.close_reason is EXITING:
-            logger.warning("cleanup failed while the program ended: %s: %s", type(error).__name__, error)
+            logger.warning(
+                "cleanup failed while the program ended: %s: %s", type(error).__name__, error
+            )
             return
         message = "streamrec: cleanup failed, and no caller waits for it"
-        self.thread.loop.call_exception_handler({"message": message, "exception": error, "task": self._task})
+        self.thread.loop.call_exception_handler(
+            {"message": message, "exception": error, "task": self._task}
+        )
 
     def end(self, error: BaseException | None) -> None:
         """Reports the end of the work, or of its loop, unless an end was reported before."""
@@ -183,14 +215,15 @@ class Job(Generic[T]):
 
 
 def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Runs `await function(*args)` on the process's loop thread, blocks the caller, and returns the result.
+    """Runs `await function(*args)` on the process's loop thread, blocks the caller, and returns the
+    result.
 
-    Ctrl-C cancels the work and waits for its cleanup before it raises KeyboardInterrupt; a second Ctrl-C cuts the
-    cleanup short. In a trio or asyncio program it blocks that program's loop as any sync call does: wrap it in
-    `trio.to_thread.run_sync` or `asyncio.to_thread`.
+    Ctrl-C cancels the work and waits for its cleanup before it raises KeyboardInterrupt; a second
+    Ctrl-C cuts the cleanup short. In a trio or asyncio program it blocks that program's loop as any
+    sync call does: wrap it in `trio.to_thread.run_sync` or `asyncio.to_thread`.
 
-    A LoopThreadError says that the caller runs on the loop thread itself; a ClosedError, that the loop was stopped,
-    other code cancelled the work, or the interpreter is exiting.
+    A LoopThreadError says that the caller runs on the loop thread itself; a ClosedError, that the
+    loop was stopped, other code cancelled the work, or the interpreter is exiting.
     """
     job = Job(loop_thread(), function, args)
     try:
@@ -203,22 +236,28 @@ def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
 
 
 def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Returns the sync twin of an async function: `name_sync` runs `name` on the loop thread and waits; see `run`."""
+    """Returns the sync twin of an async function: `name_sync` runs `name` on the loop thread and
+    waits; see `run`.
+    """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return run(partial(function, *args, **kwargs))
 
     call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
-    call.__doc__ = f"`{function.__name__}` for sync code: runs it on the background thread and waits."
+    call.__doc__ = (
+        f"`{function.__name__}` for sync code: runs it on the background thread and waits."
+    )
     return call
 
 
 def detach(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[], bool]:
-    """Returns a function that starts `await function(*args)` for a time when no caller is left to wait for it.
+    """Returns a function that starts `await function(*args)` for a time when no caller is left to
+    wait for it.
 
-    It starts the work on the loop thread and returns at once; it is safe in a garbage collection. In a process that was
-    forked since, it returns False and does nothing. Errors of the work are logged.
+    It starts the work on the loop thread and returns at once; it is safe in a garbage collection.
+    In a process that was forked since, it returns False and does nothing. Errors of the work are
+    logged.
     """
     job = Job(loop_thread(), function, args, orphan=True)
 

@@ -2,21 +2,23 @@
 
 Rules:
 
-- One daemon thread per process runs one asyncio loop. It is made on first use and named "streamrec-loop". A running
-  loop of the caller's thread (a notebook) is not touched.
+- One daemon thread per process runs one asyncio loop. It is made on first use and named
+  "streamrec-loop". A running loop of the caller's thread (a notebook) is not touched.
 - A call that would block the loop thread itself is refused with LoopThreadError.
-- Fork: the child forgets the parent's thread and makes a new one on first use. All locks of this module are new in the
-  child, so one that was held at the fork blocks no thread. The child never closes or frees the inherited loop: its
-  epoll descriptor is shared with the parent, and closing the loop would remove the parent's registrations. The child
-  never frees the inherited tasks either: their cleanup belongs to the parent.
-- Exit: at interpreter exit (`atexit`, after the interpreter has joined all threads that are not daemons; in a child of
-  multiprocessing, which skips `atexit`, through its finalizers) the thread cancels all tasks and awaits them for at
-  most GRACE seconds. A task that was cancelled before finishes its cleanup. Errors of cleanup are logged. By then the
-  interpreter does not let the pool of `asyncio.to_thread` take new work.
-- A daemon thread that waits for the loop at exit keeps waiting, and dies with the process: an error would print a
-  traceback on the way out, and an end of data would be wrong.
-- If other code stops the loop (`loop.stop()`), every job on it ends with ClosedError, its tasks are cancelled and
-  awaited, and the next use makes a new thread.
+- Fork: the child forgets the parent's thread and makes a new one on first use. All locks of this
+  module are new in the child, so one that was held at the fork blocks no thread. The child never
+  closes or frees the inherited loop: its epoll descriptor is shared with the parent, and closing
+  the loop would remove the parent's registrations. The child never frees the inherited tasks
+  either: their cleanup belongs to the parent.
+- Exit: at interpreter exit (`atexit`, after the interpreter has joined all threads that are not
+  daemons; in a child of multiprocessing, which skips `atexit`, through its finalizers) the thread
+  cancels all tasks and awaits them for at most GRACE seconds. A task that was cancelled before
+  finishes its cleanup. Errors of cleanup are logged. By then the interpreter does not let the pool
+  of `asyncio.to_thread` take new work.
+- A daemon thread that waits for the loop at exit keeps waiting, and dies with the process: an error
+  would print a traceback on the way out, and an end of data would be wrong.
+- If other code stops the loop (`loop.stop()`), every job on it ends with ClosedError, its tasks are
+  cancelled and awaited, and the next use makes a new thread.
 - SystemExit or KeyboardInterrupt in a task ends that task, as any exception does, never the loop.
 """
 
@@ -39,21 +41,30 @@ from streamrec.errors import ClosedError, LoopThreadError
 
 GRACE = 5.0  # seconds for cleanup that no caller waits for; not tuned
 
-STOPPED = "other code stopped streamrec's event loop (loop.stop()): start again, and leave that loop alone"
+STOPPED = (
+    "other code stopped streamrec's event loop (loop.stop()): start again, and leave that loop "
+    "alone"
+)
 EXITING = "the interpreter is exiting; end the iteration before the main thread ends"
-FORKED = "process {maker} made this object, and it does not work after a fork, in process {here}: make it again here"
+FORKED = (
+    "process {maker} made this object, and it does not work after a fork, in process {here}: make "
+    "it again here"
+)
 ON_LOOP = (
-    "this call blocks streamrec's own event-loop thread, which it would wait for: use the async interface there "
+    "this call blocks streamrec's own event-loop thread, which it would wait for: use the async "
+    "interface there "
     "(`async for`), or make the call in a thread (asyncio.to_thread)"
 )
 
 
 class Latch:
-    """Opens once and stays open. Any number of threads may wait; any thread may call `open`, more than once.
+    """Opens once and stays open. Any number of threads may wait; any thread may call `open`, more
+    than once.
 
-    Why not `threading.Event`: it is a Condition in Python. A KeyboardInterrupt between two of its lines can leave its
-    lock held, and then the loop thread hangs in `set`. Here each waiter has a lock of its own that only the opener
-    releases: an interrupted waiter leaves nothing but a lock that no thread uses.
+    Why not `threading.Event`: it is a Condition in Python. A KeyboardInterrupt between two of its
+    lines can leave its lock held, and then the loop thread hangs in `set`. Here each waiter has a
+    lock of its own that only the opener releases: an interrupted waiter leaves nothing but a lock
+    that no thread uses.
     """
 
     def __init__(self) -> None:
@@ -68,18 +79,23 @@ class Latch:
                 self._waiters.popleft().release()
 
     def wait(self, timeout: float = -1) -> bool:
-        """Blocks until the latch is open, or for `timeout` seconds (-1: no limit); returns whether it is open."""
+        """Blocks until the latch is open, or for `timeout` seconds (-1: no limit); returns whether
+        it is open.
+        """
         if self.is_open:
             return True
         lock = threading.Lock()
         lock.acquire()
         self._waiters.append(lock)
-        # Checked again after joining the queue: an opener either finds this waiter, or has set `is_open` before.
+        # Checked again after joining the queue: an opener either finds this waiter, or has set
+        # `is_open` before.
         return self.is_open or lock.acquire(timeout=timeout)
 
 
 class LoopThread:
-    """One asyncio loop on one daemon thread. `jobs` has the function that ends each running job with an error."""
+    """One asyncio loop on one daemon thread. `jobs` has the function that ends each running job
+    with an error.
+    """
 
     loop: asyncio.AbstractEventLoop
 
@@ -95,7 +111,8 @@ class LoopThread:
     def start(self) -> None:
         """Starts the thread, waits until it has a loop, and makes it that of the process."""
         try:
-            # _launch calls Thread.start(): an interrupt of it here could leave a lock held that the new thread needs.
+            # _launch calls Thread.start(): an interrupt of it here could leave a lock held that the
+            # new thread needs.
             _thread.start_new_thread(self._launch, ())
             self._made.wait()
             if self._failure is not None:
@@ -111,11 +128,15 @@ class LoopThread:
     def abandon(self) -> None:
         """Ends a thread that has not been used yet, at any point of its start."""
         self.dead = True
-        if self._made.is_open and self._failure is None:  # before that the thread checks `dead` itself
+        if (
+            self._made.is_open and self._failure is None
+        ):  # before that the thread checks `dead` itself
             self.post(self.loop.stop)
 
     def post(self, callback: Callable[..., object], *args: object) -> bool:
-        """Makes the loop call `callback(*args)` soon, from any thread, without a lock; False if the loop is closed."""
+        """Makes the loop call `callback(*args)` soon, from any thread, without a lock; False if the
+        loop is closed.
+        """
         try:
             self.loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
@@ -149,7 +170,8 @@ class LoopThread:
             if not self.dead:
                 self._serve()
         finally:
-            self.dead = True  # before jobs fail for the last time: a later job fails in _wind_down or in post
+            # before jobs fail for the last time: a later job fails in _wind_down or in post
+            self.dead = True
             self._wind_down()
             self.ident = 0  # the system may reuse it for the next thread
 
@@ -158,7 +180,8 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except (KeyboardInterrupt, SystemExit):
-                continue  # asyncio sends these through the loop as well as to the task that raised them
+                # asyncio sends these through the loop as well as to the task that raised them
+                continue
             return
 
     def _wind_down(self) -> None:
@@ -179,13 +202,17 @@ class LoopThread:
         if tasks:
             await asyncio.wait(tasks)  # no caller waits for them, and they must not be destroyed
         await self.loop.shutdown_asyncgens()
-        if self.close_reason is not EXITING:  # at exit the interpreter has joined the pool's threads
+        if (
+            self.close_reason is not EXITING
+        ):  # at exit the interpreter has joined the pool's threads
             await self.loop.shutdown_default_executor()
 
     async def _cancel_all(self) -> set[asyncio.Task[Any]]:
-        """Cancels every task, and those that cleanup starts; returns the tasks that still run after GRACE seconds.
+        """Cancels every task, and those that cleanup starts; returns the tasks that still run after
+        GRACE seconds.
 
-        A task is cancelled only after its first step: before that, anyio would never await the task's coroutine.
+        A task is cancelled only after its first step: before that, anyio would never await the
+        task's coroutine.
         """
         end = self.loop.time() + GRACE
         stepped: set[asyncio.Task[Any]] = set()
@@ -213,7 +240,9 @@ class LoopThread:
 
 
 class _Pool(ThreadPoolExecutor):
-    """The loop's threads. When the interpreter exits, they take no more work: `submit` calls the function itself."""
+    """The loop's threads. When the interpreter exits, they take no more work: `submit` calls the
+    function itself.
+    """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         try:
@@ -242,7 +271,9 @@ _inherited: list[_Process] = []  # the state of this process's parents, which is
 
 
 def loop_thread() -> LoopThread:
-    """The loop thread of this process, made on first use; refused on that thread, and when the interpreter exits."""
+    """The loop thread of this process, made on first use; refused on that thread, and when the
+    interpreter exits.
+    """
     with _process.lock:
         if _process.exiting:
             raise ClosedError(EXITING)
@@ -256,7 +287,9 @@ def loop_thread() -> LoopThread:
 
 
 def check_owner(maker: int, thread: LoopThread) -> None:
-    """Refuses a blocking call on an object of another process (`maker`), or on the loop's own thread."""
+    """Refuses a blocking call on an object of another process (`maker`), or on the loop's own
+    thread.
+    """
     if maker != _process.pid:
         raise ClosedError(FORKED.format(maker=maker, here=_process.pid))
     if threading.get_ident() == thread.ident:
@@ -269,7 +302,9 @@ def is_inherited(maker: int) -> bool:
 
 
 def raise_unless_exiting(error: BaseException) -> NoReturn:
-    """Raises an error of the work; in a daemon thread of a process that exits, waits for the process's end instead."""
+    """Raises an error of the work; in a daemon thread of a process that exits, waits for the
+    process's end instead.
+    """
     if _process.exiting and threading.current_thread().daemon:
         Latch().wait()
     try:
@@ -281,8 +316,9 @@ def raise_unless_exiting(error: BaseException) -> NoReturn:
 def _before_threads_are_joined(function: Callable[[], None]) -> None:
     """Makes the interpreter call a function when the main thread ends.
 
-    From Python 3.13 on, a child of multiprocessing joins its threads before it calls finalizers, and would hang on a
-    thread that waits for an element. concurrent.futures uses this hook, which has no public name.
+    From Python 3.13 on, a child of multiprocessing joins its threads before it calls finalizers,
+    and would hang on a thread that waits for an element. concurrent.futures uses this hook, which
+    has no public name.
     """
     register = getattr(threading, "_register_atexit", None)
     if register is not None:

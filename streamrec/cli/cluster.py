@@ -1,6 +1,8 @@
-"""A command's work on a Ray cluster (`--ray ADDRESS`): a task for each shard, or each part of the shards.
+"""A command's work on a Ray cluster (`--ray ADDRESS`): a task for each shard, or each part of the
+shards.
 
-The workers need streamrec, and must reach all paths. A task that its machine loses is run again elsewhere.
+The workers need streamrec, and must reach all paths. A task that its machine loses is run again
+elsewhere.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def connect(address: str) -> None:
     """Connects this process to a cluster, before its event loop runs.
 
-    Ctrl-C ends it: the main thread waits. A cluster on this machine lives as long as the thread that starts it.
+    Ctrl-C ends it: the main thread waits. A cluster on this machine lives as long as the thread
+    that starts it.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -46,19 +49,24 @@ def connect(address: str) -> None:
     try:
         ray = import_module("ray")
     except ModuleNotFoundError as error:
-        raise MissingExtraError("--ray needs another package: pip install 'streamrec[ray]'") from error
+        raise MissingExtraError(
+            "--ray needs another package: pip install 'streamrec[ray]'"
+        ) from error
     where = {} if address == "local" else {"address": address}
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         if port.isdecimal():  # Ray itself would try for more than a minute, deaf to Ctrl-C
             socket.create_connection((host.strip("[]"), int(port)), ENDING_SECONDS).close()
-        ray.init(**where, ignore_reinit_error=True, logging_level=logging.ERROR, log_to_driver=False)
+        ray.init(
+            **where, ignore_reinit_error=True, logging_level=logging.ERROR, log_to_driver=False
+        )
     except (OSError, RuntimeError, ValueError) as error:
         raise StorageError(f"no Ray cluster answers at {address} ({error}): check --ray") from error
 
 
 async def map_on(function: Callable[[A], Coroutine[Any, Any, B]], items: Sequence[A]) -> list[B]:
-    """Calls an async function for each item, each in a task of the connected cluster; returns the results in order.
+    """Calls an async function for each item, each in a task of the connected cluster; returns the
+    results in order.
 
     A worker must be able to import the function, or the one that a `partial` of it calls.
 
@@ -79,7 +87,9 @@ async def map_on(function: Callable[[A], Coroutine[Any, Any, B]], items: Sequenc
             waiting = partial(ray.wait, list(pending), num_returns=1, timeout=0.5)
             ready, _ = await anyio.to_thread.run_sync(waiting)
             for reference in ready:
-                results[pending.pop(reference)] = await anyio.to_thread.run_sync(fetch, ray, reference)
+                results[pending.pop(reference)] = await anyio.to_thread.run_sync(
+                    fetch, ray, reference
+                )
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(cancel, ray, list(pending))
@@ -94,7 +104,9 @@ def cancel(ray: Any, references: list[Any]) -> None:
 
 
 def make_remote(ray: Any, function: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-    """A remote function of Ray, which takes no `partial` itself; relative paths mean what they mean here."""
+    """A remote function of Ray, which takes no `partial` itself; relative paths mean what they mean
+    here.
+    """
     here = os.getcwd()
 
     def call(item: Any) -> Any:
@@ -114,4 +126,6 @@ def fetch(ray: Any, reference: Any) -> Any:
             raise error.cause from None
         raise
     except ray.exceptions.RayError as error:
-        raise StorageError(f"the Ray cluster lost a task ({type(error).__name__}): {error}: run it again") from error
+        raise StorageError(
+            f"the Ray cluster lost a task ({type(error).__name__}): {error}: run it again"
+        ) from error

@@ -17,7 +17,15 @@ from click.shell_completion import CompletionItem
 
 from streamrec.cli.output import PROGRESS
 
-CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account_name", "account_key")
+CREDENTIALS: Final = (
+    "key",
+    "secret",
+    "token",
+    "username",
+    "password",
+    "account_name",
+    "account_key",
+)
 """Options that are never numbers."""
 
 SECRET: Final = re.compile("secret|token|password|account_key|connection_string", re.IGNORECASE)
@@ -40,7 +48,15 @@ COMPARISONS: Final = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+UNITS: Final = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "ki": 1 << 10,
+    "mi": 1 << 20,
+    "gi": 1 << 30,
+}
 
 Decorated = Callable[..., Any]
 
@@ -55,8 +71,11 @@ def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> li
     return [CompletionItem(incomplete, type="file")]
 
 
-def parse_options(_: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
-    """What `-o key=value` says: JSON values as what they mean, all else as text; a key of digits is text, too.
+def parse_options(
+    _: click.Context, parameter: click.Parameter, values: Sequence[str]
+) -> dict[str, Any]:
+    """What `-o key=value` says: JSON values as what they mean, all else as text; a key of digits is
+    text, too.
 
     Examples:
         >>> parse_options(None, None, ["anon=true", "key=abc", 'client_kwargs={"verify": false}'])
@@ -68,7 +87,8 @@ def parse_options(_: click.Context, parameter: click.Parameter, values: Sequence
     for text in values:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            message = "an option has no '=': write -o endpoint_url=http://127.0.0.1:9000"  # it may be a secret
+            # it may be a secret
+            message = "an option has no '=': write -o endpoint_url=http://127.0.0.1:9000"
             raise click.BadParameter(message, param=parameter)
         options[key] = parse_value(value)
         if key in CREDENTIALS and isinstance(options[key], int | float):
@@ -77,7 +97,8 @@ def parse_options(_: click.Context, parameter: click.Parameter, values: Sequence
 
 
 def format_options(storage_options: Mapping[str, Any]) -> str:
-    r"""The options as they are typed, each after a space, for a command that is proposed; without the secrets' values.
+    r"""The options as they are typed, each after a space, for a command that is proposed; without
+    the secrets' values.
 
     Examples:
         >>> format_options({"anon": True, "client_kwargs": {"verify": False}, "secret": "abc"})
@@ -106,17 +127,21 @@ def parse_size(_: click.Context, parameter: click.Parameter, text: str | None) -
     Examples:
         >>> parse_size(None, None, "1.5MB"), parse_size(None, None, "64 KiB"), parse_size(None, None, "100")
         (1500000, 65536, 100)
-    """
+    """  # noqa: E501
     if text is None:
         return None
     found = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*(|[kmg]i?)b?", text.lower())
     size = math.floor(float(found[1]) * UNITS[found[2]]) if found else 0
     if size < 1:
-        raise click.BadParameter(f"{text!r} is not a size: write 200MB, 64MiB or a number of bytes", param=parameter)
+        raise click.BadParameter(
+            f"{text!r} is not a size: write 200MB, 64MiB or a number of bytes", param=parameter
+        )
     return size
 
 
-def parse_where(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
+def parse_where(
+    _: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[Any, ...] | None:
     """What `--where` says, as a tree. Nothing of it runs as Python.
 
     Examples:
@@ -136,13 +161,17 @@ def parse_where(_: click.Context, parameter: click.Parameter, text: str | None) 
         if words:
             raise ValueError(f"{words[0]!r} follows a whole expression")
     except (ValueError, RecursionError) as error:
-        message = f"{text!r}: {error}: write \"label == 3 and not (name == 'cat' or `image/width` > 90)\""
+        message = (
+            f"{text!r}: {error}: write \"label == 3 and not (name == 'cat' or `image/width` > 90)\""
+        )
         raise click.BadParameter(message, param=parameter) from error
     return expression
 
 
 def parse_joined(words: list[str], *joins: str) -> tuple[Any, ...]:
-    """Takes an expression off the words: comparisons that `joins` join, the weakest of these first."""
+    """Takes an expression off the words: comparisons that `joins` join, the weakest of these
+    first.
+    """
     if joins:
         found = parse_joined(words, *joins[1:])
         while words[:1] == [joins[0]]:
@@ -177,7 +206,8 @@ class Sources(tuple[str, ...]):
     """The names that were typed, and the options of the same command that say how they are read.
 
     Attributes:
-        shard_root: The directory that manifests among them may name shards in, besides their own; None for none.
+        shard_root: The directory that manifests among them may name shards in, besides their own;
+            None for none.
         storage_options: Of their stores.
     """
 
@@ -185,7 +215,9 @@ class Sources(tuple[str, ...]):
     storage_options: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
-    def from_argument(cls, context: click.Context, _: click.Parameter, names: Sequence[str]) -> Sources:
+    def from_argument(
+        cls, context: click.Context, _: click.Parameter, names: Sequence[str]
+    ) -> Sources:
         """The names of an argument, with these options."""
         found = cls(names)
         vars(found).update(context.meta.get(SOURCES, {}))
@@ -194,7 +226,11 @@ class Sources(tuple[str, ...]):
     @staticmethod
     def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         """Keeps what an option says of the names."""
-        found = parse_options(context, parameter, value) if parameter.name == "storage_options" else value
+        found = (
+            parse_options(context, parameter, value)
+            if parameter.name == "storage_options"
+            else value
+        )
         context.meta.setdefault(SOURCES, {})[parameter.name] = found
         return found
 
@@ -213,7 +249,10 @@ _storage_options = partial(
     is_eager=True,
     metavar="KEY=VALUE",
     callback=Sources.keep,
-    help="A storage option, such as key=... or anon=true; may be repeated. A value that is not JSON is text.",
+    help=(
+        "A storage option, such as key=... or anon=true; may be repeated. A value that is not JSON "
+        "is text."
+    ),
 )
 storage_options, source_options = _storage_options(), _storage_options(expose_value=False)
 target_options = click.option(
@@ -244,17 +283,26 @@ def file_option(*names: str, metavar: str = "FILE", **how: Any) -> Callable[[Dec
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 features = click.option(
-    "--features", metavar="A,B", callback=parse_names, help="Only these features, separated by commas."
+    "--features",
+    metavar="A,B",
+    callback=parse_names,
+    help="Only these features, separated by commas.",
 )
 where = click.option(
-    "--where", metavar="EXPR", callback=parse_where, help='Only records for which this is true, as "label == 3".'
+    "--where",
+    metavar="EXPR",
+    callback=parse_where,
+    help='Only records for which this is true, as "label == 3".',
 )
 overwrite = click.option("--overwrite", is_flag=True, help="Replace existing files.")
 shard_bytes = click.option(
     "--shard-bytes",
     metavar="SIZE",
     callback=parse_size,
-    help="Start a new file at about this size, as 200MB or 64MiB.  [default for several files: 200MB]",
+    help=(
+        "Start a new file at about this size, as 200MB or 64MiB.  [default for several files: "
+        "200MB]"
+    ),
 )
 shard_records = click.option(
     "--shard-records", type=click.IntRange(1), metavar="N", help="Start a new file after N records."
@@ -270,9 +318,19 @@ def keep(name: str, *flags: str, **how: Any) -> Callable[[Decorated], Decorated]
     return click.option(*flags, expose_value=False, callback=callback, **how)
 
 
-dry_run = keep(DRY_RUN, "--dry-run", is_flag=True, help="Check everything, print what would be written, and stop.")
+dry_run = keep(
+    DRY_RUN,
+    "--dry-run",
+    is_flag=True,
+    help="Check everything, print what would be written, and stop.",
+)
 jobs = keep(
-    JOBS, "-j", "--jobs", type=click.IntRange(1), metavar="N", help="Read N shards at the same time.  [default: 8]"
+    JOBS,
+    "-j",
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Read N shards at the same time.  [default: 8]",
 )
 
 
@@ -288,7 +346,10 @@ QUIET_OPTIONS: Final = (
         type=click.Choice(["auto", "never"]),
         expose_value=False,
         callback=keep_progress,
-        help="auto: a bar in a terminal, else a line every ten seconds, on standard error.  [default: auto]",
+        help=(
+            "auto: a bar in a terminal, else a line every ten seconds, on standard error.  "
+            "[default: auto]"
+        ),
     ),
     click.Option(
         ["-q", "--quiet"],
@@ -319,13 +380,30 @@ def names_argument(name: str, metavar: str) -> Callable[[Decorated], Decorated]:
 
 
 def selection_options(count: int | None) -> Callable[[Decorated], Decorated]:
-    """Adds which records are shown, `count` of them where nothing else is said (None for all), and how."""
-    number, most, form = click.IntRange(0), "Print at most N records.", click.Choice(["text", "json", "raw"])
+    """Adds which records are shown, `count` of them where nothing else is said (None for all), and
+    how.
+    """
+    number, most, form = (
+        click.IntRange(0),
+        "Print at most N records.",
+        click.Choice(["text", "json", "raw"]),
+    )
     after = "Start at the first record whose header is at or after byte N (one uncompressed shard)."
     choices = (
         click.option("--from-byte", "byte", type=number, metavar="N", help=after),
-        click.option("--from-record", "first", type=number, default=0, metavar="N", help="Skip the first N records."),
-        click.option("--as", "form", type=form, default="text", show_default=True, help="How to print them."),
-        click.option("-n", "count", metavar="N", type=number, default=count, show_default=True, help=most),
+        click.option(
+            "--from-record",
+            "first",
+            type=number,
+            default=0,
+            metavar="N",
+            help="Skip the first N records.",
+        ),
+        click.option(
+            "--as", "form", type=form, default="text", show_default=True, help="How to print them."
+        ),
+        click.option(
+            "-n", "count", metavar="N", type=number, default=count, show_default=True, help=most
+        ),
     )
     return lambda function: reduce(lambda decorated, choice: choice(decorated), choices, function)

@@ -1,4 +1,5 @@
-"""What is printed: lines and tables for people, JSON for scripts, sizes in words; progress on standard error.
+"""What is printed: lines and tables for people, JSON for scripts, sizes in words; progress on
+standard error.
 
 A command that shows neither a table nor progress does not load rich, which is slow to import.
 """
@@ -27,10 +28,13 @@ def print_json(value: Any, *, data: bool = False, file: TextIO | None = None) ->
 
     Args:
         value: Any value.
-        data: Whether strings are values of records, which stay as they are. In all others secrets are masked.
+        data: Whether strings are values of records, which stay as they are. In all others secrets
+            are masked.
         file: Where it goes; None for standard output.
     """
-    print(escape_json(json.dumps(value if data else mask_value(value), ensure_ascii=False)), file=file)
+    print(
+        escape_json(json.dumps(value if data else mask_value(value), ensure_ascii=False)), file=file
+    )
 
 
 def mask_value(value: Any) -> Any:
@@ -48,9 +52,13 @@ def print_line(*lines: str) -> None:
 
 
 def print_written(things: str, written: Sequence[Any], ending: str = "") -> None:
-    """Prints how many files were written, each with `records` and `bytes`, and how much they hold."""
+    """Prints how many files were written, each with `records` and `bytes`, and how much they
+    hold.
+    """
     records, size = sum(each.records for each in written), sum(each.bytes for each in written)
-    print_line(f"{plural(len(written), things)}, {plural(records, 'record')}, {format_bytes(size)}{ending}")
+    print_line(
+        f"{plural(len(written), things)}, {plural(records, 'record')}, {format_bytes(size)}{ending}"
+    )
 
 
 def print_record(*lines: str) -> None:
@@ -133,7 +141,9 @@ class Meter:
 
 @contextmanager
 def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[Meter]:
-    """Shows a bar while the block runs; where standard error is not a terminal, prints a line every ten seconds."""
+    """Shows a bar while the block runs; where standard error is not a terminal, prints a line every
+    ten seconds.
+    """
     if quiet or progress_mode() != "auto":
         yield Meter()
         return
@@ -141,7 +151,12 @@ def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[
         yield Meter(line_printer(doing, total))
         return
     rich = import_module("rich.progress")
-    columns = rich.BarColumn(), rich.DownloadColumn(), rich.TransferSpeedColumn(), rich.TimeRemainingColumn()
+    columns = (
+        rich.BarColumn(),
+        rich.DownloadColumn(),
+        rich.TransferSpeedColumn(),
+        rich.TimeRemainingColumn(),
+    )
     console = import_module("rich.console").Console(stderr=True)
     with rich.Progress(rich.TextColumn(doing), *columns, console=console, transient=True) as shown:
         task = shown.add_task("", total=total)
@@ -159,7 +174,11 @@ def line_printer(doing: str, total: int | None) -> Callable[[int], None]:
             return
         last, speed = now, done / (now - began)
         size = "" if total is None else f" of {format_bytes(total)}"
-        left = f", {(total - done) / speed:,.0f} s left" if total is not None and 0 < done <= total else ""
+        left = (
+            f", {(total - done) / speed:,.0f} s left"
+            if total is not None and 0 < done <= total
+            else ""
+        )
         print_error(f"{doing}: {format_bytes(done)}{size}, {format_bytes(round(speed))}/s{left}")
 
     return show
@@ -171,7 +190,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = rich.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
         right = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
+        table.add_column(
+            column.removeprefix(">"),
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=right,
+        )
     for row in rows:
         table.add_row(*(text.Text(escape(cell)) for cell in row))
     width = None if sys.stdout.isatty() else 1 << 14  # of a pipe: no line is cut or folded

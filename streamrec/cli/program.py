@@ -1,7 +1,8 @@
 """The program: which commands there are, and how each of them ends.
 
-Exit codes: 0 all is well; 1 the data is bad; 2 the command was typed wrong; 3 the store failed; 4 what would be
-written exists already; 130 Ctrl-C; 141 the reader of standard output is gone (as for a program that SIGPIPE ends).
+Exit codes: 0 all is well; 1 the data is bad; 2 the command was typed wrong; 3 the store failed; 4
+what would be written exists already; 130 Ctrl-C; 141 the reader of standard output is gone (as for
+a program that SIGPIPE ends).
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ FILES: Final = {"ls": "info", "count": "info", "head": "cat", "manifest": "index
 
 
 class LogHandler(logging.Handler):
-    """Prints the log, of other libraries too, without secrets and control characters; above a progress bar."""
+    """Prints the log, of other libraries too, without secrets and control characters; above a
+    progress bar.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints a line, or several if a traceback follows."""
@@ -99,7 +102,9 @@ class Commands(click.Group):
             sys.stdout.flush()
             return code
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed into nothing
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # what is left is flushed into nothing
             return 141
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -111,29 +116,42 @@ class Commands(click.Group):
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 good, 1 bad data, 2 wrong usage, 3 the store failed, 4 it exists already, 130 interrupted.",
+    epilog=(
+        "Exit codes: 0 good, 1 bad data, 2 wrong usage, 3 the store failed, 4 it exists already, "
+        "130 interrupted."
+    ),
 )
 @click.version_option(streamrec.__version__)
-@click.option("-v", "--verbose", is_flag=True, help="Show the log: retries, losses, shards that were written.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show the log: retries, losses, shards that were written."
+)
 def streamrec_command(verbose: bool) -> None:
     """Inspects and rewrites TFRecord shards on disk, S3, GCS, Azure and HTTP.
 
-    A SOURCE is a URL or path; a pattern ('s3://b/train-*.tfrecord', '{00000..00127}'), in quotes; a directory; or a
-    manifest (*.json) or an index (*.index), which stands for its shards.
+    A SOURCE is a URL or path; a pattern ('s3://b/train-*.tfrecord', '{00000..00127}'), in quotes; a
+    directory; or a manifest (*.json) or an index (*.index), which stands for its shards.
     """
     handler = LogHandler()
     level = logging.INFO if verbose else logging.CRITICAL
     logging.basicConfig(level=level, handlers=[handler], format="%(name)s: %(message)s")
-    logging.getLogger("streamrec").setLevel(logging.INFO if verbose else logging.WARNING)  # a store that is down, say
+    logging.getLogger("streamrec").setLevel(
+        logging.INFO if verbose else logging.WARNING
+    )  # a store that is down, say
     if not verbose:
-        handler.addFilter(lambda record: not hasattr(record, "loss"))  # commands list losses in their results
+        handler.addFilter(
+            lambda record: not hasattr(record, "loss")
+        )  # commands list losses in their results
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command; returns the exit code. Says in a line what went wrong, on standard error; or as JSON."""
+    """Runs one command; returns the exit code. Says in a line what went wrong, on standard error;
+    or as JSON.
+    """
     as_json = "--json" in arguments
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names and data may hold what the terminal cannot show
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # names and data may hold what the terminal cannot show
     try:
         code = streamrec_command.main(list(arguments), prog_name="streamrec", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -143,7 +161,9 @@ def run(arguments: Sequence[str]) -> int:
         shown, message = StringIO(), error.format_message()
         error.show(shown)
         text = shown.getvalue()
-        if not isinstance(error, click.MissingParameter):  # of which click lists the choices in lines
+        if not isinstance(
+            error, click.MissingParameter
+        ):  # of which click lists the choices in lines
             text = text.replace(message, display_text(message))
         click.echo(display_text(text, lines=True), err=True, nl=False)
         return error.exit_code
@@ -155,7 +175,13 @@ def run(arguments: Sequence[str]) -> int:
 
 def exit_code_of(error: StreamrecError | OSError) -> int:
     match error:
-        case CorruptRecordError() | TruncatedShardError() | FeatureError() | ManifestError() | IntegrityError():
+        case (
+            CorruptRecordError()
+            | TruncatedShardError()
+            | FeatureError()
+            | ManifestError()
+            | IntegrityError()
+        ):
             return BAD_DATA
         case MissingExtraError():
             return 2
@@ -165,12 +191,22 @@ def exit_code_of(error: StreamrecError | OSError) -> int:
 
 
 def print_failure(what: object, error: BaseException, code: int, as_json: bool) -> int:
-    """Prints what went wrong, and the notes: where old data is kept that could not be put back, for example."""
+    """Prints what went wrong, and the notes: where old data is kept that could not be put back, for
+    example.
+    """
     notes = getattr(error, "__notes__", [])
     if as_json:
-        places = {name: getattr(error, name, None) for name in ("path", "offset", "record", "feature")}
+        places = {
+            name: getattr(error, name, None) for name in ("path", "offset", "record", "feature")
+        }
         found = {name: value for name, value in places.items() if value is not None}
-        row = {"error": type(error).__name__, "message": str(what), **found, "notes": notes, "exit_code": code}
+        row = {
+            "error": type(error).__name__,
+            "message": str(what),
+            **found,
+            "notes": notes,
+            "exit_code": code,
+        }
         print_json(row, file=sys.stderr)
         return code
     for line in (what, *notes):

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -36,7 +44,9 @@ def run(work: Coroutine[Any, Any, B]) -> B:
     """Runs a command's async work. Ctrl-C cancels it, unless the work is done by then."""
     results: list[B] = []
 
-    async def keep_result() -> None:  # `asyncio.run` makes a `repr` of what its task returns, four times as long
+    async def keep_result() -> (
+        None
+    ):  # `asyncio.run` makes a `repr` of what its task returns, four times as long
         results.append(await work)
 
     try:
@@ -62,7 +72,8 @@ def jobs() -> int:
 async def map_concurrently(
     function: Callable[[A], Awaitable[B]], items: Sequence[A], concurrency: int | None = None
 ) -> list[B]:
-    """Calls a function for each item, `concurrency` at a time (None: `jobs`); returns the results in the items' order.
+    """Calls a function for each item, `concurrency` at a time (None: `jobs`); returns the results
+    in the items' order.
 
     Raises:
         Exception: The first error ends all, and is raised as it is.
@@ -89,7 +100,8 @@ async def map_concurrently(
 
 @asynccontextmanager
 async def open_item(item: Item, start: int | None = None, **how: Any) -> AsyncIterator[ShardReader]:
-    """Opens a shard, from the first record at byte `start` or after it; `how` is passed to `ReadOptions`.
+    """Opens a shard, from the first record at byte `start` or after it; `how` is passed to
+    `ReadOptions`.
 
     The shard must be as it was listed, or as a manifest says.
     """
@@ -105,7 +117,9 @@ async def open_item(item: Item, start: int | None = None, **how: Any) -> AsyncIt
 async def blocks(
     reader: ShardReader, meter: Meter | None = None, expected: Expected | None = None
 ) -> AsyncIterator[streamrec.Frames]:
-    """The blocks of one shard; the number of its records is compared with `expected` if all of it is read."""
+    """The blocks of one shard; the number of its records is compared with `expected` if all of it
+    is read.
+    """
     done = 0
     async for frames in reader.frames():
         yield frames
@@ -126,9 +140,13 @@ async def batches(
     """
     portions = [Portion(shard.path, expected=shard.expected) for shard in shards]
     options = shards[0].storage_options if shards else {}
-    dataset = import_module("streamrec.pipeline").read_portions(portions, storage_options=options, **reading)
+    dataset = import_module("streamrec.pipeline").read_portions(
+        portions, storage_options=options, **reading
+    )
     size, nbytes = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1)))), 0
-    async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as run:
+    async with aclosing(
+        dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()
+    ) as run:
         async for frames in run:
             done, nbytes = nbytes, run.stats().bytes_read
             meter.add(nbytes - done)
@@ -138,7 +156,9 @@ async def batches(
 async def keep_matching(
     blocks: AsyncGenerator[streamrec.Frames, None], where: tuple[Any, ...] | None
 ) -> AsyncGenerator[streamrec.Frames, None]:
-    """The records for which the tree of `--where` is true, found in a thread; None for all records."""
+    """The records for which the tree of `--where` is true, found in a thread; None for all
+    records.
+    """
     seen, count = set[str](), 0
     async with aclosing(blocks):
         async for frames in blocks:
@@ -198,7 +218,9 @@ async def first_records(shard: Item) -> tuple[list[bytes], str]:
 
 
 async def count_all(shards: Sequence[Item]) -> list[int]:
-    """The number of records of each shard; the command reads no shard whose number a manifest says."""
+    """The number of records of each shard; the command reads no shard whose number a manifest
+    says.
+    """
     unknown = [shard for shard in shards if shard.records is None]
     with progress("counting", total_bytes(unknown)) as meter:
         counts = iter(await map_concurrently(partial(count_one, meter=meter), unknown))

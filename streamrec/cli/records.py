@@ -26,14 +26,16 @@ from streamrec.example import ExampleListWithContext, Feature, is_example_list
 from streamrec.interchange import Kind, kind_of
 
 KINDS: Final[tuple[Kind, ...]] = ("bytes", "example_list", "sequence_example", "example")
-"""All records are bytes where some are; and Examples are SequenceExamples, too, where some are these."""
+"""All records are bytes where some are; and Examples are SequenceExamples, too, where some are
+these."""
 
 VALUES_SHOWN = 8
 CHARACTERS_SHOWN = 100
 
 
 def kind_of_all(records: Iterable[bytes], most: int | None = None) -> Kind | None:
-    """What these records are, all of them; None where all are empty, which does not say what others are.
+    """What these records are, all of them; None where all are empty, which does not say what others
+    are.
 
     At most `most` records that are not empty are looked at.
 
@@ -41,29 +43,39 @@ def kind_of_all(records: Iterable[bytes], most: int | None = None) -> Kind | Non
         >>> from streamrec import encode_example
         >>> kind_of_all([encode_example({}), encode_example({"a": 1})]), kind_of_all([b"hello"]), kind_of_all([b""])
         ('example', 'bytes', None)
-    """
+    """  # noqa: E501
     found = set(islice(filter(None, map(kind_of, records)), most))
     return next((kind for kind in KINDS if kind in found), None)
 
 
 def parts_of(record: bytes, kind: Kind) -> dict[str, dict[str, list[Any]]]:
-    """The features of a record by name, each a list of its values; those of a feature list are lists of lists.
+    """The features of a record by name, each a list of its values; those of a feature list are
+    lists of lists.
 
-    An Example has one part, "features"; a SequenceExample has "context" and "feature_lists", which may use a name for
-    one feature each; an ExampleListWithContext has "context" and "examples". Plain bytes have none.
+    An Example has one part, "features"; a SequenceExample has "context" and "feature_lists", which
+    may use a name for one feature each; an ExampleListWithContext has "context" and "examples".
+    Plain bytes have none.
     """
     if kind == "example_list" and is_example_list(record):
         found = ExampleListWithContext.FromString(record)
         rows = [each.features.feature for each in found.examples]
-        columns = {name: [values_of(row.get(name, Feature())) for row in rows] for name in sorted({*chain(*rows)})}
-        return {"context": parts_of(found.context.SerializeToString(), "example")["features"], "examples": columns}
+        columns = {
+            name: [values_of(row.get(name, Feature())) for row in rows]
+            for name in sorted({*chain(*rows)})
+        }
+        return {
+            "context": parts_of(found.context.SerializeToString(), "example")["features"],
+            "examples": columns,
+        }
     try:
         message: Any = SequenceExample.FromString(b"" if kind == "bytes" else record)
     except DecodeError:
         kind = "bytes"
     if kind == "bytes":
         return {}
-    context = {name: values_of(feature) for name, feature in sorted(message.context.feature.items())}
+    context = {
+        name: values_of(feature) for name, feature in sorted(message.context.feature.items())
+    }
     lists = sorted(message.feature_lists.feature_list.items())
     if kind == "example" and not lists:
         return {"features": context}
@@ -76,24 +88,37 @@ def values_of(feature: Any) -> list[Any]:
     return [] if kind is None else list(getattr(feature, kind).value)
 
 
-def find_matching(frames: Frames, where: tuple[Any, ...], seen: set[str], first: int = 0) -> list[int]:
-    """The indices of the records for which the tree of `--where` is true; adds the features of all to `seen`."""
+def find_matching(
+    frames: Frames, where: tuple[Any, ...], seen: set[str], first: int = 0
+) -> list[int]:
+    """The indices of the records for which the tree of `--where` is true; adds the features of all
+    to `seen`.
+    """
     kind, names, found = kind_of_all(frames, most=100) or "example", names_in(where), []
     for number, record in enumerate(frames):
         parts = parts_of(record, kind)
         if not parts and record:
-            raise FeatureError("--where needs features, and these are plain bytes: leave it out", None, first + number)
+            raise FeatureError(
+                "--where needs features, and these are plain bytes: leave it out",
+                None,
+                first + number,
+            )
         features: dict[str, list[Any]] = {name: [] for name in names}
         for part in parts.values():
             seen.update(part)
             for name in names & part.keys():
-                features[name] += chain.from_iterable(v if isinstance(v, list) else [v] for v in part[name])
+                features[name] += chain.from_iterable(
+                    v if isinstance(v, list) else [v] for v in part[name]
+                )
         try:
             if is_true(where, features):
                 found.append(number)
         except TypeError:
             wrong = next(name for name in names if features[name])
-            reason = "--where compares bytes with a number, or a number with text: write only text in quotes"
+            reason = (
+                "--where compares bytes with a number, or a number with text: write only text in "
+                "quotes"
+            )
             raise FeatureError(reason, wrong, first + number) from None
     return found
 
@@ -114,13 +139,17 @@ def is_true(where: tuple[Any, ...], features: Mapping[str, list[Any]]) -> bool:
 
 
 def comparable(value: Any, wanted: str | float) -> tuple[Any, Any]:
-    """A value of a feature and what it is compared with, as what Python compares: text as UTF-8, float32 as such."""
+    """A value of a feature and what it is compared with, as what Python compares: text as UTF-8,
+    float32 as such.
+    """
     if isinstance(value, bytes) != isinstance(wanted, str):
         raise TypeError
     if isinstance(wanted, str):
         return value, wanted.encode()
     with suppress(OverflowError):
-        return value, struct.unpack("f", struct.pack("f", wanted))[0] if isinstance(value, float) else wanted
+        return value, struct.unpack("f", struct.pack("f", wanted))[0] if isinstance(
+            value, float
+        ) else wanted
     return value, wanted
 
 
@@ -144,7 +173,8 @@ def refuse_unknown(option: str, names: Iterable[str], known: Iterable[str]) -> N
 
 
 def as_json(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> str:
-    r"""A record as one line of JSON: an object of its features, or the bytes. What it lacks of `wanted` is null.
+    r"""A record as one line of JSON: an object of its features, or the bytes. What it lacks of
+    `wanted` is null.
 
     A SequenceExample is an object of two of them, "context" and "feature_lists".
 
@@ -162,7 +192,9 @@ def as_json(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> s
         lists = parts.get("feature_lists", parts.get("examples", {}))
         parts = {
             part: {
-                name: found.get(name) for name in wanted if name in found or (found is not lists and name not in lists)
+                name: found.get(name)
+                for name in wanted
+                if name in found or (found is not lists and name not in lists)
             }
             for part, found in parts.items()
         }
@@ -230,4 +262,8 @@ def format_value(value: Any) -> str:
         more = "" if len(text) <= CHARACTERS_SHOWN else f"... {len(value):,} bytes"
         return f"{quote_text(text[:CHARACTERS_SHOWN])}{more}"
     image = image_type(value)
-    return f"{image.upper()}, {len(value):,} bytes" if image else f"{len(value):,} bytes, {value[:16].hex(' ')}..."
+    return (
+        f"{image.upper()}, {len(value):,} bytes"
+        if image
+        else f"{len(value):,} bytes, {value[:16].hex(' ')}..."
+    )

@@ -1,10 +1,12 @@
 """From the names that were typed to objects in a store.
 
-- A name that ends in `.json` is a manifest, one that ends in `.index` an index; both stand for their shards.
-- A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all objects below it. Where
-  records are read, manifests, indexes and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and so is
-  text (`TEXT`), unless all is: a line says what. A `manifest.json` tells how many records those shards hold that have
-  the size and version which it says. Of the others a warning tells.
+- A name that ends in `.json` is a manifest, one that ends in `.index` an index; both stand for
+  their shards.
+- A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all
+  objects below it. Where records are read, manifests, indexes and names that begin with `.` or `_`
+  (as `_SUCCESS`) are left out; and so is text (`TEXT`), unless all is: a line says what. A
+  `manifest.json` tells how many records those shards hold that have the size and version which it
+  says. Of the others a warning tells.
 - All else is what `TFRecordDataset` takes: a URL, a path, a glob, braces.
 """
 
@@ -30,14 +32,17 @@ MANIFESTS = (".json", ".index")
 """How the names of manifests and indexes end."""
 
 NO_RECORDS = re.compile(r"(.*/)?([._][^/]*|[^/]*\.(json|idx|index|index\.part-[^/]*))", re.DOTALL)
-SILENT = re.compile(r"(.*/)?([._][^/]*|[^/]*manifest\.json|[^/]*\.(idx|index|index\.part-[^/]*))", re.DOTALL)
+SILENT = re.compile(
+    r"(.*/)?([._][^/]*|[^/]*manifest\.json|[^/]*\.(idx|index|index\.part-[^/]*))", re.DOTALL
+)
 """Names that a directory of shards has besides them; no line lists these."""
 
 TEXT = re.compile(
     r".*\.(csv|html?|json|labels|log|md|pbtxt|proto|py|rst|subwords|tsv|txt|vocab|xml|ya?ml)|(.*/)?(LICENSE|README)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Names of text, such as the labels and descriptions that TensorFlow Datasets has next to shards."""
+"""Names of text, such as the labels and descriptions that TensorFlow Datasets has next to
+shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,8 @@ class Item:
         path: Its URL.
         size: Bytes as it is stored; None where the store does not say.
         records: How many records it holds, where a manifest says so.
-        expected: What it is compared with when it is opened: what the listing or the manifest says of it.
+        expected: What it is compared with when it is opened: what the listing or the manifest says
+            of it.
         storage_options: With which it is opened.
     """
 
@@ -73,22 +79,31 @@ def storages_for(storage_options: Mapping[str, Any], retry: RetryPolicy | None =
 
 
 async def find(storages: Storages, names: Sequence[str]) -> list[Item]:
-    """All that the names stand for, in their order, with sizes. Manifests and hidden objects are objects here."""
+    """All that the names stand for, in their order, with sizes. Manifests and hidden objects are
+    objects here.
+    """
     found: list[Item] = []
     for name in await expand_names(storages, names):
         directory = directory_of(name)
-        found += await find_below(storages, directory) if directory else await find_matching(storages, name)
+        found += (
+            await find_below(storages, directory)
+            if directory
+            else await find_matching(storages, name)
+        )
     return await add_sizes(storages, found)
 
 
 async def find_records(
-    storages: Storages, names: Sequence[str], shard_root: str | None = None, manifests: list[str] | None = None
+    storages: Storages,
+    names: Sequence[str],
+    shard_root: str | None = None,
+    manifests: list[str] | None = None,
 ) -> list[Item]:
     """The shards that the names stand for.
 
-    Manifests may name shards below `shard_root` besides their own directory; None: that of the `Sources`. Where
-    `manifests` is a list, the manifests of directories are added to it; else a warning tells of shards of which they
-    say otherwise.
+    Manifests may name shards below `shard_root` besides their own directory; None: that of the
+    `Sources`. Where `manifests` is a list, the manifests of directories are added to it; else a
+    warning tells of shards of which they say otherwise.
     """
     if isinstance(names, Sources):
         shard_root = names.shard_root
@@ -98,7 +113,12 @@ async def find_records(
         if name.endswith(MANIFESTS):
             manifest = (await read_manifest(await storages.at(name), name)).follow(shard_root)
             found += [
-                Item(shard.path, shard.bytes, shard.records, Expected(shard.bytes, shard.version, shard.records, name))
+                Item(
+                    shard.path,
+                    shard.bytes,
+                    shard.records,
+                    Expected(shard.bytes, shard.version, shard.records, name),
+                )
                 for shard in manifest.shards
             ]
         elif directory:
@@ -109,7 +129,8 @@ async def find_records(
 
 
 def directory_of(name: str) -> str | None:
-    """The directory that a name stands for, with a slash at its end; None for an object or a pattern.
+    """The directory that a name stands for, with a slash at its end; None for an object or a
+    pattern.
 
     Examples:
         >>> directory_of("s3://bucket"), directory_of("gs://bucket/a/"), directory_of("s3://bucket/a")
@@ -128,21 +149,28 @@ async def find_below(storages: Storages, directory: str) -> list[Item]:
     storage = await storages.at(directory)
     found = [Item.from_listing(info) async for info in storage.list(directory)]
     if not found:
-        raise NotFoundError("nothing is below this directory: check the bucket and the name", directory)
+        raise NotFoundError(
+            "nothing is below this directory: check the bucket and the name", directory
+        )
     return found
 
 
-async def shards_below(storages: Storages, directory: str, manifests: list[str] | None) -> list[Item]:
+async def shards_below(
+    storages: Storages, directory: str, manifests: list[str] | None
+) -> list[Item]:
     """All shards below a directory, with the numbers of records that a manifest.json there has."""
     inside = await find_below(storages, directory)
     shards = {item.path: item for item in inside if not NO_RECORDS.fullmatch(item.path)}
     if not shards:
         raise NotFoundError("this directory holds no shard: give a name or a pattern", directory)
     shards = {path: item for path, item in shards.items() if not TEXT.fullmatch(path)} or shards
-    if others := [item.path for item in inside if item.path not in shards and not SILENT.fullmatch(item.path)]:
+    if others := [
+        item.path for item in inside if item.path not in shards and not SILENT.fullmatch(item.path)
+    ]:
         named = ", ".join(display_name(path.removeprefix(directory)) for path in others[:3])
         print_note(
-            f"{display_name(directory)}: left out {plural(len(others), 'object')} whose names are not those of "
+            f"{display_name(directory)}: left out {plural(len(others), 'object')} whose names are "
+            "not those of "
             f"shards: {named}{', ...' if len(others) > 3 else ''}"
         )
     for item in inside:
@@ -155,7 +183,9 @@ async def shards_below(storages: Storages, directory: str, manifests: list[str] 
         differing = []
         for shard in manifest.shards:
             known = shards.get(shard.path)
-            versions = {shard.version, known and known.expected.version} - {None}  # stores and manifests need not say
+            versions = {shard.version, known and known.expected.version} - {
+                None
+            }  # stores and manifests need not say
             if known is None or known.size != shard.bytes or len(versions) > 1:
                 differing.append(shard.path)
             else:
@@ -165,21 +195,31 @@ async def shards_below(storages: Storages, directory: str, manifests: list[str] 
         elif differing:
             name, first = display_name(manifest.path), display_name(differing[0])
             print_note(
-                f"{name} says otherwise of {plural(len(differing), 'shard')}, the first of them {first}: what the "
+                f"{name} says otherwise of {plural(len(differing), 'shard')}, the first of them "
+                f"{first}: what the "
                 f"directory holds is read; streamrec verify {name} tells more"
             )
     return list(shards.values())
 
 
 async def find_matching(storages: Storages, name: str) -> list[Item]:
-    """What a pattern matches, or the one object of this name, whose size and existence are not looked at."""
-    listing = await list_shards(storages, [name], patterns=name.endswith(MANIFESTS))  # not the shards of a manifest
-    return [Item.from_listing(listing.known.get(path, ObjectInfo(path, None, None))) for path in listing.paths]
+    """What a pattern matches, or the one object of this name, whose size and existence are not
+    looked at.
+    """
+    listing = await list_shards(
+        storages, [name], patterns=name.endswith(MANIFESTS)
+    )  # not the shards of a manifest
+    return [
+        Item.from_listing(listing.known.get(path, ObjectInfo(path, None, None)))
+        for path in listing.paths
+    ]
 
 
 async def add_sizes(storages: Storages, found: Sequence[Item]) -> list[Item]:
     """Asks for the sizes that are not known; an object that is not there is a NotFoundError."""
-    known = {item.path: ObjectInfo(item.path, item.size, None) for item in found if item.size is not None}
+    known = {
+        item.path: ObjectInfo(item.path, item.size, None) for item in found if item.size is not None
+    }
     try:
         asked = await sizes_of(storages, [item.path for item in found], known)
     except NotFoundError as error:
@@ -191,13 +231,21 @@ async def add_sizes(storages: Storages, found: Sequence[Item]) -> list[Item]:
     return [
         replace(item, storage_options=options)
         if item.size is not None
-        else replace(item, size=shard.expected.size, expected=shard.expected, storage_options=options)
+        else replace(
+            item, size=shard.expected.size, expected=shard.expected, storage_options=options
+        )
         for item, shard in zip(found, asked, strict=True)
     ]
 
 
 async def check_present(storages: Storages, found: Sequence[Item]) -> None:
-    """Asks the store for the shards whose number of records is taken from a manifest, a request each."""
-    known = [item for item in found if item.records is not None and item.expected.manifest is not None]
-    for item, shard in zip(known, await sizes_of(storages, [item.path for item in known], {}), strict=True):
+    """Asks the store for the shards whose number of records is taken from a manifest, a request
+    each.
+    """
+    known = [
+        item for item in found if item.records is not None and item.expected.manifest is not None
+    ]
+    for item, shard in zip(
+        known, await sizes_of(storages, [item.path for item in known], {}), strict=True
+    ):
         item.expected.check(ObjectInfo(item.path, shard.expected.size, shard.expected.version))

@@ -1,7 +1,9 @@
-"""What commands write: they replace nothing unasked, and leave nothing of a run that did not end well.
+"""What commands write: they replace nothing unasked, and leave nothing of a run that did not end
+well.
 
-A shard appears complete or not at all; that is the library's doing. A command writes several, as one `Replacement`: if
-it fails or is interrupted, what it has finished is removed, and what it replaces stays until all is complete.
+A shard appears complete or not at all; that is the library's doing. A command writes several, as
+one `Replacement`: if it fails or is interrupted, what it has finished is removed, and what it
+replaces stays until all is complete.
 """
 
 from __future__ import annotations
@@ -37,12 +39,21 @@ from streamrec.shards import (
 from streamrec.storage import Identity, Replacement, Storages, is_url
 
 COMPRESSIONS = ("none", "gzip", "zlib", "zstd")
-ENDINGS = {".gz": "GZIP", ".gzip": "GZIP", ".zz": "ZLIB", ".zlib": "ZLIB", ".zst": "ZSTD", ".zstd": "ZSTD"}
+ENDINGS = {
+    ".gz": "GZIP",
+    ".gzip": "GZIP",
+    ".zz": "ZLIB",
+    ".zlib": "ZLIB",
+    ".zst": "ZSTD",
+    ".zstd": "ZSTD",
+}
 
 
 @asynccontextmanager
 async def temporary_objects(storage_options: Mapping[str, Any]) -> AsyncIterator[list[str]]:
-    """A list for the URLs of new objects, each added before it is written; they are removed when the block ends."""
+    """A list for the URLs of new objects, each added before it is written; they are removed when
+    the block ends.
+    """
     paths: list[str] = []
     try:
         yield paths
@@ -51,7 +62,9 @@ async def temporary_objects(storage_options: Mapping[str, Any]) -> AsyncIterator
 
 
 async def remove_all(paths: list[str], storage_options: Mapping[str, Any]) -> None:
-    """Removes objects and empties the list; says on standard error which ones could not be removed."""
+    """Removes objects and empties the list; says on standard error which ones could not be
+    removed.
+    """
     with anyio.CancelScope(shield=True):
         async with Storages(storage_options, retry=RetryPolicy(patience=30)) as storages:
             while paths:
@@ -59,7 +72,9 @@ async def remove_all(paths: list[str], storage_options: Mapping[str, Any]) -> No
                 try:
                     await (await storages.at(path)).remove(path)
                 except Exception as error:  # an earlier error is the one that counts
-                    print_error(f"{display_name(path)} was written and could not be removed ({error})")
+                    print_error(
+                        f"{display_name(path)} was written and could not be removed ({error})"
+                    )
 
 
 def compression_of(name: str, wanted: str | None) -> str:
@@ -68,13 +83,15 @@ def compression_of(name: str, wanted: str | None) -> str:
     Examples:
         >>> compression_of("a.tfrecord.gz", None), compression_of("a.gz", "none"), compression_of("a", "zstd")
         ('GZIP', '', 'ZSTD')
-    """
+    """  # noqa: E501
     if wanted is not None:
         return "" if wanted == "none" else wanted.upper()
     return next((kind for ending, kind in ENDINGS.items() if name.endswith(ending)), "")
 
 
-async def refuse_existing(storages: Storages, paths: Sequence[str], otherwise: str = "add --overwrite") -> None:
+async def refuse_existing(
+    storages: Storages, paths: Sequence[str], otherwise: str = "add --overwrite"
+) -> None:
     """Lets nothing be replaced."""
     for path in paths:
         storage = await storages.at(path)
@@ -88,7 +105,8 @@ async def refuse_existing(storages: Storages, paths: Sequence[str], otherwise: s
 async def refuse_sources(
     storages: Storages, sources: Iterable[str], goal: Storages, targets: Sequence[str]
 ) -> frozenset[Identity]:
-    """Lets nothing be written over that is read, however it is spelled; `{shard}` of a target is any number.
+    """Lets nothing be written over that is read, however it is spelled; `{shard}` of a target is
+    any number.
 
     Returns:
         The identities of the sources, which a Replacement spares.
@@ -99,14 +117,22 @@ async def refuse_sources(
     for target, its in zip(targets, await goal.identities(targets), strict=True):
         over = [read[identity] for identity in its if identity in read]
         if is_numbered(target):
-            over += [path for identity, path in read.items() if any(is_one_of(identity, each) for each in its)]
+            over += [
+                path
+                for identity, path in read.items()
+                if any(is_one_of(identity, each) for each in its)
+            ]
         if over:
-            raise click.UsageError(f"{over[0]} is read, and would be overwritten: choose another name for {target}")
+            raise click.UsageError(
+                f"{over[0]} is read, and would be overwritten: choose another name for {target}"
+            )
     return frozenset(read)
 
 
 def is_one_of(identity: Identity, pattern: Identity) -> bool:
-    """Whether an object is that of a pattern, or could be one of its shards, by the identities of both."""
+    """Whether an object is that of a pattern, or could be one of its shards, by the identities of
+    both.
+    """
     *place, name = identity
     *its, names = pattern
     if not isinstance(name, str) or not isinstance(names, str):
@@ -129,22 +155,34 @@ def copy_paths(paths: Sequence[str], target: str, option: str) -> list[str]:
         above = common[: common.rfind("/") + 1]
         names = [path.removeprefix(above) for path in paths]
         copies = [f"{target.rstrip('/')}/{name}" for name in names]
-        outside = [name for name, copy in zip(names, copies, strict=True) if is_url(name) or not is_below(copy, target)]
+        outside = [
+            name
+            for name, copy in zip(names, copies, strict=True)
+            if is_url(name) or not is_below(copy, target)
+        ]
         if outside:
-            raise click.UsageError(f"{option} would write {outside[0]} outside {target}: name fewer shards at a time")
+            raise click.UsageError(
+                f"{option} would write {outside[0]} outside {target}: name fewer shards at a time"
+            )
     elif len(paths) > 1:
-        raise click.UsageError(f"{option} {target} is one name, and these are {len(paths):,} shards: write {target}/")
+        raise click.UsageError(
+            f"{option} {target} is one name, and these are {len(paths):,} shards: write {target}/"
+        )
     else:
         copies = [target]
     places = [location_of(copy) for copy in copies]
     if len(set(places)) < len(places):
-        twice = next(copy for copy, place in zip(copies, places, strict=True) if places.count(place) > 1)
+        twice = next(
+            copy for copy, place in zip(copies, places, strict=True) if places.count(place) > 1
+        )
         raise click.UsageError(f"{option} would write {twice} twice: name fewer shards at a time")
     return copies
 
 
 def end_dry_run(found: Sequence[Item], targets: Sequence[str]) -> None:
-    """With `--dry-run`, prints what the command would read and write, and ends it. All checks come before."""
+    """With `--dry-run`, prints what the command would read and write, and ends it. All checks come
+    before.
+    """
     context = click.get_current_context()
     if not context.meta.get(DRY_RUN):
         return
@@ -159,15 +197,23 @@ def end_dry_run(found: Sequence[Item], targets: Sequence[str]) -> None:
 
 
 async def refuse_matching(storages: Storages, pattern: str) -> None:
-    """Lets no object be replaced, or left over, that a reader of `pattern`'s shards would take for one of them."""
+    """Lets no object be replaced, or left over, that a reader of `pattern`'s shards would take for
+    one of them.
+    """
     if not is_numbered(pattern):
         await refuse_existing(storages, [pattern])
     async for info in list_numbered(storages, pattern):
-        raise AlreadyExistsError("it already exists: choose another name, or add --overwrite", info.path)
+        raise AlreadyExistsError(
+            "it already exists: choose another name, or add --overwrite", info.path
+        )
 
 
-async def write_text(url: str, text: str, read: Iterable[str], storage_options: Mapping[str, Any]) -> None:
-    """Writes a page to any URL, as UTF-8; it replaces what is there, but for the objects that were read."""
+async def write_text(
+    url: str, text: str, read: Iterable[str], storage_options: Mapping[str, Any]
+) -> None:
+    """Writes a page to any URL, as UTF-8; it replaces what is there, but for the objects that were
+    read.
+    """
     async with Storages(storage_options) as storages:
         await refuse_sources(storages, read, storages, [url])
         async with await (await storages.at(url)).upload(url) as upload:
@@ -186,7 +232,9 @@ FIELD: Final = re.compile(r"\{[A-Za-z_]\w*(:[^{}]*)?\}")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where records go: a URL, with `{shard}` where the number of a shard goes, and how they are compressed there."""
+    """Where records go: a URL, with `{shard}` where the number of a shard goes, and how they are
+    compressed there.
+    """
 
     pattern: str
     compression: str
@@ -206,7 +254,8 @@ class Target:
 
 
 def pattern_of(name: str, compression: str, shards: int | None) -> str:
-    """The pattern of the shards that a name stands for: a directory gets names, `{shards}` is how many there are.
+    """The pattern of the shards that a name stands for: a directory gets names, `{shards}` is how
+    many there are.
 
     Examples:
         >>> pattern_of("out/", "GZIP", None)
@@ -221,7 +270,9 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
     try:
         name = fill_total(name, shards)
         if other := FIELD.search(shard_path(name, 0)):
-            raise ValueError(f"{name!r}: {other[0]} has no meaning here: write train-{{shard:05d}}.tfrecord")
+            raise ValueError(
+                f"{name!r}: {other[0]} has no meaning here: write train-{{shard:05d}}.tfrecord"
+            )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     return name
@@ -231,7 +282,8 @@ def check_numbered(pattern: str) -> None:
     """Refuses one name for several shards."""
     if not is_numbered(pattern):
         raise click.UsageError(
-            f"several shards need a number in their name: write {pattern}-{{shard:05d}}, or {pattern}/"
+            f"several shards need a number in their name: write {pattern}-{{shard:05d}}, or "
+            f"{pattern}/"
         )
 
 
@@ -244,9 +296,11 @@ async def check_target(
     manifest: str | None,
     overwrite: bool,
 ) -> frozenset[Identity]:
-    """Refuses to write over what is read, or, without `overwrite`, over what is there; ends a dry run.
+    """Refuses to write over what is read, or, without `overwrite`, over what is there; ends a dry
+    run.
 
-    `found` is all that is read but manifests, which are among `sources`. Returns what a Replacement must spare.
+    `found` is all that is read but manifests, which are among `sources`. Returns what a Replacement
+    must spare.
     """
     tables = [] if manifest is None else [manifest]
     numbers = range(min(len(found) + 1, LOOKED_AT)) if target.numbered else ()
@@ -254,7 +308,9 @@ async def check_target(
     spared = await refuse_sources(storages, inputs(sources, found), goal, targets)
     shards, *its = await goal.identities([target.pattern, *tables])
     if any(is_one_of(identity, each) for found in its for identity in found for each in shards):
-        raise click.UsageError(f"{manifest} would overwrite a shard: choose another name for the manifest")
+        raise click.UsageError(
+            f"{manifest} would overwrite a shard: choose another name for the manifest"
+        )
     if not overwrite:
         await refuse_matching(goal, target.pattern)
         await refuse_existing(goal, tables)
@@ -263,7 +319,11 @@ async def check_target(
 
 
 async def write_limited(
-    records: AsyncIterator[Frames], target: Target, objects: Replacement, nbytes: int | None, count: int | None
+    records: AsyncIterator[Frames],
+    target: Target,
+    objects: Replacement,
+    nbytes: int | None,
+    count: int | None,
 ) -> list[ShardInfo]:
     """Writes shards up to a size in bytes, or in records, or both."""
     if target.numbered and nbytes is None and count is None:
@@ -297,11 +357,15 @@ async def write_even(
                 await writer.write_batch(frames)
         infos += writer.shards
     if sum(shard.records for shard in infos) != total or not await feed.is_over():
-        raise ManifestError(f"there are not {total:,} records, as the manifest of these shards says: write it again")
+        raise ManifestError(
+            f"there are not {total:,} records, as the manifest of these shards says: write it again"
+        )
     return infos
 
 
-async def write_manifest(url: str, target: Target, shards: list[ShardInfo], objects: Replacement) -> None:
+async def write_manifest(
+    url: str, target: Target, shards: list[ShardInfo], objects: Replacement
+) -> None:
     """Writes what `streamrec verify` compares the shards with."""
     manifest = Manifest(url, target.pattern, target.compression, tuple(shards))  # type: ignore[arg-type]
     async with await objects.upload(url, describes=True) as upload:

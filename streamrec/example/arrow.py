@@ -2,10 +2,12 @@
 
 - Numbers of shape [n]: a primitive array over the same memory. bool is copied, to bits.
 - Numbers of shape [n, k]: a fixed-size list of k values.
-- Strings: large_binary, or large_utf8 if the caller declares them as text. They are copied unless they are back to
-  back.
-- A RaggedTensor: for each ragged dimension a list (int32 splits) or large list (int64 splits) over the same memory.
-- A SparseTensor whose rows are lists, as a VarLenFeature returns it: a large list with computed offsets.
+- Strings: large_binary, or large_utf8 if the caller declares them as text. They are copied unless
+  they are back to back.
+- A RaggedTensor: for each ragged dimension a list (int32 splits) or large list (int64 splits) over
+  the same memory.
+- A SparseTensor whose rows are lists, as a VarLenFeature returns it: a large list with computed
+  offsets.
 - A dict: a struct of its columns.
 
 Consumers trust offsets and lengths, so all that come from callers are checked here.
@@ -22,7 +24,14 @@ import numpy.typing as npt
 from streamrec.arguments import check_spans, describe_value
 from streamrec.display import join_names
 from streamrec.errors import FeatureError
-from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, check_splits, list_splits, with_nulls
+from streamrec.example.columns import (
+    BytesColumn,
+    RaggedTensor,
+    SparseTensor,
+    check_splits,
+    list_splits,
+    with_nulls,
+)
 from streamrec.example.features import encode_name
 from streamrec.kernels.arrow_buffers import large_binary, load_pyarrow
 
@@ -38,11 +47,12 @@ NUMBERS: Final = frozenset(
 class ArrowBatch:
     """A batch of columns with the Arrow PyCapsule interface: a struct or record batch.
 
-    `pyarrow.record_batch(ArrowBatch(columns))`, `polars.DataFrame(ArrowBatch(columns))` and other libraries accept it.
-    Numbers are not copied. It needs pyarrow, the extra "arrow".
+    `pyarrow.record_batch(ArrowBatch(columns))`, `polars.DataFrame(ArrowBatch(columns))` and other
+    libraries accept it. Numbers are not copied. It needs pyarrow, the extra "arrow".
 
     Args:
-        columns: A dict of arrays, BytesColumns, ragged and sparse tensors, as `parse_example` returns it.
+        columns: A dict of arrays, BytesColumns, ragged and sparse tensors, as `parse_example`
+            returns it.
         text: Names of columns of byte strings that become text (large_utf8) instead of binary.
 
     Attributes:
@@ -50,15 +60,16 @@ class ArrowBatch:
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        FeatureError: A column has no counterpart in Arrow, the columns have different lengths, or a column in `text`
-            does not exist, has no byte strings, or is not UTF-8. The error names the column, and for bytes the row.
+        FeatureError: A column has no counterpart in Arrow, the columns have different lengths, or a
+            column in `text` does not exist, has no byte strings, or is not UTF-8. The error names
+            the column, and for bytes the row.
 
     Examples:
         >>> import pyarrow
         >>> batch = pyarrow.record_batch(ArrowBatch({"label": np.array([3, 4]), "name": np.array([b"a", b"b"])}))
         >>> batch["label"].to_pylist(), batch["name"].to_pylist()
         ([3, 4], [b'a', b'b'])
-    """
+    """  # noqa: E501
 
     def __init__(self, columns: Mapping[str, Any], *, text: Iterable[str] = ()) -> None:
         text = frozenset(text)
@@ -66,7 +77,9 @@ class ArrowBatch:
         arrays = {name: arrow_array(name, column, name in text) for name, column in columns.items()}
         _check_lengths(None, arrays)
         pa = load_pyarrow()
-        self.batch = pa.RecordBatch.from_arrays(list(arrays.values()), schema=pa.schema(_fields(arrays)))
+        self.batch = pa.RecordBatch.from_arrays(
+            list(arrays.values()), schema=pa.schema(_fields(arrays))
+        )
 
     @property
     def nbytes(self) -> int:
@@ -90,7 +103,9 @@ def check_names(text: Iterable[str], columns: Iterable[str]) -> None:
     """Checks that all names in `text` are among `columns`."""
     known = list(columns)
     if unknown := sorted(set(text).difference(known)):
-        raise FeatureError(f"text= names a column that does not exist: choose from {join_names(known)}", unknown[0])
+        raise FeatureError(
+            f"text= names a column that does not exist: choose from {join_names(known)}", unknown[0]
+        )
 
 
 def _check_utf8(name: str, strings: Any, per_row: int) -> None:
@@ -114,20 +129,29 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
     if isinstance(column, SparseTensor):
         return _ragged_array(name, RaggedTensor(column.values, (list_splits(column, name),)), text)
     if hasattr(column, "spans"):  # Frames, or a BytesColumn
-        return _strings(name, column.shape if isinstance(column, BytesColumn) else (len(column),), column, text)
+        return _strings(
+            name, column.shape if isinstance(column, BytesColumn) else (len(column),), column, text
+        )
     if not isinstance(column, Mapping):
         if np.ma.is_masked(column):
             raise FeatureError("a masked array where all values are expected: fill it first", name)
         array = with_nulls(column, np.asarray(column))
-        if array.dtype.kind == "S":  # strings of limited length, of which NumPy drops the zeros at the end
+        if (
+            array.dtype.kind == "S"
+        ):  # strings of limited length, of which NumPy drops the zeros at the end
             array = array.astype(object)
         if array.dtype == object:
             strings = array.reshape(-1).tolist()
             if not all(isinstance(string, bytes) for string in strings):
-                raise FeatureError("an object array has no counterpart in Arrow unless it is of bytes", name)
+                raise FeatureError(
+                    "an object array has no counterpart in Arrow unless it is of bytes", name
+                )
             return _strings(name, array.shape, BytesColumn.of(strings, array.shape), text)
     if text:
-        raise FeatureError("this column has no byte strings, and only these can be text: leave it out of text=", name)
+        raise FeatureError(
+            "this column has no byte strings, and only these can be text: leave it out of text=",
+            name,
+        )
     if not isinstance(column, Mapping):
         return _numbers(name, array)
     arrays = {part: arrow_array(part, each) for part, each in column.items()}
@@ -137,7 +161,9 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
 
 def _fields(arrays: Mapping[str, Any]) -> list[Any]:
     pa = load_pyarrow()
-    return [pa.field(encode_name(name), array.type, nullable=False) for name, array in arrays.items()]
+    return [
+        pa.field(encode_name(name), array.type, nullable=False) for name, array in arrays.items()
+    ]
 
 
 def _check_lengths(name: str | None, arrays: Mapping[str, Any]) -> None:
@@ -152,11 +178,17 @@ def _numbers(name: str, array: npt.NDArray[Any]) -> Any:
         return _nest(name, array.shape, pa.array(array.reshape(-1)))
     if array.dtype.name not in NUMBERS:
         raise FeatureError(
-            f"a column of dtype {array.dtype} has no counterpart in Arrow: leave it out, or cast it", name
+            f"a column of dtype {array.dtype} has no counterpart in Arrow: leave it out, or cast "
+            "it",
+            name,
         )
     native = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
     buffers = [None, pa.py_buffer(native)]
-    return _nest(name, array.shape, pa.Array.from_buffers(pa.from_numpy_dtype(native.dtype), native.size, buffers))
+    return _nest(
+        name,
+        array.shape,
+        pa.Array.from_buffers(pa.from_numpy_dtype(native.dtype), native.size, buffers),
+    )
 
 
 def _strings(name: str, shape: tuple[int, ...], strings: Any, text: bool) -> Any:
@@ -178,7 +210,9 @@ def _nest(name: str, shape: tuple[int, ...], flat: Any) -> Any:
     pa = load_pyarrow()
     for depth in range(len(shape) - 1, 0, -1):
         count = int(np.prod(shape[:depth]))
-        flat = pa.Array.from_buffers(pa.list_(*_fields({"item": flat}), shape[depth]), count, [None], children=[flat])
+        flat = pa.Array.from_buffers(
+            pa.list_(*_fields({"item": flat}), shape[depth]), count, [None], children=[flat]
+        )
     return flat
 
 

@@ -1,11 +1,14 @@
-"""Turns a walk's raw values into the columns that TensorFlow returns, in NumPy, a whole column at a time.
+"""Turns a walk's raw values into the columns that TensorFlow returns, in NumPy, a whole column at a
+time.
 
-The functions serve Examples and SequenceExamples, and values of every kind, and never read a message. Byte strings that
-are requested as spans become BytesColumns. A single message is a batch of one without its first dimension.
+The functions serve Examples and SequenceExamples, and values of every kind, and never read a
+message. Byte strings that are requested as spans become BytesColumns. A single message is a batch
+of one without its first dimension.
 
-The partitions of a RaggedFeature are data of the records, so they cannot be trusted. They are checked in int64, record
-by record, before they become row splits, whatever `validate` is. A FeatureError names the record where TensorFlow 2.21
-raises, and also where it returns row splits outside the values, or assigns values of one record to another.
+The partitions of a RaggedFeature are data of the records, so they cannot be trusted. They are
+checked in int64, record by record, before they become row splits, whatever `validate` is. A
+FeatureError names the record where TensorFlow 2.21 raises, and also where it returns row splits
+outside the values, or assigns values of one record to another.
 """
 
 from __future__ import annotations
@@ -18,9 +21,31 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.errors import FeatureError
-from streamrec.example.columns import MAX_EMPTY_ROWS, BytesColumn, Column, RaggedTensor, SparseTensor, Values
-from streamrec.example.features import Dtype, FixedLenSequenceFeature, KeyedPartition, RaggedFeature, SparseFeature
-from streamrec.example.walk import Array, FeatureSlot, Found, Offsets, ParsePlan, Records, Rows, padding_of
+from streamrec.example.columns import (
+    MAX_EMPTY_ROWS,
+    BytesColumn,
+    Column,
+    RaggedTensor,
+    SparseTensor,
+    Values,
+)
+from streamrec.example.features import (
+    Dtype,
+    FixedLenSequenceFeature,
+    KeyedPartition,
+    RaggedFeature,
+    SparseFeature,
+)
+from streamrec.example.walk import (
+    Array,
+    FeatureSlot,
+    Found,
+    Offsets,
+    ParsePlan,
+    Records,
+    Rows,
+    padding_of,
+)
 
 RULES: Final[Mapping[type[KeyedPartition], str]] = {
     RaggedFeature.RowSplits: "row splits must ascend from 0 to that number",
@@ -40,8 +65,8 @@ def to_columns(
 ) -> dict[str, Column]:
     """Makes the columns of a batch of `count` examples, or of their contexts or feature lists.
 
-    Spans of byte strings refer to the `spanned` records; None if strings are objects. A `single` message is a batch of
-    one, whose first dimension is removed.
+    Spans of byte strings refer to the `spanned` records; None if strings are objects. A `single`
+    message is a batch of one, whose first dimension is removed.
     """
     parts: dict[str, Any] = {
         slot.name: each if slot.as_found else _part(slot, each, count, spanned)
@@ -73,16 +98,24 @@ def _part(slot: FeatureSlot, found: Found, count: int, spanned: Records | None) 
     if not isinstance(found.values, Rows):
         return sparse_tensor(found.values, (rows, places), (count, most))
     steps, items, most_items = positions(found.values.splits)
-    return sparse_tensor(found.flat_values, (rows[steps], places[steps], items), (count, most, most_items))
+    return sparse_tensor(
+        found.flat_values, (rows[steps], places[steps], items), (count, most, most_items)
+    )
 
 
-def _values(values: Array, dtype: Dtype, spanned: Records | None, default: Array | None = None) -> Values:
-    """Values as they are returned: spans of byte strings as a BytesColumn, which has the default for spans of -1."""
+def _values(
+    values: Array, dtype: Dtype, spanned: Records | None, default: Array | None = None
+) -> Values:
+    """Values as they are returned: spans of byte strings as a BytesColumn, which has the default
+    for spans of -1.
+    """
     return values if spanned is None or dtype is not bytes else _column(spanned, values, default)
 
 
 def _column(records: Records, spans: Array, default: Array | None) -> BytesColumn:
-    """A column over the records' buffers; a copy if it has defaults, or is less than half of scattered records."""
+    """A column over the records' buffers; a copy if it has defaults, or is less than half of
+    scattered records.
+    """
     missing = None if default is None else spans[..., 0] < 0
     if missing is not None and missing.any():
         fill = np.broadcast_to(default, missing.shape)  # type: ignore[arg-type]
@@ -92,7 +125,9 @@ def _column(records: Records, spans: Array, default: Array | None) -> BytesColum
             strings[missing] = fill[missing]
             return BytesColumn.of(strings.reshape(-1).tolist(), strings.shape)
     column = BytesColumn.over(records.buffer, spans)
-    return column.compact() if records.is_scattered and 2 * column.nbytes < records.nbytes else column
+    return (
+        column.compact() if records.is_scattered and 2 * column.nbytes < records.nbytes else column
+    )
 
 
 def positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
@@ -109,7 +144,9 @@ def sparse_tensor(values: Values, columns: Iterable[Array], shape: Iterable[int]
     return SparseTensor(indices, values, np.array(list(shape), dtype=np.int64))
 
 
-def _pad_rows(slot: FeatureSlot, form: FixedLenSequenceFeature, found: Rows, spanned: Records | None) -> Values:
+def _pad_rows(
+    slot: FeatureSlot, form: FixedLenSequenceFeature, found: Rows, spanned: Records | None
+) -> Values:
     """Pads rows of byte strings, or of feature lists, to one array of `[rows, longest, *shape]`."""
     values, pad = found.flat_values, padding_of(form)
     splits = found.splits * slot.size if isinstance(found.values, Rows) else found.splits
@@ -121,7 +158,9 @@ def _pad_rows(slot: FeatureSlot, form: FixedLenSequenceFeature, found: Rows, spa
         full[np.arange(longest) < lengths[:, None]] = values
     else:
         fill = np.full(values.shape[1:], pad if values.ndim == 1 else -1, values.dtype)
-        full = np.frombuffer(memoryview(kernels.pad_rows(values, splits, longest, fill)), values.dtype)
+        full = np.frombuffer(
+            memoryview(kernels.pad_rows(values, splits, longest, fill)), values.dtype
+        )
     shaped = full.reshape(len(lengths), longest // slot.size, *form.shape, *values.shape[1:])
     return _values(shaped, slot.dtype, spanned, np.array(pad, dtype=object))
 
@@ -129,7 +168,8 @@ def _pad_rows(slot: FeatureSlot, form: FixedLenSequenceFeature, found: Rows, spa
 def combine(plan: ParsePlan, parts: dict[str, Part], single: bool) -> dict[str, Any]:
     """Combines sparse and ragged features from their keys, and leaves helper keys out.
 
-    The order is TensorFlow's: a feature with the name of a key replaces the key; other features follow.
+    The order is TensorFlow's: a feature with the name of a key replaces the key; other features
+    follow.
     """
     updates: dict[str, Any] = {}
     for name, feature in plan.features.items():
@@ -143,14 +183,20 @@ def combine(plan: ParsePlan, parts: dict[str, Part], single: bool) -> dict[str, 
     return {name: column for name, column in {**parts, **updates}.items() if name in plan.features}
 
 
-def _partition(feature: RaggedFeature, part: Part, parts: dict[str, Part], single: bool) -> RaggedTensor:
+def _partition(
+    feature: RaggedFeature, part: Part, parts: dict[str, Part], single: bool
+) -> RaggedTensor:
     assert isinstance(part, Rows)
     if feature.partitions:
         rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
         if single and not isinstance(part.values, Rows):
             for partition in feature.keyed_partitions:  # in a batch these are not rows
-                if isinstance(partition, RaggedFeature.RowSplits) and not len(rows[partition.key].values):
-                    raise FeatureError(f"{partition.key!r} holds nothing, and row splits start with 0")
+                if isinstance(partition, RaggedFeature.RowSplits) and not len(
+                    rows[partition.key].values
+                ):
+                    raise FeatureError(
+                        f"{partition.key!r} holds nothing, and row splits start with 0"
+                    )
         part = partition_batch(part, feature, rows)
     splits, values = [part.splits], part.values
     while isinstance(values, Rows):
@@ -159,15 +205,18 @@ def _partition(feature: RaggedFeature, part: Part, parts: dict[str, Part], singl
     most = max(int(each[-1]) for each in splits)
     if feature.row_splits_dtype is np.int32 and most >= 2**31:
         raise FeatureError(f"{most:,} values exceed int32: give row_splits_dtype=np.int64")
-    return RaggedTensor(values, tuple(each.astype(feature.row_splits_dtype, copy=False) for each in splits))
+    return RaggedTensor(
+        values, tuple(each.astype(feature.row_splits_dtype, copy=False) for each in splits)
+    )
 
 
 def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
     """Combines the features of positions and of values in one SparseTensor.
 
-    As in TensorFlow, positions outside `size` are kept. Each example needs as many positions as values; TensorFlow only
-    compares the totals of the batch, and so may use positions of one example for values of another. Values at equal
-    positions keep their order (TensorFlow's order is unspecified).
+    As in TensorFlow, positions outside `size` are kept. Each example needs as many positions as
+    values; TensorFlow only compares the totals of the batch, and so may use positions of one
+    example for values of another. Values at equal positions keep their order (TensorFlow's order is
+    unspecified).
     """
     keys = [parts[key] for key in feature.index_keys]
     values = parts[feature.value_key]
@@ -181,7 +230,8 @@ def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTenso
         other = np.flatnonzero(found != wanted)
         if len(other):
             raise FeatureError(
-                f"{name!r} has {found[other[0]]:,} positions, but {feature.value_key!r} has {wanted[other[0]]:,} "
+                f"{name!r} has {found[other[0]]:,} positions, but {feature.value_key!r} has "
+                f"{wanted[other[0]]:,} "
                 "values: each value needs one position",
                 None,
                 int(other[0]),
@@ -200,10 +250,11 @@ def counts(tensor: SparseTensor) -> Offsets:
 
 
 def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) -> Rows:
-    """Splits each row's values by the same row of the partitions, from the innermost to the outermost.
+    """Splits each row's values by the same row of the partitions, from the innermost to the
+    outermost.
 
-    A batch has one row of values for each example; for feature lists, a row of steps. The partitions' int64 rows are as
-    deep.
+    A batch has one row of values for each example; for feature lists, a row of steps. The
+    partitions' int64 rows are as deep.
     """
     if not isinstance(rows.values, Rows):
         return split_rows(rows, feature, partitions)
@@ -231,7 +282,10 @@ def split_rows(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) 
             continue
         found, wanted = len(partitions[partition.key].lengths), len(rows.lengths)
         if found != wanted:  # steps of one example
-            raise FeatureError(f"{partition.key!r} has another number of steps, {found:,}, than the values, {wanted:,}")
+            raise FeatureError(
+                f"{partition.key!r} has another number of steps, {found:,}, than the values, "
+                f"{wanted:,}"
+            )
         rows = split_by(rows, partition, partitions[partition.key])
     return rows
 
@@ -239,7 +293,9 @@ def split_rows(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) 
 def split_evenly(rows: Rows, length: int) -> Rows:
     odd = np.flatnonzero(rows.lengths % length)
     if len(odd):
-        raise FeatureError(f"{rows.lengths[odd[0]]:,} values make no rows of {length:,}", None, int(odd[0]))
+        raise FeatureError(
+            f"{rows.lengths[odd[0]]:,} values make no rows of {length:,}", None, int(odd[0])
+        )
     splits = rows.splits // length
     if isinstance(rows.values, Rows):
         return Rows(Rows(rows.values, np.arange(int(splits[-1]) + 1) * length), splits)
@@ -247,20 +303,30 @@ def split_evenly(rows: Rows, length: int) -> Rows:
 
 
 def split_by(rows: Rows, partition: KeyedPartition, split: Rows) -> Rows:
-    """Applies one partition to each row of a batch; `split` has a row of numbers for each of them."""
+    """Applies one partition to each row of a batch; `split` has a row of numbers for each of
+    them.
+    """
     if isinstance(partition, RaggedFeature.ValueRowIds):
         ends, counts = ends_by_row_ids(rows, partition, split)
     else:
         ends, counts = ends_by_bounds(rows, partition, split)
     splits, outer = np.append(0, ends), np.append(0, np.cumsum(counts))
     descents = np.repeat(np.arange(len(counts)), counts)[splits[1:] < splits[:-1]]
-    # Sums of forged numbers may wrap around: splits that ascend from 0 to the number of values prove that none did.
-    refuse(np.append(descents, np.flatnonzero(splits[outer[1:]] != rows.splits[1:])), rows, partition, split)
+    # Sums of forged numbers may wrap around: splits that ascend from 0 to the number of values
+    # prove that none did.
+    refuse(
+        np.append(descents, np.flatnonzero(splits[outer[1:]] != rows.splits[1:])),
+        rows,
+        partition,
+        split,
+    )
     return Rows(Rows(rows.values, splits), outer)
 
 
 def ends_by_bounds(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[Offsets, Offsets]:
-    """The ends of the new rows, as offsets among all values, and how many of them each row of the batch has."""
+    """The ends of the new rows, as offsets among all values, and how many of them each row of the
+    batch has.
+    """
     numbers, counts = np.asarray(split.values), split.lengths
     if isinstance(partition, RaggedFeature.RowLengths):
         return np.cumsum(numbers), counts
@@ -287,13 +353,20 @@ def ends_by_row_ids(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple
     full = counts > 0
     new_counts = np.zeros_like(counts)
     new_counts[full] = numbers[split.splits[1:][full] - 1]
-    if int(new_counts.max(initial=0)) > MAX_EMPTY_ROWS or int(new_counts.sum()) > MAX_EMPTY_ROWS + len(numbers):
+    if int(new_counts.max(initial=0)) > MAX_EMPTY_ROWS or int(
+        new_counts.sum()
+    ) > MAX_EMPTY_ROWS + len(numbers):
         record = int(new_counts.argmax())
-        reason = f"{new_counts[record]:,} rows, of which most are empty: a batch may have {MAX_EMPTY_ROWS:,} of them"
+        reason = (
+            f"{new_counts[record]:,} rows, of which most are empty: a batch may have "
+            f"{MAX_EMPTY_ROWS:,} of them"
+        )
         raise FeatureError(reason, None, record)
     new_counts[full] += 1
     before = np.cumsum(new_counts) - new_counts
-    return np.cumsum(np.bincount(numbers + before[owners], minlength=int(new_counts.sum()))), new_counts
+    return np.cumsum(
+        np.bincount(numbers + before[owners], minlength=int(new_counts.sum()))
+    ), new_counts
 
 
 def refuse(wrong: Offsets, rows: Rows, partition: KeyedPartition, split: Rows) -> None:
@@ -303,4 +376,6 @@ def refuse(wrong: Offsets, rows: Rows, partition: KeyedPartition, split: Rows) -
         found = np.asarray(split.values)[split.splits[record] : split.splits[record + 1]]
         shown = ", ".join(map(str, found[:8].tolist())) + (", ..." if len(found) > 8 else "")
         key, rule, count = partition.key, RULES[type(partition)], rows.lengths[record]
-        raise FeatureError(f"{key!r} is [{shown}], which does not split {count:,} values: {rule}", None, record)
+        raise FeatureError(
+            f"{key!r} is [{shown}], which does not split {count:,} values: {rule}", None, record
+        )

@@ -1,4 +1,6 @@
-"""The results of parsing: SparseTensor, RaggedTensor, and BytesColumn for strings without a copy."""
+"""The results of parsing: SparseTensor, RaggedTensor, and BytesColumn for strings without a
+copy.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ from streamrec.errors import FeatureError
 from streamrec.kernels.arrow_buffers import export_binary
 
 MAX_EMPTY_ROWS: Final = 1 << 25
-"""A batch may have this many more rows than values: a few bytes that claim more must not fill the memory."""
+"""A batch may have this many more rows than values: a few bytes that claim more must not fill the
+memory."""
 NO_GAPS: Final = (
-    "the values of a list are in order, without gaps: write indices and values as two features, and parse them with a "
+    "the values of a list are in order, without gaps: write indices and values as two features, "
+    "and parse them with a "
     "SparseFeature"
 )
 
@@ -27,9 +31,9 @@ NO_GAPS: Final = (
 class BytesColumn:
     """An array of byte strings without a copy: spans over the buffers that they were parsed from.
 
-    The column keeps these buffers alive as a whole; `compact()` copies the strings to a buffer of their size. It is
-    immutable, and creates its strings on demand. An interleaved or shuffled batch has several buffers: `buffer`
-    and `spans` then copy the strings to one buffer, on first use.
+    The column keeps these buffers alive as a whole; `compact()` copies the strings to a buffer of
+    their size. It is immutable, and creates its strings on demand. An interleaved or shuffled batch
+    has several buffers: `buffer` and `spans` then copy the strings to one buffer, on first use.
 
     Args:
         buffer: A C-contiguous buffer of bytes.
@@ -38,8 +42,8 @@ class BytesColumn:
     A scalar feature of a single example is a column of shape `[]`; `column[()]` is its string.
 
     Attributes:
-        places: int64 of shape `[*shape, 2]`, the spans; with several buffers `[*shape, 4]`: start, end, the number of
-            the buffer times 2**32, and an unused number.
+        places: int64 of shape `[*shape, 2]`, the spans; with several buffers `[*shape, 4]`: start,
+            end, the number of the buffer times 2**32, and an unused number.
 
     Raises:
         ValueError: The spans have another shape, or leave the buffer.
@@ -56,7 +60,9 @@ class BytesColumn:
         view = memoryview(buffer).cast("B")
         spans = np.asarray(spans, dtype=np.int64)
         if spans.ndim < 1 or spans.shape[-1] != 2:
-            raise ValueError(f"spans have the shape {spans.shape}: it must be [..., 2], start and end")
+            raise ValueError(
+                f"spans have the shape {spans.shape}: it must be [..., 2], start and end"
+            )
         check_spans(spans, len(view))
         self.places = spans
         self._sources: tuple[Any, ...] = (view,)
@@ -134,7 +140,9 @@ class BytesColumn:
 
     def __getitem__(self, index: Any) -> Any:
         """One string as bytes; for any other NumPy index, a BytesColumn over the same buffers."""
-        places = self.places[(*index, slice(None))] if isinstance(index, tuple) else self.places[index]
+        places = (
+            self.places[(*index, slice(None))] if isinstance(index, tuple) else self.places[index]
+        )
         if places.ndim == 1:
             return self._string(*places.tolist())
         return BytesColumn.over(self._sources, places)
@@ -168,20 +176,29 @@ class BytesColumn:
     def compact(self) -> BytesColumn:
         """A copy with the strings back to back in one new buffer."""
         flat = np.ascontiguousarray(self.places.reshape(-1, self.places.shape[-1]))
-        copied = kernels.pick(self._sources, flat) if self.is_scattered else kernels.gather(self._sources, None, flat)
+        copied = (
+            kernels.pick(self._sources, flat)
+            if self.is_scattered
+            else kernels.gather(self._sources, None, flat)
+        )
         spans = np.frombuffer(memoryview(copied[1]), np.int64).reshape(*self.shape, 2)
         return BytesColumn.over((memoryview(copied[0]),), spans)
 
     def to_numpy(self) -> npt.NDArray[np.object_]:
         """An object array of bytes of the column's shape, as parsing returns it by default."""
         array = np.empty(self.shape, dtype=object).reshape(-1)
-        array[:] = [self._string(*place) for place in self.places.reshape(-1, self.places.shape[-1]).tolist()]
+        array[:] = [
+            self._string(*place)
+            for place in self.places.reshape(-1, self.places.shape[-1]).tolist()
+        ]
         return array.reshape(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """NumPy's conversion; always a copy."""
         if copy is False:
-            raise ValueError("a BytesColumn cannot become an array without a copy: leave copy=False out")
+            raise ValueError(
+                "a BytesColumn cannot become an array without a copy: leave copy=False out"
+            )
         return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
@@ -193,7 +210,9 @@ class BytesColumn:
             ValueError: The column has more than one dimension; reshape it first.
         """
         if len(self.shape) != 1:
-            raise ValueError(f"Arrow arrays have one dimension, this column has {len(self.shape)}: reshape it")
+            raise ValueError(
+                f"Arrow arrays have one dimension, this column has {len(self.shape)}: reshape it"
+            )
         packed = self.compact()
         return export_binary(packed.buffer, packed.spans, requested_schema)
 
@@ -205,7 +224,8 @@ Values: TypeAlias = "npt.NDArray[Any] | BytesColumn"
 class CompositeTensor:
     """The common base of ragged and sparse tensors.
 
-    The constructors check nothing: a tensor is checked when it is converted, encoded, displayed or split into rows.
+    The constructors check nothing: a tensor is checked when it is converted, encoded, displayed or
+    split into rows.
     """
 
     __slots__ = ()
@@ -217,7 +237,9 @@ class CompositeTensor:
         return tuple(getattr(self, name) for name in self.__match_args__)
 
     def map_parts(self, function: Callable[[Any], Any]) -> Self:
-        """A tensor of the function's results for each part; the row splits, a tuple, are one part."""
+        """A tensor of the function's results for each part; the row splits, a tuple, are one
+        part.
+        """
         kind: Any = type(self)
         mapped: Self = kind(*map(function, self.parts))
         return mapped
@@ -232,15 +254,15 @@ class CompositeTensor:
 
     def __repr__(self) -> str:
         parts = zip(self.__match_args__, self.parts, strict=True)
-        return f"{type(self).__name__}({', '.join(f'{name}={format_values(part)}' for name, part in parts)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={format_values(part)}' for name, part in parts)})"  # noqa: E501
 
 
 @dataclass(slots=True, repr=False)
 class SparseTensor(CompositeTensor):
     """The values of a sparse array and their positions.
 
-    `tensor[i]` is row i, with one dimension less (in a tensor of one dimension a value; 0 or b"" if it is missing),
-    `tensor[i:j]` is a tensor of some rows, and `len(tensor)` is the number of rows.
+    `tensor[i]` is row i, with one dimension less (in a tensor of one dimension a value; 0 or b"" if
+    it is missing), `tensor[i:j]` is a tensor of some rows, and `len(tensor)` is the number of rows.
 
     Args:
         indices: int64 of shape `[n, rank]`, in row-major order.
@@ -265,7 +287,11 @@ class SparseTensor(CompositeTensor):
     def _rows(self, splits: npt.NDArray[np.int64], rows: Any) -> Any:
         """One row, or a tensor of an array of rows."""
         places, new_splits = places_of_rows(splits, np.atleast_1d(rows))
-        indices, values, shape = np.asarray(self.indices)[places], select(self.values, places), self.dense_shape
+        indices, values, shape = (
+            np.asarray(self.indices)[places],
+            select(self.values, places),
+            self.dense_shape,
+        )
         if np.ndim(rows):
             indices[:, 0] = np.repeat(np.arange(len(rows)), np.diff(new_splits))
             return SparseTensor(indices, values, np.array([len(rows), *shape[1:]], np.int64))
@@ -274,13 +300,14 @@ class SparseTensor(CompositeTensor):
         return dense(values, [np.zeros(len(places), np.int64)], [1], None)[0]
 
     def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
-        """An array of `dense_shape`, as from `tf.sparse.to_dense`; by default missing values are 0 or b"".
+        """An array of `dense_shape`, as from `tf.sparse.to_dense`; by default missing values are 0
+        or b"".
 
         Examples:
             >>> words = SparseTensor(np.array([[0, 0], [2, 0], [2, 1]]), np.array([7, 8, 9]), np.array([3, 2]))
             >>> words.to_dense(-1).tolist(), words.to_list()
             ([[7, -1], [-1, -1], [8, 9]], [[7], [], [8, 9]])
-        """
+        """  # noqa: E501
         return dense(self.values, check_indices(self).T, self.dense_shape, default_value)
 
     def to_list(self) -> list[Any]:
@@ -292,14 +319,14 @@ class SparseTensor(CompositeTensor):
 class RaggedTensor(CompositeTensor):
     """Values in rows of different lengths, with one or more ragged dimensions.
 
-    `tensor[i]` is row i: an array, or a ragged tensor if there are more ragged dimensions. `tensor[i:j]` is a tensor of
-    some rows, and `len(tensor)` is the number of rows.
+    `tensor[i]` is row i: an array, or a ragged tensor if there are more ragged dimensions.
+    `tensor[i:j]` is a tensor of some rows, and `len(tensor)` is the number of rows.
 
     Args:
-        flat_values: All values, one after the other; more than one dimension if the innermost partitions
-            are uniform.
-        nested_row_splits: One array for each ragged dimension, outermost first: row i of a dimension goes
-            from split i to split i + 1 of the next one.
+        flat_values: All values, one after the other; more than one dimension if the innermost
+            partitions are uniform.
+        nested_row_splits: One array for each ragged dimension, outermost first: row i of a
+            dimension goes from split i to split i + 1 of the next one.
     """
 
     flat_values: Values
@@ -331,7 +358,8 @@ class RaggedTensor(CompositeTensor):
         return RaggedTensor(values, tuple(kept[1:])) if kept[1:] else values
 
     def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
-        """An array with all rows padded to the longest, as from TensorFlow's `to_tensor`; by default with 0 or b"".
+        """An array with all rows padded to the longest, as from TensorFlow's `to_tensor`; by
+        default with 0 or b"".
 
         Examples:
             >>> words = RaggedTensor(np.array([7, 8, 9]), (np.array([0, 1, 1, 3]),))
@@ -355,7 +383,9 @@ class RaggedTensor(CompositeTensor):
         return list(values)
 
 
-def places_of_rows(splits: npt.NDArray[Any], rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def places_of_rows(
+    splits: npt.NDArray[Any], rows: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The indices of the values of selected rows, and the row splits of a tensor of these rows."""
     new_splits = np.append(0, np.cumsum(np.diff(splits)[rows]))
     offsets = splits[:-1][rows] - new_splits[:-1]
@@ -364,11 +394,15 @@ def places_of_rows(splits: npt.NDArray[Any], rows: npt.NDArray[Any]) -> tuple[np
 
 def select(values: Any, places: npt.NDArray[Any]) -> Any:
     """The values at some indices; adapters may have strings in a list."""
-    return [values[place] for place in places.tolist()] if isinstance(values, list) else values[places]
+    return (
+        [values[place] for place in places.tolist()] if isinstance(values, list) else values[places]
+    )
 
 
 def call_each(part: Any, method: str, *args: Any, **options: Any) -> Any:
-    """Calls a method of an array, or of each array in a tuple; an array without the method stays as it is."""
+    """Calls a method of an array, or of each array in a tuple; an array without the method stays as
+    it is.
+    """
     if isinstance(part, tuple):
         return tuple(call_each(each, method, *args, **options) for each in part)
     return getattr(part, method)(*args, **options) if hasattr(part, method) else part
@@ -380,7 +414,10 @@ def format_values(values: Any) -> str:
         return f"({', '.join(map(format_values, values))}{',' * (len(values) == 1)})"
     if not isinstance(values, np.ndarray) or values.dtype != object:
         return repr(values)
-    return f"array({np.array2string(values, separator=', ', formatter={'object': reprlib.repr})}, dtype=object)"
+    return (
+        f"array({np.array2string(values, separator=', ', formatter={'object': reprlib.repr})}, "
+        "dtype=object)"
+    )
 
 
 def objects_of(values: Any) -> npt.NDArray[Any]:
@@ -390,8 +427,12 @@ def objects_of(values: Any) -> npt.NDArray[Any]:
     return np.array(values, object) if isinstance(values, list) else np.asarray(values)
 
 
-def dense(values: Any, places: Iterable[Any], shape: Iterable[int], default: Any) -> npt.NDArray[Any]:
-    """An array with values at some places, an array of indices for each dimension, and the default elsewhere."""
+def dense(
+    values: Any, places: Iterable[Any], shape: Iterable[int], default: Any
+) -> npt.NDArray[Any]:
+    """An array with values at some places, an array of indices for each dimension, and the default
+    elsewhere.
+    """
     values = objects_of(values)
     out = np.empty((*shape, *values.shape[1:]), values.dtype)
     missing = (b"" if out.dtype == object else 0) if default is None else default
@@ -413,39 +454,65 @@ def check_column(column: object, name: str | None = None) -> None:
 
 
 def check_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any]]:
-    """Checks and returns the row splits of a ragged tensor, outermost first; the last of them splits the values."""
+    """Checks and returns the row splits of a ragged tensor, outermost first; the last of them
+    splits the values.
+    """
     levels = [np.asarray(splits) for splits in ragged.nested_row_splits]
     if not levels or not np.ndim(ragged.flat_values):
-        raise FeatureError("a ragged tensor has no row splits, or its values have no dimension: give both", name)
+        raise FeatureError(
+            "a ragged tensor has no row splits, or its values have no dimension: give both", name
+        )
     for splits in levels:
         if splits.ndim != 1 or not len(splits) or splits.dtype.kind not in "iu":
             shape = f"row splits of shape {list(splits.shape)} and dtype {splits.dtype}"
             raise FeatureError(f"{shape} must be integers of shape [rows + 1]", name)
-    for splits, count in zip(levels, [*(len(inner) - 1 for inner in levels[1:]), len(ragged.flat_values)], strict=True):
+    for splits, count in zip(
+        levels, [*(len(inner) - 1 for inner in levels[1:]), len(ragged.flat_values)], strict=True
+    ):
         first, last = int(splits[0]), int(splits[-1])
         if first != 0 or last != count:
-            reason = f"row splits from {first:,} to {last:,} must go from 0 to {count:,}, the number of values"
+            reason = (
+                f"row splits from {first:,} to {last:,} must go from 0 to {count:,}, the number of "
+                "values"
+            )
             raise FeatureError(f"{reason}: slice a ragged tensor by its rows, tensor[i:j]", name)
         descents = splits[1:] < splits[:-1]
         if descents.any():
             row = int(descents.argmax()) if splits is levels[0] else None
-            raise FeatureError("row splits descend: each row must end at or after its start", name, row)
+            raise FeatureError(
+                "row splits descend: each row must end at or after its start", name, row
+            )
     return levels
 
 
 def check_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
     """Checks and returns the indices of a sparse tensor, int64 of shape `[values, rank]`."""
-    indices, shape, count = np.asarray(sparse.indices), np.asarray(sparse.dense_shape), len(sparse.values)
+    indices, shape, count = (
+        np.asarray(sparse.indices),
+        np.asarray(sparse.dense_shape),
+        len(sparse.values),
+    )
     fits = shape.ndim == 1 and indices.shape == (count, len(shape))
     if not fits or indices.dtype.kind not in "iu" or shape.dtype.kind not in "iu":
-        parts = f"indices of shape {list(indices.shape)}, {count:,} values and a dense_shape of {list(shape.shape)}"
-        raise FeatureError(f"{parts} are not a sparse tensor: it has integers of shape [n, rank], n and [rank]", name)
+        parts = (
+            f"indices of shape {list(indices.shape)}, {count:,} values and a dense_shape of "
+            f"{list(shape.shape)}"
+        )
+        raise FeatureError(
+            f"{parts} are not a sparse tensor: it has integers of shape [n, rank], n and [rank]",
+            name,
+        )
     if (shape < 0).any():
-        raise FeatureError(f"the dense_shape {shape.tolist()} of a sparse tensor has a negative size", name)
+        raise FeatureError(
+            f"the dense_shape {shape.tolist()} of a sparse tensor has a negative size", name
+        )
     outside = ((indices < 0) | (indices >= shape)).any(axis=1)
     if outside.any():
         index = indices[outside.argmax()].tolist()
-        raise FeatureError(f"the index {index} of a sparse tensor is outside its dense_shape {shape.tolist()}", name)
+        raise FeatureError(
+            f"the index {index} of a sparse tensor is outside its dense_shape {shape.tolist()}",
+            name,
+        )
     return indices.astype(np.int64, copy=False)
 
 
@@ -466,23 +533,33 @@ def row_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
 
 
 def list_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
-    """The row splits of a sparse tensor whose rows are lists without gaps, as `tf.RaggedTensor.from_sparse` needs."""
+    """The row splits of a sparse tensor whose rows are lists without gaps, as
+    `tf.RaggedTensor.from_sparse` needs.
+    """
     splits, indices = row_splits(sparse, name), np.asarray(sparse.indices)
     if indices.shape[1] != 2:
-        reason = f"a sparse tensor has {indices.shape[1]} dimensions: it must have 2, a list in each row"
+        reason = (
+            f"a sparse tensor has {indices.shape[1]} dimensions: it must have 2, a list in each row"
+        )
         raise FeatureError(f"{reason}; parse the feature with a RaggedFeature", name)
     rows, places = indices[:, 0], indices[:, 1]
     wrong = np.flatnonzero(places != np.arange(len(rows)) - splits[:-1][rows])
     if len(wrong):
         row, place = indices[wrong[0]].tolist()
-        raise FeatureError(f"row {row:,} is not a list (index {place:,} is not the next one): {NO_GAPS}", name, row)
+        raise FeatureError(
+            f"row {row:,} is not a list (index {place:,} is not the next one): {NO_GAPS}", name, row
+        )
     return splits
 
 
 def with_nulls(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """An Arrow, Polars or pandas column's array; if NumPy made null NaN, an array of objects with None instead."""
+    """An Arrow, Polars or pandas column's array; if NumPy made null NaN, an array of objects with
+    None instead.
+    """
     na_value = getattr(getattr(value, "dtype", None), "na_value", None)
-    if not (hasattr(value, "null_count") or type(na_value).__name__ == "NAType") or not holds_nan(array):
+    if not (hasattr(value, "null_count") or type(na_value).__name__ == "NAType") or not holds_nan(
+        array
+    ):
         return array
     if hasattr(value, "isna"):
         items = array.astype(object)

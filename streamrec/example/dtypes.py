@@ -1,4 +1,6 @@
-"""Dtypes of NumPy, TensorFlow and other libraries, by name. Only ml_dtypes is imported, for its own dtypes."""
+"""Dtypes of NumPy, TensorFlow and other libraries, by name. Only ml_dtypes is imported, for its own
+dtypes.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,15 @@ _FLOAT: Final = re.compile("b?float|double|half")
 
 
 def dtype_name(dtype: object) -> str:
-    """NumPy's name of a dtype; for any other object, the part of its name or repr after the last dot.
+    """NumPy's name of a dtype; for any other object, the part of its name or repr after the last
+    dot.
 
     >>> dtype_name(np.int64), dtype_name("torch.int64"), dtype_name(np.dtype("S7"))
     ('int64', 'int64', 'bytes56')
     """
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)  # np.dtype and tf.DType have one
+    name = (
+        dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
+    )  # np.dtype and tf.DType have one
     if not isinstance(name, str):
         try:
             return str(np.dtype(cast(Any, dtype)).name) if dtype is not None else "None"
@@ -61,17 +66,24 @@ def nearest_kind(name: str) -> str:
     """Advice for a dtype that an Example does not support, for the end of a message."""
     for pattern, what, kind in ((_INTEGER, "integers", "int64"), (_FLOAT, "floats", "float32")):
         if pattern.match(name):
-            return f"an Example stores {what} only as {kind}: write np.{kind}, and convert after parsing"
+            return (
+                f"an Example stores {what} only as {kind}: write np.{kind}, and convert after "
+                "parsing"
+            )
     return "write np.int64, np.float32 or bytes, and convert after parsing"
 
 
 def tensor_dtype(dtype: object) -> np.dtype[Any]:
-    """Converts a dtype, a Python type, a name or a TensorFlow DType to a NumPy dtype; object for strings."""
+    """Converts a dtype, a Python type, a name or a TensorFlow DType to a NumPy dtype; object for
+    strings.
+    """
     name = dtype_name(dtype)
     if name == "object" or name.startswith(("bytes", "str")):
         return np.dtype(object)
     if name not in TENSOR_DTYPES:
-        raise FeatureError(f"TensorFlow's tensors have no dtype {dtype!r}: give np.float32, 'int64', bytes ...")
+        raise FeatureError(
+            f"TensorFlow's tensors have no dtype {dtype!r}: give np.float32, 'int64', bytes ..."
+        )
     return dtype_by_name(name)
 
 

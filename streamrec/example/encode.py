@@ -1,11 +1,12 @@
 """Encodes Examples, one from a mapping or many from columns, and SequenceExamples.
 
 Rules of this file:
-- TensorFlow parses the values that were encoded; values.py describes how values become the three kinds.
+- TensorFlow parses the values that were encoded; values.py describes how values become the three
+  kinds.
 - One record is a batch of one: `encode_example` and `encode_examples` run the same kernel in C.
-- Features are written in the mapping's order, or sorted by key (in UTF-8) on request: then the bytes are
-  those of protobuf's deterministic serialization in C++ and in Python. (The upb that protobuf's wheels carry
-  puts a longer name before its own prefix; nothing else differs.)
+- Features are written in the mapping's order, or sorted by key (in UTF-8) on request: then the
+  bytes are those of protobuf's deterministic serialization in C++ and in Python. (The upb that
+  protobuf's wheels carry puts a longer name before its own prefix; nothing else differs.)
 - A record is at most 2 GiB long, the limit of protobuf's readers.
 """
 
@@ -19,17 +20,33 @@ import numpy as np
 from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn
 from streamrec.example.features import NUMBERS, Dtype, encode_name
-from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists, FloatList, Int64List
+from streamrec.example.messages import (
+    BytesList,
+    Feature,
+    FeatureList,
+    FeatureLists,
+    FloatList,
+    Int64List,
+)
 from streamrec.example.values import PackedColumn, resolve_kinds, to_column, to_columns, to_values
 from streamrec.kernels._native import encode_examples as _encode
 
 _FEATURE_LISTS_TAG = b"\x12"
 _Packed: TypeAlias = tuple[bytes, int, Any, Any, Any]
 _FAILURES = {
-    1: "row splits that descend or exceed the values: they must ascend from 0 to the number of values",
+    1: (
+        "row splits that descend or exceed the values: they must ascend from 0 to the number of "
+        "values"
+    ),
     2: "spans that leave their buffer or end before they start",
-    3: "the record would exceed 2 GiB, the limit of protobuf's readers: split it or compress its values",
-    4: "a column changed while it was being encoded: do not write to its array from another thread meanwhile",
+    3: (
+        "the record would exceed 2 GiB, the limit of protobuf's readers: split it or compress its "
+        "values"
+    ),
+    4: (
+        "a column changed while it was being encoded: do not write to its array from another "
+        "thread meanwhile"
+    ),
 }
 
 
@@ -79,26 +96,32 @@ def int64_feature(value: Any) -> Feature:
 
 
 def encode_example(
-    features: Mapping[str, Any], *, kinds: Mapping[str, Any] | None = None, deterministic: bool = False
+    features: Mapping[str, Any],
+    *,
+    kinds: Mapping[str, Any] | None = None,
+    deterministic: bool = False,
 ) -> bytes:
     r"""Serializes one tf.train.Example.
 
     Args:
-        features: The value of each feature: a scalar, a list, a NumPy array (flattened in row-major order), a tensor, a
-            `SparseTensor` of one dimension without gaps, or a Feature message. bytes and str become a bytes_list;
-            bool, enums and every integer an int64_list; floats a float_list, rounded to float32. An empty list has no
-            kind unless `kinds` declares it, and is then written as a Feature without kind, which parses as missing.
-        kinds: The kinds of some features: `np.int64`, `np.float32`, `bytes`, or feature configurations such
-            as `infer_features` proposes. A declared float accepts integers; a declared int64 does not accept
-            floats. Names that are not in `features` are ignored.
-        deterministic: Whether to sort the features by name. Otherwise they have the mapping's order.
+        features: The value of each feature: a scalar, a list, a NumPy array (flattened in row-major
+            order), a tensor, a `SparseTensor` of one dimension without gaps, or a Feature message.
+            bytes and str become a bytes_list; bool, enums and every integer an int64_list; floats a
+            float_list, rounded to float32. An empty list has no kind unless `kinds` declares it,
+            and is then written as a Feature without kind, which parses as missing.
+        kinds: The kinds of some features: `np.int64`, `np.float32`, `bytes`, or feature
+            configurations such as `infer_features` proposes. A declared float accepts integers; a
+            declared int64 does not accept floats. Names that are not in `features` are ignored.
+        deterministic: Whether to sort the features by name. Otherwise they have the mapping's
+            order.
 
     Returns:
         The bytes of one record.
 
     Raises:
-        FeatureError: A value has no kind, or not the declared one: None, a ragged list, mixed types,
-            a float for an int64, an int beyond int64. The error names the feature and both types.
+        FeatureError: A value has no kind, or not the declared one: None, a ragged list, mixed
+            types, a float for an int64, an int beyond int64. The error names the feature and both
+            types.
 
     Example:
         >>> encode_example({"label": 3, "name": "a"})
@@ -114,15 +137,18 @@ def encode_example(
 
 
 def encode_examples(
-    columns: Mapping[str, Any], *, kinds: Mapping[str, Any] | None = None, deterministic: bool = False
+    columns: Mapping[str, Any],
+    *,
+    kinds: Mapping[str, Any] | None = None,
+    deterministic: bool = False,
 ) -> BytesColumn:
     """Serializes many tf.train.Examples from columns, at native speed.
 
     Args:
-        columns: A column with a row per record for each feature, all of the same length: an array of shape
-            `[records, ...]`; a list of scalars, lists or arrays; a `RaggedTensor` of one ragged dimension; a
-            `SparseTensor` of two dimensions without gaps, as a `VarLenFeature` returns it; `Frames` or a `BytesColumn`
-            for byte strings in one buffer.
+        columns: A column with a row per record for each feature, all of the same length: an array
+            of shape `[records, ...]`; a list of scalars, lists or arrays; a `RaggedTensor` of one
+            ragged dimension; a `SparseTensor` of two dimensions without gaps, as a `VarLenFeature`
+            returns it; `Frames` or a `BytesColumn` for byte strings in one buffer.
         kinds: As in `encode_example`.
         deterministic: As in `encode_example`.
 
@@ -130,18 +156,22 @@ def encode_examples(
         The records, in order, of shape `[rows]`. Writers accept the column as a batch of records.
 
     Raises:
-        FeatureError: As in `encode_example`, with the record if it is known; or columns have different
-            lengths.
+        FeatureError: As in `encode_example`, with the record if it is known; or columns have
+            different lengths.
 
     Example:
         >>> records = encode_examples({"label": np.arange(3), "words": [["a"], [], ["b", "c"]]})
         >>> len(records), records[1] == encode_example({"label": 1, "words": []}, kinds={"words": bytes})
         (3, True)
-    """
+    """  # noqa: E501
     packed_columns = to_columns(columns, kinds)
-    packed: list[_Packed] = [(encode_name(col.name), NUMBERS[col.kind], *col[2:5]) for col in packed_columns]
+    packed: list[_Packed] = [
+        (encode_name(col.name), NUMBERS[col.kind], *col[2:5]) for col in packed_columns
+    ]
     buffer, spans = _run(packed, packed_columns[0].rows if packed_columns else 0, deterministic)
-    return BytesColumn.over(memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
+    return BytesColumn.over(
+        memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2)
+    )
 
 
 def encode_sequence_example(
@@ -156,8 +186,8 @@ def encode_sequence_example(
 
     Args:
         context: As `features` in `encode_example`.
-        feature_lists: The steps of each feature list, in any form of a column in `encode_examples`: a list with
-            the value of each step, an array of shape `[steps, ...]`, a ragged tensor.
+        feature_lists: The steps of each feature list, in any form of a column in `encode_examples`:
+            a list with the value of each step, an array of shape `[steps, ...]`, a ragged tensor.
         context_kinds: As `kinds` in `encode_example`, for the context.
         sequence_kinds: The same for the feature lists.
         deterministic: As in `encode_example`, for the context and the feature lists.
@@ -172,12 +202,17 @@ def encode_sequence_example(
     columns = [to_column(name, value, declared.get(name)) for name, value in feature_lists.items()]
     if deterministic:
         columns.sort(key=lambda column: encode_name(column.name))
-    # Concatenated messages are merged, so a map's entries can be written one by one, in the order wanted.
+    # Concatenated messages are merged, so a map's entries can be written one by one, in the order
+    # wanted.
     lists = [
-        FeatureLists(feature_list={encode_name(col.name).decode(): FeatureList(feature=_steps(col))}) for col in columns
+        FeatureLists(
+            feature_list={encode_name(col.name).decode(): FeatureList(feature=_steps(col))}
+        )
+        for col in columns
     ]
     body = b"".join(item.SerializeToString() for item in lists)
-    # An Example is a SequenceExample without lists; a BytesList has the length's bytes, under another tag.
+    # An Example is a SequenceExample without lists; a BytesList has the length's bytes, under
+    # another tag.
     context_bytes = encode_example(context, kinds=context_kinds, deterministic=deterministic)
     return context_bytes + _FEATURE_LISTS_TAG + BytesList(value=[body]).SerializeToString()[1:]
 

@@ -1,12 +1,15 @@
-"""TensorFlow's five feature configurations, which describe how to parse a feature, with its names and arguments.
+"""TensorFlow's five feature configurations, which describe how to parse a feature, with its names
+and arguments.
 
 Rules of this file:
-- A configuration is a frozen value: its constructor converts lists to tuples and dtypes to one of `np.int64`,
-  `np.float32` and `bytes`, so it can be hashed, pickled and shared.
-- Two configurations are equal only if they have the same meaning: they are the keys of plans. (So a partition is
-  not a tuple, which could equal one of another class.)
-- The constructor raises all errors that can be found without data (TensorFlow waits for the first call).
-- The meaning of each class is TensorFlow's (tf.io, 2.21). Checks that depend on data are in assemble.py and walk.py.
+- A configuration is a frozen value: its constructor converts lists to tuples and dtypes to one of
+  `np.int64`, `np.float32` and `bytes`, so it can be hashed, pickled and shared.
+- Two configurations are equal only if they have the same meaning: they are the keys of plans. (So a
+  partition is not a tuple, which could equal one of another class.)
+- The constructor raises all errors that can be found without data (TensorFlow waits for the first
+  call).
+- The meaning of each class is TensorFlow's (tf.io, 2.21). Checks that depend on data are in
+  assemble.py and walk.py.
 """
 
 from __future__ import annotations
@@ -27,7 +30,11 @@ from streamrec.example.dtypes import dtype_name, nearest_kind
 Dtype: TypeAlias = type[np.int64] | type[np.float32] | type[bytes]
 """The three kinds of values in an Example: `np.int64`, `np.float32` and `bytes`."""
 
-FIELDS: Final[Mapping[str, Dtype]] = {"bytes_list": bytes, "float_list": np.float32, "int64_list": np.int64}
+FIELDS: Final[Mapping[str, Dtype]] = {
+    "bytes_list": bytes,
+    "float_list": np.float32,
+    "int64_list": np.int64,
+}
 """The fields of a Feature message, in the order of their numbers, and their kinds."""
 
 NUMBERS: Final[Mapping[Dtype | None, int]] = {None: 0, bytes: 1, np.float32: 2, np.int64: 3}
@@ -37,7 +44,9 @@ _KINDS: Final[Mapping[str, Dtype]] = {"int64": np.int64, "float32": np.float32, 
 
 
 def as_dtype(dtype: object) -> Dtype:
-    """Converts a NumPy dtype, a TensorFlow DType, a Python type or a name to one of the three kinds."""
+    """Converts a NumPy dtype, a TensorFlow DType, a Python type or a name to one of the three
+    kinds.
+    """
     if dtype is float:
         return np.float32
     if dtype is bytes or dtype is str:
@@ -45,7 +54,10 @@ def as_dtype(dtype: object) -> Dtype:
     name = dtype_name(dtype)
     kind = bytes if name.startswith(("bytes", "str")) else _KINDS.get(name)
     if kind is None:
-        raise FeatureError(f"dtype {shorten(repr(dtype))} is not a kind that an Example holds; {nearest_kind(name)}")
+        raise FeatureError(
+            f"dtype {shorten(repr(dtype))} is not a kind that an Example holds; "
+            f"{nearest_kind(name)}"
+        )
     return kind
 
 
@@ -53,7 +65,8 @@ def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
     """Converts a shape to a tuple of sizes; `why` is advice for an unknown size."""
     if isinstance(shape, type | str | np.dtype) or not isinstance(shape, Iterable | SupportsIndex):
         raise FeatureError(
-            f"shape is {describe_value(shape)}: a list of sizes comes first, then the dtype: ([], np.int64)"
+            f"shape is {describe_value(shape)}: a list of sizes comes first, then the dtype: ([], "
+            "np.int64)"
         )
     dims = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if any(dim is None for dim in dims):
@@ -65,29 +78,41 @@ def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
 
 
 def _freeze(value: Any, dtype: Dtype) -> Any:
-    """Converts arrays and lists to nested tuples of Python scalars, so that configurations are immutable.
+    """Converts arrays and lists to nested tuples of Python scalars, so that configurations are
+    immutable.
 
-    NumPy's numbers are cast to the feature's kind, as in TensorFlow: np.float64(1.0) is a default for
-    int64, the float 1.0 is not.
+    NumPy's numbers are cast to the feature's kind, as in TensorFlow: np.float64(1.0) is a default
+    for int64, the float 1.0 is not.
     """
     if hasattr(value, "numpy"):  # a TensorFlow tensor
         value = value.numpy()
     if isinstance(value, np.ndarray | np.generic):
         numeric = value.dtype.kind in "biuf" and dtype is not bytes
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, as in TensorFlow
+        with np.errstate(
+            over="ignore"
+        ):  # a float64 beyond float32 becomes infinite, as in TensorFlow
             value = value.astype(cast(Any, dtype)).tolist() if numeric else value.tolist()
-    return tuple(_freeze(item, dtype) for item in value) if isinstance(value, list | tuple) else value
+    return (
+        tuple(_freeze(item, dtype) for item in value) if isinstance(value, list | tuple) else value
+    )
 
 
 def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Converts a default value to an array of `shape`; str becomes UTF-8 bytes, as in TensorFlow."""
+    """Converts a default value to an array of `shape`; str becomes UTF-8 bytes, as in
+    TensorFlow.
+    """
     flat = list(_flatten(value))
     wanted = math.prod(shape)
     if len(flat) != wanted:
         raise FeatureError(
-            f"the default has {len(flat)} values, but the shape {list(shape)} has {wanted}: give one for each element"
+            f"the default has {len(flat)} values, but the shape {list(shape)} has {wanted}: give "
+            "one for each element"
         )
-    wanted_types = {bytes: bytes | str, np.int64: int, np.float32: int | float}  # bool is an int, as in TensorFlow
+    wanted_types = {
+        bytes: bytes | str,
+        np.int64: int,
+        np.float32: int | float,
+    }  # bool is an int, as in TensorFlow
     for item in flat:
         if not isinstance(item, wanted_types[dtype]):
             what = "bytes" if dtype is bytes else add_article(dtype.__name__)
@@ -100,7 +125,9 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
         with np.errstate(over="ignore"):
             return np.array(flat, dtype=dtype).reshape(shape)
     except OverflowError as error:
-        raise FeatureError(f"the default, {describe_value(value)}, does not fit in {dtype.__name__}") from error
+        raise FeatureError(
+            f"the default, {describe_value(value)}, does not fit in {dtype.__name__}"
+        ) from error
 
 
 def _flatten(value: Any) -> Iterable[Any]:
@@ -117,7 +144,9 @@ def encode_name(name: object) -> bytes:
     try:
         return name.encode()
     except UnicodeEncodeError as error:
-        raise FeatureError("the name cannot be encoded as UTF-8: rename the feature", name) from error
+        raise FeatureError(
+            "the name cannot be encoded as UTF-8: rename the feature", name
+        ) from error
 
 
 def _as_key(key: object, what: str) -> str:
@@ -135,14 +164,15 @@ def _set(feature: object, **values: object) -> None:
 
 @dataclass(frozen=True)
 class FixedLenFeature:
-    """A feature with the same number of values in every example: a dense array of `[batch, *shape]`.
+    """A feature with the same number of values in every example: a dense array of
+    `[batch, *shape]`.
 
     Args:
-        shape: Sizes of one example's array; `[]` for a scalar, 3 for `[3]`. Each example must have exactly that many
-            values.
+        shape: Sizes of one example's array; `[]` for a scalar, 3 for `[3]`. Each example must have
+            exactly that many values.
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
-        default_value: The value of a missing or empty feature: a scalar for a scalar, else one value
-            for each element, in any nesting. None makes the feature required.
+        default_value: The value of a missing or empty feature: a scalar for a scalar, else one
+            value for each element, in any nesting. None makes the feature required.
 
     Example:
         >>> FixedLenFeature([2], "float32", default_value=[0, 1]).default_value
@@ -153,7 +183,9 @@ class FixedLenFeature:
     dtype: Dtype
     default_value: Any = None
 
-    def __init__(self, shape: int | Iterable[Any], dtype: object, default_value: Any = None) -> None:
+    def __init__(
+        self, shape: int | Iterable[Any], dtype: object, default_value: Any = None
+    ) -> None:
         sizes = _as_shape(shape, "use FixedLenSequenceFeature for a first dimension that varies")
         kind = as_dtype(dtype)
         _set(self, shape=sizes, dtype=kind, default_value=_freeze(default_value, kind))
@@ -179,15 +211,16 @@ class VarLenFeature:
 class FixedLenSequenceFeature:
     """Any number of arrays of one shape: a dense array of `[batch, longest, *shape]`, padded.
 
-    Padding needs memory for `batch` times the longest example: if lengths differ much, use a RaggedFeature.
+    Padding needs memory for `batch` times the longest example: if lengths differ much, use a
+    RaggedFeature.
 
     Args:
         shape: Sizes of one step. The number of values must be a multiple of their product.
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
-        allow_missing: Must be true for `parse_example`. In a SequenceExample's feature lists, whether
-            the list may be missing.
-        default_value: One value that pads shorter examples of a batch in `parse_example`; None for 0 or
-            `b""`. Feature lists are always padded with 0 or `b""` and accept no default.
+        allow_missing: Must be true for `parse_example`. In a SequenceExample's feature lists,
+            whether the list may be missing.
+        default_value: One value that pads shorter examples of a batch in `parse_example`; None for
+            0 or `b""`. Feature lists are always padded with 0 or `b""` and accept no default.
     """
 
     shape: tuple[int, ...]
@@ -202,9 +235,13 @@ class FixedLenSequenceFeature:
         allow_missing: bool = False,
         default_value: Any = None,
     ) -> None:
-        sizes = _as_shape(shape, "only the first dimension, the length, may vary, and it is not written down")
+        sizes = _as_shape(
+            shape, "only the first dimension, the length, may vary, and it is not written down"
+        )
         if 0 in sizes:
-            raise FeatureError(f"shape {list(sizes)} of one step holds no value; leave the zero out")
+            raise FeatureError(
+                f"shape {list(sizes)} of one step holds no value; leave the zero out"
+            )
         kind = as_dtype(dtype)
         _set(self, shape=sizes, dtype=kind, allow_missing=bool(allow_missing))
         _set(self, default_value=_freeze(default_value, kind))
@@ -238,14 +275,24 @@ class SparseFeature:
         size: int | Iterable[int],
         already_sorted: bool = False,
     ) -> None:
-        keys = index_key if isinstance(index_key, str) else tuple(_as_key(key, "index_key") for key in index_key)
+        keys = (
+            index_key
+            if isinstance(index_key, str)
+            else tuple(_as_key(key, "index_key") for key in index_key)
+        )
         if not keys:
             raise FeatureError("index_key is empty: name the feature of the positions")
-        sizes = tuple(map(operator.index, size)) if isinstance(size, Iterable) else operator.index(size)
+        sizes = (
+            tuple(map(operator.index, size)) if isinstance(size, Iterable) else operator.index(size)
+        )
         if isinstance(keys, str) != isinstance(sizes, int):
-            raise FeatureError(f"index_key {index_key!r} and size {size!r} must both be lists or neither")
+            raise FeatureError(
+                f"index_key {index_key!r} and size {size!r} must both be lists or neither"
+            )
         if isinstance(keys, tuple) and isinstance(sizes, tuple) and len(keys) != len(sizes):
-            raise FeatureError(f"{len(keys)} index keys and {len(sizes)} sizes; give one size for each key")
+            raise FeatureError(
+                f"{len(keys)} index keys and {len(sizes)} sizes; give one size for each key"
+            )
         value_key = _as_key(value_key, "value_key")
         _set(self, index_key=keys, value_key=value_key, dtype=as_dtype(dtype), size=sizes)
         _set(self, already_sorted=bool(already_sorted))
@@ -275,11 +322,13 @@ class RaggedFeature:
     Args:
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
         value_key: The feature of the values; by default the key of this configuration.
-        partitions: The splits of an example's values, from the outermost dimension to the innermost: any of
-            `RowSplits`, `RowLengths`, `RowStarts`, `RowLimits`, `ValueRowIds` (each with the key of an int64
+        partitions: The splits of an example's values, from the outermost dimension to the
+            innermost: any of `RowSplits`, `RowLengths`, `RowStarts`, `RowLimits`, `ValueRowIds`
+                (each with the key of an int64
             feature) and `UniformRowLength` (with a length).
         row_splits_dtype: `np.int32` (the default, as in TensorFlow) or `np.int64`.
-        validate: Accepted for compatibility: partitions that do not fit the values of their record are always an error.
+        validate: Accepted for compatibility: partitions that do not fit the values of their record
+            are always an error.
     """
 
     class RowSplits(KeyedPartition):
@@ -317,9 +366,12 @@ class RaggedFeature:
         row_splits_dtype: object = np.int32,
         validate: bool = False,
     ) -> None:
-        if not isinstance(partitions, list | tuple) or not all(isinstance(p, Partition) for p in partitions):
+        if not isinstance(partitions, list | tuple) or not all(
+            isinstance(p, Partition) for p in partitions
+        ):
             raise TypeError(
-                f"partitions must be a list of RaggedFeature.RowSplits and its like, not {describe_value(partitions)}"
+                "partitions must be a list of RaggedFeature.RowSplits and its like, not "
+                f"{describe_value(partitions)}"
             )
         if any(isinstance(p, RaggedFeature.UniformRowLength) and p.length < 1 for p in partitions):
             raise FeatureError("a UniformRowLength must be at least 1; leave the partition out")
@@ -327,7 +379,8 @@ class RaggedFeature:
         splits = {"int32": np.int32, "int64": np.int64}.get(dtype_name(row_splits_dtype))
         if splits is None:
             raise FeatureError(
-                f"row_splits_dtype is {describe_value(row_splits_dtype)}: it must be np.int32 or np.int64"
+                f"row_splits_dtype is {describe_value(row_splits_dtype)}: it must be np.int32 or "
+                "np.int64"
             )
         _set(self, dtype=as_dtype(dtype), value_key=key, partitions=tuple(partitions))
         _set(self, row_splits_dtype=splits, validate=check_flag("validate", validate))
@@ -339,5 +392,7 @@ class RaggedFeature:
 
 
 Partition: TypeAlias = KeyedPartition | RaggedFeature.UniformRowLength
-Feature: TypeAlias = FixedLenFeature | VarLenFeature | FixedLenSequenceFeature | SparseFeature | RaggedFeature
+Feature: TypeAlias = (
+    FixedLenFeature | VarLenFeature | FixedLenSequenceFeature | SparseFeature | RaggedFeature
+)
 """Any of the five configurations."""

@@ -1,15 +1,17 @@
 """The protobuf messages of TensorFlow's TFRecord files, without TensorFlow.
 
-`Example`, `SequenceExample` and their parts are real protobuf messages: `FromString`, `SerializeToString`,
-`WhichOneof`, the text form, the JSON form and pickling work as for TensorFlow's own classes. `serialize_tensor` writes
-a `TensorProto`.
+`Example`, `SequenceExample` and their parts are real protobuf messages: `FromString`,
+`SerializeToString`, `WhichOneof`, the text form, the JSON form and pickling work as for
+TensorFlow's own classes. `serialize_tensor` writes a `TensorProto`.
 
 Rules of this file:
-- The descriptors are in a private pool. The default pool has one file of each name per process, and TensorFlow (and
-  other packages) register `tensorflow/core/example/example.proto`, too: the second registration fails at import if one
-  option differs. A private pool never conflicts, in any import order.
-- Field numbers, names and types are TensorFlow's (`tensorflow/core/example/{feature,example}.proto` and
-  `tensorflow/core/framework/{types,tensor_shape,tensor}.proto`), so bytes, text and JSON are equal.
+- The descriptors are in a private pool. The default pool has one file of each name per process, and
+  TensorFlow (and other packages) register `tensorflow/core/example/example.proto`, too: the second
+  registration fails at import if one option differs. A private pool never conflicts, in any import
+  order.
+- Field numbers, names and types are TensorFlow's (`tensorflow/core/example/{feature,example}.proto`
+  and `tensorflow/core/framework/{types,tensor_shape,tensor}.proto`), so bytes, text and JSON are
+  equal.
 - `messages.pyi` has the static types of the classes.
 
     >>> example = Example()
@@ -56,8 +58,9 @@ _SCALARS: Final = {
     "uint64": _Field.TYPE_UINT64,
 }
 
-# One line a field: name, number, type. A leading "*" repeats it (numbers are packed, as proto3 packs them),
-# "map:T" is map<string, T>, "oneof:T" joins the oneof `kind`; other types are messages of the package.
+# One line a field: name, number, type. A leading "*" repeats it (numbers are packed, as proto3
+# packs them), "map:T" is map<string, T>, "oneof:T" joins the oneof `kind`; other types are messages
+# of the package.
 _MESSAGES: Final = {
     "BytesList": [("value", 1, "*bytes")],
     "FloatList": [("value", 1, "*float")],
@@ -76,8 +79,8 @@ _MESSAGES: Final = {
     "ExampleListWithContext": [("examples", 1, "*Example"), ("context", 2, "Example")],
     "TensorShapeProto": [("dim", 2, "*TensorShapeProto.Dim"), ("unknown_rank", 3, "bool")],
     "TensorShapeProto.Dim": [("size", 1, "int64"), ("name", 2, "string")],
-    # `dtype` is an enum in TensorFlow's file; an int32 has the same bytes and keeps unknown numbers.
-    # Resource handles (14) and variants (15) contain no array; they stay unknown fields.
+    # `dtype` is an enum in TensorFlow's file; an int32 has the same bytes and keeps unknown
+    # numbers. Resource handles (14) and variants (15) contain no array; they stay unknown fields.
     "TensorProto": [
         ("dtype", 1, "int32"),
         ("tensor_shape", 2, "TensorShapeProto"),
@@ -101,7 +104,9 @@ _MESSAGES: Final = {
 
 def _add_map(message: descriptor_pb2.DescriptorProto, name: str, value: str) -> str:
     """Adds the entry message of a map<string, value>; returns its type name."""
-    entry = message.nested_type.add(name="".join(word.title() for word in name.split("_")) + "Entry")
+    entry = message.nested_type.add(
+        name="".join(word.title() for word in name.split("_")) + "Entry"
+    )
     entry.options.map_entry = True
     _add_field(entry, "key", 1, "string")
     _add_field(entry, "value", 2, value)
@@ -128,7 +133,9 @@ def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: int, 
 
 
 def _pool() -> descriptor_pool.DescriptorPool:
-    file = descriptor_pb2.FileDescriptorProto(name="streamrec.proto", package=_PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="streamrec.proto", package=_PACKAGE, syntax="proto3"
+    )
     for path, fields in _MESSAGES.items():
         outer, _, inner = path.partition(".")
         siblings = file.message_type[-1].nested_type if inner else file.message_type
@@ -163,7 +170,9 @@ TensorProto = _message_class("TensorProto")
 
 
 def is_example_list(record: bytes) -> bool:
-    """Whether a record is an ExampleListWithContext with a value; parsed as one, an Example has unknown fields."""
+    """Whether a record is an ExampleListWithContext with a value; parsed as one, an Example has
+    unknown fields.
+    """
     try:
         message = ExampleListWithContext.FromString(record)
     except DecodeError:
@@ -180,7 +189,9 @@ def _parse_dim(data: bytes) -> Any:
 
 
 def _pickle_dim(dim: Any) -> tuple[Any, ...]:
-    """Pickles a nested message: protobuf's own unpickling searches the default pool, which does not have it."""
+    """Pickles a nested message: protobuf's own unpickling searches the default pool, which does not
+    have it.
+    """
     return _parse_dim, (dim.SerializeToString(),)
 
 

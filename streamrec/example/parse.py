@@ -1,19 +1,21 @@
-"""`parse_example`, `parse_sequence_example` and their variants for one message, with TensorFlow's semantics.
+"""`parse_example`, `parse_sequence_example` and their variants for one message, with TensorFlow's
+semantics.
 
-TensorFlow 2.21 is the specification, including the order of the results' keys and the names of arguments;
-`string_columns` is an addition. If TensorFlow raises InvalidArgumentError, ValueError or TypeError for data or for a
-description, these functions raise FeatureError (a ValueError). Known differences, where TensorFlow's behaviour is
-unspecified or broken:
+TensorFlow 2.21 is the specification, including the order of the results' keys and the names of
+arguments; `string_columns` is an addition. If TensorFlow raises InvalidArgumentError, ValueError or
+TypeError for data or for a description, these functions raise FeatureError (a ValueError). Known
+differences, where TensorFlow's behaviour is unspecified or broken:
 - An empty list is a batch of no examples. (TensorFlow reads `[]` as float32 and rejects it.)
 - Values of a SparseFeature at equal positions keep their order. (TensorFlow's sort is not stable.)
-- The partitions of a RaggedFeature and the positions of a SparseFeature must fit the values of their record, whatever
-  `validate` is. (TensorFlow may return row splits outside the values, or assign values of one record to another.)
-- More unpacked floats than a FixedLenFeature's shape has are an error. (TensorFlow writes them past the end of its
-  array before it raises.)
-- Lengths of 2 GiB and more within an Example are an error (some crash TensorFlow), and so are byte strings in a
-  SequenceExample that exceed their list.
-- A `RaggedFeature.UniformRowLength` below 1 and a FixedLenSequenceFeature without values in a step, for which
-  TensorFlow divides by zero, are errors of the constructor.
+- The partitions of a RaggedFeature and the positions of a SparseFeature must fit the values of
+  their record, whatever `validate` is. (TensorFlow may return row splits outside the values, or
+  assign values of one record to another.)
+- More unpacked floats than a FixedLenFeature's shape has are an error. (TensorFlow writes them past
+  the end of its array before it raises.)
+- Lengths of 2 GiB and more within an Example are an error (some crash TensorFlow), and so are byte
+  strings in a SequenceExample that exceed their list.
+- A `RaggedFeature.UniformRowLength` below 1 and a FixedLenSequenceFeature without values in a step,
+  for which TensorFlow divides by zero, are errors of the constructor.
 """
 
 from __future__ import annotations
@@ -32,7 +34,16 @@ from streamrec.errors import FeatureError
 from streamrec.example.assemble import to_columns
 from streamrec.example.columns import BytesColumn, Column
 from streamrec.example.features import Feature, FixedLenSequenceFeature
-from streamrec.example.walk import Code, Offsets, ParsePlan, Records, failure, make_plan, walk_examples, walk_sequences
+from streamrec.example.walk import (
+    Code,
+    Offsets,
+    ParsePlan,
+    Records,
+    failure,
+    make_plan,
+    walk_examples,
+    walk_sequences,
+)
 
 Columns: TypeAlias = dict[str, Column]
 
@@ -47,23 +58,25 @@ def parse_example(
     """Parses a batch of serialized Example messages into columns, as `tf.io.parse_example` does.
 
     Args:
-        serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader, or
-            any other object with a `buffer` and `spans`. A single bytes object is parsed as by
+        serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader,
+            or any other object with a `buffer` and `spans`. A single bytes object is parsed as by
             `parse_single_example`.
         features: The description: feature configurations by key.
         example_names: A name for each example, for error messages.
-        string_columns: Whether to return byte strings as BytesColumns (spans over the buffer) instead of object
-            arrays of bytes. This does not copy Frames, but joins a list first.
+        string_columns: Whether to return byte strings as BytesColumns (spans over the buffer)
+            instead of object arrays of bytes. This does not copy Frames, but joins a list first.
 
     Returns:
-        For a FixedLenFeature an array of `[batch, *shape]`; for a FixedLenSequenceFeature an array of
-        `[batch, longest, *shape]`, padded; for VarLen- and SparseFeature a SparseTensor of `[batch,
-        longest]` and `[batch, *size]`; for a RaggedFeature a RaggedTensor. Values are int64, float32, or
-        object arrays of bytes. The keys are in TensorFlow's order: sparse, dense, ragged, then combined ones.
+        For a FixedLenFeature an array of `[batch, *shape]`; for a FixedLenSequenceFeature an array
+        of `[batch, longest, *shape]`, padded; for VarLen- and SparseFeature a SparseTensor of
+        `[batch, longest]` and `[batch, *size]`; for a RaggedFeature a RaggedTensor. Values are
+        int64, float32, or object arrays of bytes. The keys are in TensorFlow's order: sparse,
+        dense, ragged, then combined ones.
 
     Raises:
-        FeatureError: A message is damaged, a required feature is missing, values differ in kind or number from
-            the description, positions or partitions do not fit the values, or the features contradict each other.
+        FeatureError: A message is damaged, a required feature is missing, values differ in kind or
+            number from the description, positions or partitions do not fit the values, or the
+            features contradict each other.
         TypeError: An item of `serialized` is not bytes.
 
     Example:
@@ -71,10 +84,17 @@ def parse_example(
         >>> from streamrec.example.features import VarLenFeature
         >>> parse_example([record, record], {"x": VarLenFeature("int64")})["x"].dense_shape
         array([2, 3])
-    """
+    """  # noqa: E501
     if is_scalar(serialized):
-        return parse_single_example(serialized, features, example_names, string_columns=string_columns)  # type: ignore[arg-type]
-    return parse_batch(make_plan("examples", features), serialized, string_columns, example_names)[0]
+        return parse_single_example(
+            serialized,
+            features,
+            example_names,  # type: ignore[arg-type]
+            string_columns=string_columns,
+        )
+    return parse_batch(make_plan("examples", features), serialized, string_columns, example_names)[
+        0
+    ]
 
 
 def parse_single_example(
@@ -84,28 +104,37 @@ def parse_single_example(
     *,
     string_columns: bool = False,
 ) -> dict[str, Column]:
-    """Parses one serialized Example message, without a batch dimension, as `tf.io.parse_single_example` does.
+    """Parses one serialized Example message, without a batch dimension, as
+    `tf.io.parse_single_example` does.
 
     Args:
         serialized: The message, as bytes.
         features: The description: feature configurations by key.
         example_names: The example's name, for error messages.
-        string_columns: Whether to return byte strings as BytesColumns instead of object arrays of bytes.
+        string_columns: Whether to return byte strings as BytesColumns instead of object arrays of
+            bytes.
 
     Returns:
-        As `parse_example`, without the first dimension and without padding. A scalar is an array of shape
-        `[]`. A RaggedFeature without partitions is an array.
+        As `parse_example`, without the first dimension and without padding. A scalar is an array of
+        shape `[]`. A RaggedFeature without partitions is an array.
 
     Raises:
         FeatureError: As for `parse_example`.
         TypeError: `serialized` is not bytes.
     """
     record, names = single_record(serialized, example_names)
-    return parse_batch(make_plan("example", features), record, string_columns, names, single=True)[0]
+    return parse_batch(make_plan("example", features), record, string_columns, names, single=True)[
+        0
+    ]
 
 
 def parse_batch(
-    plan: ParsePlan, serialized: Any, string_columns: bool, names: Any = None, *, single: bool = False
+    plan: ParsePlan,
+    serialized: Any,
+    string_columns: bool,
+    names: Any = None,
+    *,
+    single: bool = False,
 ) -> tuple[dict[str, Column], int]:
     """Parses a batch of Examples by a plan, and counts their features that are not in it.
 
@@ -131,32 +160,39 @@ def parse_sequence_example(
     *,
     string_columns: bool = False,
 ) -> tuple[Columns, Columns, dict[str, Offsets]]:
-    """Parses a batch of serialized SequenceExample messages, as `tf.io.parse_sequence_example` does.
+    """Parses a batch of serialized SequenceExample messages, as `tf.io.parse_sequence_example`
+    does.
 
     Args:
-        serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader, or
-            any other object with a `buffer` and `spans`. A single bytes object is parsed without a batch
-            dimension.
+        serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader,
+            or any other object with a `buffer` and `spans`. A single bytes object is parsed without
+            a batch dimension.
         context_features: FixedLen-, VarLen- and RaggedFeatures of the context, by key.
-        sequence_features: FixedLenSequence-, VarLen- and RaggedFeatures of the feature lists, by key.
+        sequence_features: FixedLenSequence-, VarLen- and RaggedFeatures of the feature lists, by
+            key.
         example_names: A name for each example, for error messages.
-        string_columns: Whether to return byte strings as BytesColumns instead of object arrays of bytes.
+        string_columns: Whether to return byte strings as BytesColumns instead of object arrays of
+            bytes.
 
     Returns:
-        The context's columns, as from `parse_example`; the feature lists' columns: a FixedLenSequenceFeature
-        is an array of `[batch, longest, *shape]`, padded with 0 or `b""`, a VarLenFeature a SparseTensor of
-        `[batch, longest, most values]`, a RaggedFeature a RaggedTensor of at least two ragged dimensions;
-        and for each FixedLenSequenceFeature the number of steps of each example, int64 of `[batch]`.
+        The context's columns, as from `parse_example`; the feature lists' columns: a
+        FixedLenSequenceFeature is an array of `[batch, longest, *shape]`, padded with 0 or `b""`, a
+        VarLenFeature a SparseTensor of `[batch, longest, most values]`, a RaggedFeature a
+        RaggedTensor of at least two ragged dimensions; and for each FixedLenSequenceFeature the
+        number of steps of each example, int64 of `[batch]`.
 
     Raises:
-        FeatureError: A message is damaged, a required feature is missing, values differ in kind or number from
-            the description, partitions do not fit the values, or the features contradict each other.
+        FeatureError: A message is damaged, a required feature is missing, values differ in kind or
+            number from the description, partitions do not fit the values, or the features
+            contradict each other.
         TypeError: An item of `serialized` is not bytes.
     """
     single = is_scalar(serialized)
     if single:
         serialized, example_names = single_record(serialized, example_names)
-    return parse_sequences(serialized, context_features, sequence_features, example_names, string_columns, single)
+    return parse_sequences(
+        serialized, context_features, sequence_features, example_names, string_columns, single
+    )
 
 
 def parse_single_sequence_example(
@@ -172,9 +208,11 @@ def parse_single_sequence_example(
     Args:
         serialized: The message, as bytes.
         context_features: FixedLen-, VarLen- and RaggedFeatures of the context, by key.
-        sequence_features: FixedLenSequence-, VarLen- and RaggedFeatures of the feature lists, by key.
+        sequence_features: FixedLenSequence-, VarLen- and RaggedFeatures of the feature lists, by
+            key.
         example_name: The example's name, for error messages.
-        string_columns: Whether to return byte strings as BytesColumns instead of object arrays of bytes.
+        string_columns: Whether to return byte strings as BytesColumns instead of object arrays of
+            bytes.
 
     Returns:
         The columns of the context and of the feature lists, without a batch dimension.
@@ -184,7 +222,9 @@ def parse_single_sequence_example(
         TypeError: `serialized` is not bytes.
     """
     record, names = single_record(serialized, example_name)
-    return parse_sequences(record, context_features, sequence_features, names, string_columns, single=True)[:2]
+    return parse_sequences(
+        record, context_features, sequence_features, names, string_columns, single=True
+    )[:2]
 
 
 def parse_sequences(
@@ -192,7 +232,9 @@ def parse_sequences(
 ) -> tuple[Columns, Columns, dict[str, Offsets]]:
     """Parses a batch of SequenceExamples; a `single` message is a batch of one."""
     if not context and not lists:
-        raise FeatureError("context_features and sequence_features are empty; describe at least one feature")
+        raise FeatureError(
+            "context_features and sequence_features are empty; describe at least one feature"
+        )
     plan, list_plan = make_plan("context", context or {}), make_plan("lists", lists or {})
     records = as_records(serialized, string_columns)
     check_names(names, len(records))
@@ -215,9 +257,15 @@ def parse_sequences(
 
 
 def name_example(
-    error: FeatureError, names: Sequence[str | bytes] | None, single: bool, records: Records, lists: Any = None
+    error: FeatureError,
+    names: Sequence[str | bytes] | None,
+    single: bool,
+    records: Records,
+    lists: Any = None,
 ) -> FeatureError:
-    """Adds the example's name to an error, and for a missing feature the names that the record has instead."""
+    """Adds the example's name to an error, and for a missing feature the names that the record has
+    instead.
+    """
     reason = error.reason
     if error.feature is not None and error.record is not None and len(records):
         reason += _describe_missing(error.feature, records.message(error.record), lists)
@@ -227,9 +275,13 @@ def name_example(
 
 
 def _describe_missing(name: str, data: bytes, lists: Any) -> str:
-    """Advice for a feature that a record does not have, for the end of a message; "" if it has the feature."""
+    """Advice for a feature that a record does not have, for the end of a message; "" if it has the
+    feature.
+    """
     try:
-        message = example.SequenceExample.FromString(data)  # the context of an Example is its features
+        message = example.SequenceExample.FromString(
+            data
+        )  # the context of an Example is its features
     except Exception:  # the caller's error says more
         return ""
     here, there = set(message.context.feature), set(message.feature_lists.feature_list)
@@ -247,13 +299,18 @@ def _describe_missing(name: str, data: bytes, lists: Any) -> str:
 
 def is_scalar(serialized: Any) -> bool:
     """Whether `serialized` is one message, not a batch."""
-    return isinstance(serialized, bytes | bytearray | memoryview) or getattr(serialized, "ndim", 1) == 0
+    return (
+        isinstance(serialized, bytes | bytearray | memoryview)
+        or getattr(serialized, "ndim", 1) == 0
+    )
 
 
 def single_record(serialized: Any, name: Any) -> tuple[list[bytes], list[Any] | None]:
     """Converts one message and its name to a batch of one."""
     if not is_scalar(serialized):
-        raise TypeError(f"serialized is {name_type(serialized)}; one message is bytes, for more use a batch")
+        raise TypeError(
+            f"serialized is {name_type(serialized)}; one message is bytes, for more use a batch"
+        )
     if name is not None and not isinstance(name, str | bytes):
         raise FeatureError(f"the name of one example is {name!r}; it must be a str")
     item = np.asarray(serialized).item() if hasattr(serialized, "dtype") else serialized
@@ -266,14 +323,18 @@ def as_records(serialized: Any, spanned: bool) -> Records:
     """Converts messages to Records, as spans if `spanned`."""
     places = getattr(serialized, "places", None)  # of Frames, or of a BytesColumn
     if places is not None and places.shape[-1] > 2:
-        return Records(None, tuple(serialized.buffers), np.ascontiguousarray(places, dtype=np.int64))
+        return Records(
+            None, tuple(serialized.buffers), np.ascontiguousarray(places, dtype=np.int64)
+        )
     spans = getattr(serialized, "spans", None)
     if spans is not None:
         return Records(None, serialized.buffer, np.ascontiguousarray(spans, dtype=np.int64))
     if hasattr(serialized, "dtype"):
         serialized = _to_list(np.asarray(serialized))
     if not isinstance(serialized, Iterable) or isinstance(serialized, str):
-        raise TypeError(f"serialized is {name_type(serialized)} where messages are expected, as a list of bytes")
+        raise TypeError(
+            f"serialized is {name_type(serialized)} where messages are expected, as a list of bytes"
+        )
     items = tuple(serialized)
     for item in items:
         if not isinstance(item, bytes):
@@ -286,10 +347,13 @@ def as_records(serialized: Any, spanned: bool) -> Records:
 
 def _to_list(array: npt.NDArray[Any]) -> list[Any]:
     if array.ndim != 1:
-        raise FeatureError(f"serialized has the shape {list(array.shape)}; it must be a vector of messages")
+        raise FeatureError(
+            f"serialized has the shape {list(array.shape)}; it must be a vector of messages"
+        )
     if array.dtype.kind != "O" and len(array):
         raise TypeError(
-            f"serialized is an array of {array.dtype}; use an object array of bytes ('S' arrays drop trailing NULs)"
+            f"serialized is an array of {array.dtype}; use an object array of bytes ('S' arrays "
+            "drop trailing NULs)"
         )
     items: list[Any] = array.tolist()
     return items

@@ -1,10 +1,12 @@
 """Proposes the feature description for `parse_example` from data.
 
 Rules of this file:
-- A summary states only facts: kinds, how many values a record has, how many records lack the feature.
-- The proposal parses every record that was examined. A feature with the same length everywhere becomes a
-  FixedLenFeature; one with different lengths, or that some records lack, a RaggedFeature. No proposal has a default,
-  which would be a value that was never written, or a shape of several dimensions, because an Example has flat lists.
+- A summary states only facts: kinds, how many values a record has, how many records lack the
+  feature.
+- The proposal parses every record that was examined. A feature with the same length everywhere
+  becomes a FixedLenFeature; one with different lengths, or that some records lack, a RaggedFeature.
+  No proposal has a default, which would be a value that was never written, or a shape of several
+  dimensions, because an Example has flat lists.
 - A feature with two kinds is an error that names both.
 - Only counts are kept in memory.
 """
@@ -20,7 +22,14 @@ from google.protobuf.message import DecodeError
 
 from streamrec.arguments import check_integer, describe_value, name_type
 from streamrec.errors import FeatureError
-from streamrec.example.features import FIELDS, Dtype, Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
+from streamrec.example.features import (
+    FIELDS,
+    Dtype,
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+)
 from streamrec.example.messages import Example, SequenceExample, is_example_list
 
 
@@ -89,7 +98,8 @@ class Schema:
 
     Args:
         records: How many records were examined.
-        summaries: The statistics of each feature (of the context, for SequenceExamples), in the order of names.
+        summaries: The statistics of each feature (of the context, for SequenceExamples), in the
+            order of names.
         list_summaries: The statistics of the feature lists; empty for Examples.
     """
 
@@ -110,7 +120,9 @@ class Schema:
     def __str__(self) -> str:
         lists = _code("sequence_features", self.list_summaries) if self.list_summaries else ""
         features = _code("context_features" if lists else "features", self.summaries)
-        names = sorted({type(item.proposal).__name__ for item in self.summaries + self.list_summaries})
+        names = sorted(
+            {type(item.proposal).__name__ for item in self.summaries + self.list_summaries}
+        )
         imports = f"from streamrec import {', '.join(names)}\n\n" if names else ""
         return f"{imports}{features}{lists}".rstrip("\n")
 
@@ -123,9 +135,15 @@ def _code(variable: str, summaries: tuple[FeatureSummary, ...]) -> str:
 def _remark(item: FeatureSummary) -> str:
     if item.dtype is None:
         return "no record has it with a kind: declare its kind"
-    span = f"{item.longest:,}" if item.has_fixed_length else f"{item.shortest:,} to {item.longest:,}"
+    span = (
+        f"{item.longest:,}" if item.has_fixed_length else f"{item.shortest:,} to {item.longest:,}"
+    )
     values = "value" if item.has_fixed_length and item.longest == 1 else "values"
-    steps = "" if item.longest_list is None else f" a step, {item.shortest_list:,} to {item.longest_list:,} steps"
+    steps = (
+        ""
+        if item.longest_list is None
+        else f" a step, {item.shortest_list:,} to {item.longest_list:,} steps"
+    )
     missing = f", missing in {item.missing_rate:.1%}" if item.present < item.records else ""
     return f"{span} {values}{steps}{missing}"
 
@@ -154,7 +172,8 @@ class _Counter:
         if self.dtype not in (None, dtype):
             assert self.dtype is not None
             raise FeatureError(
-                f"{dtype.__name__}, but earlier records have {self.dtype.__name__}: one description "
+                f"{dtype.__name__}, but earlier records have {self.dtype.__name__}: one "
+                "description "
                 "cannot parse both; write the data again with one kind",
                 self.name,
                 record,
@@ -178,7 +197,9 @@ class _Counter:
             shortest_list = 0 if self.lists < records else shortest_list
             records = self.steps
         seen = self.present, *(self.lengths or (0, 0)), self.without_kind
-        return FeatureSummary(self.name, self.dtype, records, *seen, shortest_list, longest_list, without_values)
+        return FeatureSummary(
+            self.name, self.dtype, records, *seen, shortest_list, longest_list, without_values
+        )
 
 
 def _widen(bounds: tuple[int, int] | None, length: int) -> tuple[int, int]:
@@ -187,17 +208,22 @@ def _widen(bounds: tuple[int, int] | None, length: int) -> tuple[int, int]:
 
 
 def infer_features(
-    records: Iterable[bytes], *, sample: int | None = None, kind: Literal["example", "sequence_example"] = "example"
+    records: Iterable[bytes],
+    *,
+    sample: int | None = None,
+    kind: Literal["example", "sequence_example"] = "example",
 ) -> Schema:
     """Proposes feature descriptions from serialized records.
 
     Args:
         records: Serialized Examples, such as Frames or any iterable of bytes.
-        sample: How many records to examine, from the first on; None for all. Later records may not fit the proposal.
+        sample: How many records to examine, from the first on; None for all. Later records may not
+            fit the proposal.
         kind: The type of the messages.
 
     Returns:
-        The proposal: `schema.features` for `parse_example`, `print(schema)` for code to paste. Features are
+        The proposal: `schema.features` for `parse_example`, `print(schema)` for code to paste.
+            Features are
         in the order of their names. Without records it is empty.
 
     Raises:
@@ -213,21 +239,28 @@ def infer_features(
             'label': FixedLenFeature([], 'int64'),  # 1 value
             'words': RaggedFeature('string'),  # 1 to 2 values, missing in 33.3%
         }
-    """
+    """  # noqa: E501
     check_integer("sample", sample, 0, none=True)
     source: Any = records
     if isinstance(source, str | bytes) or hasattr(source, "__fspath__"):
         raise TypeError(
-            f"records is {describe_value(source)}: give the records, such as TFRecordDataset(path).take(1000)"
+            f"records is {describe_value(source)}: give the records, such as "
+            "TFRecordDataset(path).take(1000)"
         )
     features: dict[str, _Counter] = {}
     lists: dict[str, _Counter] = {}
     message_type, count = SequenceExample if kind == "sequence_example" else Example, 0
     for record, data in enumerate(islice(records, sample)):
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"records holds {name_type(data)} where a serialized Example is expected, as bytes")
+            raise TypeError(
+                f"records holds {name_type(data)} where a serialized Example is expected, as bytes"
+            )
         if not count and is_example_list(data):
-            raise FeatureError("an ExampleListWithContext: infer those of its examples and its context", None, record)
+            raise FeatureError(
+                "an ExampleListWithContext: infer those of its examples and its context",
+                None,
+                record,
+            )
         try:
             message: Any = message_type.FromString(data)
         except DecodeError as error:

@@ -1,14 +1,16 @@
-"""Arrays as bytes and from bytes, as `tf.io.serialize_tensor`, `parse_tensor`, `decode_raw` and `decode_json_example`.
+"""Arrays as bytes and from bytes, as `tf.io.serialize_tensor`, `parse_tensor`, `decode_raw` and
+`decode_json_example`.
 
 Rules of this file:
-- Arrays are written as TensorFlow's TensorProto, byte for byte: numbers as `tensor_content` in little-endian
-  order, strings in `string_val`.
-- Everything that TensorFlow reads can be read, including the typed fields (`float_val`, `half_val`, ...): their last
-  value, or zero or `b""` without values, fills the rest of the shape; surplus values are ignored.
-- A message may declare any shape, so filling is bounded: a few bytes never become more than `max_fill_bytes`.
-  Values that the message contains have no limit.
-- bfloat16, float8 and int4 dtypes are those of ml_dtypes. (TensorFlow itself does not write float8 and int4.)
-"""
+- Arrays are written as TensorFlow's TensorProto, byte for byte: numbers as `tensor_content` in
+  little-endian order, strings in `string_val`.
+- Everything that TensorFlow reads can be read, including the typed fields (`float_val`, `half_val`,
+  ...): their last value, or zero or `b""` without values, fills the rest of the shape; surplus values are ignored.
+- A message may declare any shape, so filling is bounded: a few bytes never become more than
+  `max_fill_bytes`. Values that the message contains have no limit.
+- bfloat16, float8 and int4 dtypes are those of ml_dtypes. (TensorFlow itself does not write float8
+  and int4.)
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -48,9 +50,9 @@ def serialize_tensor(tensor: Any) -> bytes:
     """Serializes an array as TensorFlow's TensorProto.
 
     Args:
-        tensor: An array of any shape and byte order; an array, a list or a scalar of bytes and str (as
-            UTF-8); or Python numbers in any nesting, which become int32 (int64 where they need it) and
-            float32, as in TensorFlow.
+        tensor: An array of any shape and byte order; an array, a list or a scalar of bytes and str
+            (as UTF-8); or Python numbers in any nesting, which become int32 (int64 where they need
+            it) and float32, as in TensorFlow.
 
     Returns:
         The same bytes as `tf.io.serialize_tensor`.
@@ -67,13 +69,19 @@ def serialize_tensor(tensor: Any) -> bytes:
     if array.dtype.kind not in "OSUT":
         name = array.dtype.name
         if name not in TENSOR_DTYPES:
-            raise FeatureError(f"{name} values where a dtype of TensorFlow's is expected; convert them first")
+            raise FeatureError(
+                f"{name} values where a dtype of TensorFlow's is expected; convert them first"
+            )
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         return TensorProto(
-            dtype=TENSOR_DTYPES[name], tensor_shape=_shape_message(array), tensor_content=little.tobytes()
+            dtype=TENSOR_DTYPES[name],
+            tensor_shape=_shape_message(array),
+            tensor_content=little.tobytes(),
         ).SerializeToString()
     strings = [_string(item) for item in array.ravel().tolist()]
-    return TensorProto(dtype=_STRING, tensor_shape=_shape_message(array), string_val=strings).SerializeToString()
+    return TensorProto(
+        dtype=_STRING, tensor_shape=_shape_message(array), string_val=strings
+    ).SerializeToString()
 
 
 def _tensor_array(tensor: Any) -> npt.NDArray[Any]:
@@ -81,16 +89,22 @@ def _tensor_array(tensor: Any) -> npt.NDArray[Any]:
         return np.asarray(tensor)
     try:
         array = np.asarray(tensor)
-        if array.dtype.kind in "SU":  # NumPy pads these with NULs; objects keep the strings as they are
+        if (
+            array.dtype.kind in "SU"
+        ):  # NumPy pads these with NULs; objects keep the strings as they are
             return np.array(tensor, dtype=object)
     except Exception as error:  # other libraries' tensors raise anything
-        raise FeatureError(f"{name_type(tensor)} gives no array of one dtype: {error}; convert it") from error
+        raise FeatureError(
+            f"{name_type(tensor)} gives no array of one dtype: {error}; convert it"
+        ) from error
     if hasattr(tensor, "dtype"):
         return array
     if array.dtype == np.float64:
         return array.astype(np.float32)
     bounds = np.iinfo(np.int32)
-    fits = array.dtype == np.int64 and (not array.size or bounds.min <= array.min() <= array.max() <= bounds.max)
+    fits = array.dtype == np.int64 and (
+        not array.size or bounds.min <= array.min() <= array.max() <= bounds.max
+    )
     return array.astype(np.int32) if fits else array
 
 
@@ -103,23 +117,29 @@ def _string(item: object) -> bytes:
         return item
     if isinstance(item, str):
         return item.encode()
-    raise FeatureError(f"{name_type(item)} in an object array where bytes or str is expected; convert it")
+    raise FeatureError(
+        f"{name_type(item)} in an object array where bytes or str is expected; convert it"
+    )
 
 
-def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**28) -> npt.NDArray[Any]:
+def parse_tensor(
+    serialized: Any, out_type: object, *, max_fill_bytes: int = 2**28
+) -> npt.NDArray[Any]:
     """Parses a TensorProto.
 
     Args:
         serialized: Its bytes.
-        out_type: The dtype that it must have: NumPy's, TensorFlow's, a name, or `bytes` for strings.
-        max_fill_bytes: Limit of the array's size if the message has fewer values than its shape, and the last one
-            is repeated. 256 MiB by default.
+        out_type: The dtype that it must have: NumPy's, TensorFlow's, a name, or `bytes` for
+            strings.
+        max_fill_bytes: Limit of the array's size if the message has fewer values than its shape,
+            and the last one is repeated. 256 MiB by default.
 
     Returns:
         A new array of the message's shape; an object array of bytes for strings.
 
     Raises:
-        FeatureError: The bytes are not a TensorProto, hold another dtype, or don't fit the declared shape.
+        FeatureError: The bytes are not a TensorProto, hold another dtype, or don't fit the declared
+            shape.
     """
     if isinstance(serialized, np.ndarray) and serialized.ndim == 0:
         serialized = serialized.item()
@@ -129,33 +149,50 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
     try:
         message = TensorProto.FromString(bytes(serialized))
     except DecodeError as error:
-        raise FeatureError(f"{len(serialized)} bytes that are not a TensorProto: {error}") from error
+        raise FeatureError(
+            f"{len(serialized)} bytes that are not a TensorProto: {error}"
+        ) from error
     wanted = _STRING if dtype.kind == "O" else TENSOR_DTYPES[dtype.name]
     if message.dtype != wanted:
-        found = "string" if message.dtype == _STRING else _NAMES.get(message.dtype, f"dtype {message.dtype}")
+        found = (
+            "string"
+            if message.dtype == _STRING
+            else _NAMES.get(message.dtype, f"dtype {message.dtype}")
+        )
         raise FeatureError(
-            f"{add_article(found)} tensor where {_NAMES.get(wanted, 'string')} is expected; ask for its dtype"
+            f"{add_article(found)} tensor where {_NAMES.get(wanted, 'string')} is expected; ask "
+            "for its dtype"
         )
     shape = _shape(message)
     values = _strings(message, shape) if wanted == _STRING else _numbers(message, dtype, shape)
     try:
         return _fill(values, math.prod(shape), max_fill_bytes).reshape(shape)
     except (ValueError, MemoryError) as error:  # NumPy's own bounds: 64 dimensions, 2^63 bytes
-        raise FeatureError(f"the shape {_short(shape)} is beyond what an array can have: {error}") from error
+        raise FeatureError(
+            f"the shape {_short(shape)} is beyond what an array can have: {error}"
+        ) from error
 
 
 def _shape(message: TensorProto) -> tuple[int, ...]:
     shape = tuple(dim.size for dim in message.tensor_shape.dim)
     if any(size < 0 for size in shape):
-        raise FeatureError(f"the shape {_short(shape)} has a negative size where a full shape is expected")
+        raise FeatureError(
+            f"the shape {_short(shape)} has a negative size where a full shape is expected"
+        )
     return shape
 
 
 def _short(shape: tuple[int, ...]) -> str:
-    return str(list(shape)) if len(shape) <= 8 else f"{list(shape[:8])} and {len(shape) - 8} more sizes"
+    return (
+        str(list(shape))
+        if len(shape) <= 8
+        else f"{list(shape[:8])} and {len(shape) - 8} more sizes"
+    )
 
 
-def _numbers(message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _numbers(
+    message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
     """The values of the message, flat: as many as the shape has if they are in tensor_content."""
     content = message.tensor_content
     if not content:
@@ -164,11 +201,14 @@ def _numbers(message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...])
         return np.empty(0, dtype)
     if len(content) != math.prod(shape) * dtype.itemsize:
         raise FeatureError(
-            f"{len(content)} bytes of content where the shape {_short(shape)} of {dtype.name} needs "
+            f"{len(content)} bytes of content where the shape {_short(shape)} of {dtype.name} "
+            "needs "
             f"{math.prod(shape) * dtype.itemsize}; the tensor is damaged"
         )
     if dtype == np.bool_ and max(content) > 1:
-        raise FeatureError("content with bytes over 1 where bool is expected; the tensor is damaged")
+        raise FeatureError(
+            "content with bytes over 1 where bool is expected; the tensor is damaged"
+        )
     return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype)
 
 
@@ -195,7 +235,9 @@ def _strings(message: TensorProto, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def _string_list(content: bytes, count: int) -> list[bytes]:
-    """Reads strings in tensor_content: the lengths of all strings as varints, then all strings joined."""
+    """Reads strings in tensor_content: the lengths of all strings as varints, then all strings
+    joined.
+    """
     lengths: list[int] = []
     at = 0
     while len(lengths) < min(count, len(content)):
@@ -208,13 +250,17 @@ def _string_list(content: bytes, count: int) -> list[bytes]:
         lengths.append(length | content[at] << shift)
         at += 1
     if len(lengths) != count or sum(lengths) != len(content) - at:
-        raise FeatureError(f"content that does not consist of {count} strings; the tensor is damaged")
+        raise FeatureError(
+            f"content that does not consist of {count} strings; the tensor is damaged"
+        )
     ends = np.cumsum([at, *lengths]).tolist()
     return [content[start:end] for start, end in pairwise(ends)]
 
 
 def _fill(values: npt.NDArray[Any], count: int, max_fill_bytes: int) -> npt.NDArray[Any]:
-    """Exactly `count` values: the last value, or zero or `b""` without values, fills the rest, as in TensorFlow."""
+    """Exactly `count` values: the last value, or zero or `b""` without values, fills the rest, as
+    in TensorFlow.
+    """
     if count <= len(values):
         return values[:count].copy()
     if count * values.dtype.itemsize > max_fill_bytes:
@@ -235,19 +281,20 @@ def decode_raw(
     r"""Reinterprets byte strings as numbers.
 
     Args:
-        input_bytes: bytes, or an array or nested list of them. (NumPy's "S" arrays lose trailing NULs; use
-            object arrays.)
+        input_bytes: bytes, or an array or nested list of them. (NumPy's "S" arrays lose trailing
+            NULs; use object arrays.)
         out_type: The numbers' dtype: NumPy's, TensorFlow's or a name; not a string dtype.
         little_endian: The byte order of the input. The result has the machine's.
         fixed_length: Bytes of each string: longer ones are cut, shorter ones are padded with zeros.
             By default all strings must have the same length.
 
     Returns:
-        A new array of the input's shape with one more dimension, the numbers of each string. Without strings
-        and `fixed_length` that dimension is 0.
+        A new array of the input's shape with one more dimension, the numbers of each string.
+        Without strings and `fixed_length` that dimension is 0.
 
     Raises:
-        FeatureError: The strings have different lengths, or a length that is not a multiple of the dtype's size.
+        FeatureError: The strings have different lengths, or a length that is not a multiple of the
+            dtype's size.
 
     Example:
         >>> decode_raw([b"\x01\x00\x02\x00", b"\x03\x00\x04\x00"], np.int16)
@@ -265,7 +312,8 @@ def decode_raw(
         length = fixed_length
     elif other is not None:
         raise FeatureError(
-            f"string {other} has {len(items[other])} bytes where {length} are expected, as in the first one; "
+            f"string {other} has {len(items[other])} bytes where {length} are expected, as in the "
+            "first one; "
             "pass fixed_length to cut and fill"
         )
     if fixed_length is not None and fixed_length <= 0:
@@ -289,8 +337,8 @@ def decode_json_example(json_examples: Any) -> Any:
         json_examples: str or bytes of one JSON object, or an array or nested list of them.
 
     Returns:
-        bytes for one object; else an object array of bytes of the input's shape. Features are sorted by name; null is a
-        feature without values.
+        bytes for one object; else an object array of bytes of the input's shape. Features are
+        sorted by name; null is a feature without values.
 
     Raises:
         FeatureError: The text is not JSON, or not an Example.
@@ -312,7 +360,9 @@ def _parse_json(index: int, text: bytes) -> bytes:
         message = json.loads(text.decode(), object_pairs_hook=unique_members)
         features = message.get("features")
         if isinstance(features, dict) and isinstance(named := features.get("feature"), dict):
-            features["feature"] = {name: {} if value is None else value for name, value in named.items()}
+            features["feature"] = {
+                name: {} if value is None else value for name, value in named.items()
+            }
         return json_format.ParseDict(message, Example()).SerializeToString(deterministic=True)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise FeatureError(f"not an Example in JSON: {error}", None, index) from error
@@ -335,9 +385,13 @@ def _string_array(value: Any) -> npt.NDArray[Any]:
     except ValueError as error:
         raise FeatureError(f"a ragged list where an array of bytes is expected: {error}") from error
     try:
-        items = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
+        items = [
+            item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()
+        ]
     except UnicodeEncodeError as error:
-        raise FeatureError(f"a str without a UTF-8 form where bytes are expected: {error}") from error
+        raise FeatureError(
+            f"a str without a UTF-8 form where bytes are expected: {error}"
+        ) from error
     for item in items:
         if not isinstance(item, bytes):
             raise FeatureError(f"{name_type(item)} where bytes are expected")

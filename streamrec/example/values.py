@@ -1,19 +1,22 @@
-"""Converts the values of a feature, or of a column of features, to one of the three kinds that an Example supports.
+"""Converts the values of a feature, or of a column of features, to one of the three kinds that an
+Example supports.
 
 Rules of this file:
-- The value determines the kind, as in TensorFlow's TFRecord tutorial: bytes and str are bytes (UTF-8); bool,
-  enums and every integer are int64; every float is float32, rounded to nearest, infinite if it is too large.
+- The value determines the kind, as in TensorFlow's TFRecord tutorial: bytes and str are bytes
+  (UTF-8); bool, enums and every integer are int64; every float is float32, rounded to nearest,
+  infinite if it is too large.
 - An empty array has a kind. An empty list has none: its Feature is written without a kind,
   which TensorFlow reads as a missing feature. Declare the kind to write an empty list of that kind.
-- A declared kind takes precedence. An integer fits a declared float, or a list with a float. Nothing else is
-  converted: a float never becomes an int64, a number never becomes a string, other mixed types are an error.
+- A declared kind takes precedence. An integer fits a declared float, or a list with a float.
+  Nothing else is converted: a float never becomes an int64, a number never becomes a string, other
+  mixed types are an error.
 - Arrays of more than one dimension are flattened in row-major order; an Example has no shapes.
-- None, and null in a column of Arrow or Polars, is an error. (NumPy would convert the column to floats, and null to
-  NaN.)
+- None, and null in a column of Arrow or Polars, is an error. (NumPy would convert the column to
+  floats, and null to NaN.)
 - Every error is a FeatureError with the feature's name and both types.
-- A column has one row for each record. The rows are those of an array's first dimension, the items of a list, the rows
-  of a ragged tensor of one ragged dimension or of a sparse tensor whose rows are lists, or the byte strings of Frames
-  (or of any `buffer` with `spans`).
+- A column has one row for each record. The rows are those of an array's first dimension, the items
+  of a list, the rows of a ragged tensor of one ragged dimension or of a sparse tensor whose rows
+  are lists, or the byte strings of Frames (or of any `buffer` with `spans`).
 - A list's kind is that of its rows; rows without a kind (empty lists) get the kind of the others.
 - Values in their final form (int64, float32, bytes, a buffer with spans) are not copied.
 """
@@ -31,14 +34,22 @@ import numpy.typing as npt
 
 from streamrec.arguments import describe_value, name_type
 from streamrec.errors import FeatureError
-from streamrec.example.columns import NO_GAPS, RaggedTensor, check_indices, check_splits, list_splits, with_nulls
+from streamrec.example.columns import (
+    NO_GAPS,
+    RaggedTensor,
+    check_indices,
+    check_splits,
+    list_splits,
+    with_nulls,
+)
 from streamrec.example.features import FIELDS, Dtype, as_dtype
 
 Data: TypeAlias = npt.NDArray[Any] | tuple[bytes, ...]
 
 
 class KindValues(NamedTuple):
-    """The values of one feature: int64 or float32 of shape `[n]`, C-contiguous, or a tuple of bytes.
+    """The values of one feature: int64 or float32 of shape `[n]`, C-contiguous, or a tuple of
+    bytes.
 
     A feature without a kind is written without a list; it has an empty tuple.
     """
@@ -52,9 +63,10 @@ class PackedColumn(NamedTuple):
 
     Args:
         values: int64 or float32 of shape `[values]`, a tuple of bytes, or the buffer of `spans`.
-        spans: int64 of shape `[values, 2]`, the start and end of each byte string in the buffer; or None.
-        splits: int64 of shape `[rows + 1]`: row i has the values from split i to split i + 1. Or an int: the number of
-            values in every row.
+        spans: int64 of shape `[values, 2]`, the start and end of each byte string in the buffer; or
+            None.
+        splits: int64 of shape `[rows + 1]`: row i has the values from split i to split i + 1. Or an
+            int: the number of values in every row.
         rows: The number of records.
     """
 
@@ -68,17 +80,39 @@ class PackedColumn(NamedTuple):
 
 _NOTHING = KindValues(None, ())
 _ACCEPTED = "bytes, str, bool, int, float, or a list or array of these"
-_KINDS_OF_DTYPES: Mapping[str, Dtype] = {"b": np.int64, "i": np.int64, "u": np.int64, "f": np.float32}
-_ML_DTYPES: Mapping[str, Dtype] = {"bfloat16": np.float32, "float": np.float32, "int": np.int64, "uint": np.int64}
-_EXACT: Mapping[type, Dtype] = {bytes: bytes, str: bytes, int: np.int64, bool: np.int64, float: np.float32}
+_KINDS_OF_DTYPES: Mapping[str, Dtype] = {
+    "b": np.int64,
+    "i": np.int64,
+    "u": np.int64,
+    "f": np.float32,
+}
+_ML_DTYPES: Mapping[str, Dtype] = {
+    "bfloat16": np.float32,
+    "float": np.float32,
+    "int": np.int64,
+    "uint": np.int64,
+}
+_EXACT: Mapping[type, Dtype] = {
+    bytes: bytes,
+    str: bytes,
+    int: np.int64,
+    bool: np.int64,
+    float: np.float32,
+}
 _INT64 = np.iinfo(np.int64)
 _LITTLE_INT64 = np.dtype("<i8")
 _LITTLE_FLOAT32 = np.dtype("<f4")
 
 
 def resolve_kinds(kinds: Mapping[str, Any] | None, names: Mapping[str, Any]) -> dict[str, Dtype]:
-    """Converts the declared dtypes, Python types, names or feature configurations of the features `names` to kinds."""
-    return {name: _resolve_kind(dtype, name) for name, dtype in kinds.items() if name in names} if kinds else {}
+    """Converts the declared dtypes, Python types, names or feature configurations of the features
+    `names` to kinds.
+    """
+    return (
+        {name: _resolve_kind(dtype, name) for name, dtype in kinds.items() if name in names}
+        if kinds
+        else {}
+    )
 
 
 def _resolve_kind(dtype: object, name: str) -> Dtype:
@@ -134,21 +168,34 @@ def is_composite(value: Any) -> bool:
 def _of_composite(value: Any, declared: Dtype | None, name: str | None) -> KindValues:
     """The values of a sparse tensor of one dimension, as parse_single_example returns it."""
     if len(getattr(value, "dense_shape", ())) != 1:
-        advice = "encode_examples and write(batched=True) take a batch; an Example holds one list of each feature"
-        raise FeatureError(f"{name_type(value)} of several rows where one list is expected; {advice}", name)
+        advice = (
+            "encode_examples and write(batched=True) take a batch; an Example holds one list of "
+            "each feature"
+        )
+        raise FeatureError(
+            f"{name_type(value)} of several rows where one list is expected; {advice}", name
+        )
     indices = check_indices(value, name)[:, 0]
     wrong = np.flatnonzero(indices != np.arange(len(indices)))
     if len(wrong):
-        raise FeatureError(f"index {indices[wrong[0]]:,} of a sparse tensor is not the next one: {NO_GAPS}", name)
+        raise FeatureError(
+            f"index {indices[wrong[0]]:,} of a sparse tensor is not the next one: {NO_GAPS}", name
+        )
     return to_values(value.values, declared, name)
 
 
 def _ml_dtype_kind(name: str) -> Dtype | None:
-    """The kind of bfloat16, float8_e5m2, int4 and other dtypes of ml_dtypes, which have NumPy's kind "V"."""
-    return _ML_DTYPES.get(name if name == "bfloat16" else name.partition("_")[0].rstrip("0123456789"))
+    """The kind of bfloat16, float8_e5m2, int4 and other dtypes of ml_dtypes, which have NumPy's
+    kind "V".
+    """
+    return _ML_DTYPES.get(
+        name if name == "bfloat16" else name.partition("_")[0].rstrip("0123456789")
+    )
 
 
-def _check_declared(kind: Dtype | None, found: str, declared: Dtype | None, name: str | None) -> Dtype | None:
+def _check_declared(
+    kind: Dtype | None, found: str, declared: Dtype | None, name: str | None
+) -> Dtype | None:
     """The kind to write: the declared one, which the natural one must fit."""
     if declared is None or declared is kind:
         return kind
@@ -209,8 +256,15 @@ def _to_floats(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def _to_int64(array: npt.NDArray[Any], name: str | None) -> npt.NDArray[np.int64]:
-    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > _INT64.max:
-        raise FeatureError(f"uint64 {array.max()} where int64 is expected; the largest is {_INT64.max}", name)
+    if (
+        array.dtype.kind == "u"
+        and array.dtype.itemsize == 8
+        and array.size
+        and array.max() > _INT64.max
+    ):
+        raise FeatureError(
+            f"uint64 {array.max()} where int64 is expected; the largest is {_INT64.max}", name
+        )
     return np.ascontiguousarray(array, dtype=_LITTLE_INT64).ravel()
 
 
@@ -229,12 +283,15 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
         return value
     if not all(nested):
         one, other = value[nested.index(True)], value[nested.index(False)]
-        raise FeatureError(f"a ragged list: {type(one).__name__} next to {type(other).__name__}", name)
+        raise FeatureError(
+            f"a ragged list: {type(one).__name__} next to {type(other).__name__}", name
+        )
     shapes = [_shape(item) for item in value]
     if len(set(shapes)) > 1:
         found = next(shape for shape in shapes if shape != shapes[0])
         raise FeatureError(
-            f"a ragged list: rows of shape {list(shapes[0])} and {list(found)}; an Example holds flat lists: "
+            f"a ragged list: rows of shape {list(shapes[0])} and {list(found)}; an Example holds "
+            "flat lists: "
             "give the values flat and the row lengths as a feature of their own",
             name,
         )
@@ -245,7 +302,11 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
 
 
 def _of_leaves(
-    leaves: Sequence[Any], types: set[type], declared: Dtype | None, name: str | None, empty: Dtype | None = None
+    leaves: Sequence[Any],
+    types: set[type],
+    declared: Dtype | None,
+    name: str | None,
+    empty: Dtype | None = None,
 ) -> KindValues:
     """The values of scalars of these types; `empty` is the kind if there are none."""
     if not leaves and empty is None:
@@ -257,33 +318,51 @@ def _of_leaves(
     if declared is not None:
         kind = _check_declared(kind, type(leaves[0]).__name__ if leaves else "str", declared, name)
     if kind is bytes:
-        return KindValues(kind, tuple(leaves if types == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
+        return KindValues(
+            kind, tuple(leaves if types == {bytes} else [_to_bytes(leaf, name) for leaf in leaves])
+        )
     try:
         if kind is np.float32:
             return KindValues(kind, _to_floats(np.array(leaves, dtype=np.float64)))
-        numbers = leaves if types == {int} else [int(leaf) for leaf in leaves]  # NumPy would wrap its own uint64
+        numbers = (
+            leaves if types == {int} else [int(leaf) for leaf in leaves]
+        )  # NumPy would wrap its own uint64
         return KindValues(kind, np.array(numbers, dtype=_LITTLE_INT64))
     except OverflowError as error:
         if kind is np.float32:
-            raise FeatureError("an int too large for any float where float32 is expected", name) from error
-        found = next(number for number in map(int, leaves) if not _INT64.min <= number <= _INT64.max)
+            raise FeatureError(
+                "an int too large for any float where float32 is expected", name
+            ) from error
+        found = next(
+            number for number in map(int, leaves) if not _INT64.min <= number <= _INT64.max
+        )
         bounds = f"{_INT64.min} to {_INT64.max}"
-        raise FeatureError(f"the int {found} where int64 is expected, which goes from {bounds}", name) from error
+        raise FeatureError(
+            f"the int {found} where int64 is expected, which goes from {bounds}", name
+        ) from error
 
 
-def _kind_of_types(types: set[type], declared: Dtype | None, leaves: Sequence[Any], name: str | None) -> Dtype | None:
+def _kind_of_types(
+    types: set[type], declared: Dtype | None, leaves: Sequence[Any], name: str | None
+) -> Dtype | None:
     kinds = {natural_kind(found) for found in types}
     if len(kinds) == 1 and None not in kinds:
         return kinds.pop()
-    if kinds == {np.int64, np.float32} and (declared is np.float32 or (declared is None and bool not in types)):
+    if kinds == {np.int64, np.float32} and (
+        declared is np.float32 or (declared is None and bool not in types)
+    ):
         return np.float32
     for leaf in leaves:
         if natural_kind(type(leaf)) is None:
-            raise FeatureError(f"{name_type(leaf)} where {_ACCEPTED} is expected; leave it out or convert it", name)
+            raise FeatureError(
+                f"{name_type(leaf)} where {_ACCEPTED} is expected; leave it out or convert it", name
+            )
     ordered = list(dict.fromkeys(map(type, leaves)))
     other = next(found for found in ordered if natural_kind(found) is not natural_kind(ordered[0]))
     raise FeatureError(
-        f"mixed types: {ordered[0].__name__} and {other.__name__} where one kind is expected; convert them to one", name
+        f"mixed types: {ordered[0].__name__} and {other.__name__} where one kind is expected; "
+        "convert them to one",
+        name,
     )
 
 
@@ -295,17 +374,22 @@ def _to_bytes(leaf: Any, name: str | None) -> bytes:
     try:
         return leaf.encode()
     except UnicodeEncodeError as error:
-        raise FeatureError(f"{describe_value(leaf)} has no UTF-8 form where bytes is expected", name) from error
+        raise FeatureError(
+            f"{describe_value(leaf)} has no UTF-8 form where bytes is expected", name
+        ) from error
 
 
-def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None) -> list[PackedColumn]:
+def to_columns(
+    columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None
+) -> list[PackedColumn]:
     """Converts all columns of a batch, which must have the same number of rows."""
     declared = resolve_kinds(kinds, columns)
     packed = [to_column(name, value, declared.get(name)) for name, value in columns.items()]
     for column in packed:
         if column.rows != packed[0].rows:
             raise FeatureError(
-                f"{column.rows:,} rows where {packed[0].rows:,} are expected, as in {packed[0].name!r}; "
+                f"{column.rows:,} rows where {packed[0].rows:,} are expected, as in "
+                f"{packed[0].name!r}; "
                 "every column needs one row for each record",
                 column.name,
             )
@@ -331,7 +415,9 @@ def _of_spans(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
     spans = np.ascontiguousarray(value.spans, dtype="<i8")
     if spans.ndim < 2 or spans.shape[-1] != 2:
         raise FeatureError(f"spans of shape {list(spans.shape)} where [n, 2] is expected", name)
-    return PackedColumn(name, bytes, value.buffer, spans.reshape(-1, 2), math.prod(spans.shape[1:-1]), len(spans))
+    return PackedColumn(
+        name, bytes, value.buffer, spans.reshape(-1, 2), math.prod(spans.shape[1:-1]), len(spans)
+    )
 
 
 def _column_array(name: str, value: Any) -> npt.NDArray[Any]:
@@ -346,7 +432,9 @@ def _column_array(name: str, value: Any) -> npt.NDArray[Any]:
         )
     array = with_nulls(value, raw if isinstance(raw, np.ndarray) else np.asarray(raw))
     if array.ndim == 0:
-        raise FeatureError(f"one {array.dtype} where a column with a row for each record is expected", name)
+        raise FeatureError(
+            f"one {array.dtype} where a column with a row for each record is expected", name
+        )
     return array
 
 
@@ -363,9 +451,12 @@ def _of_ragged(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
     splits, *inner = check_splits(value, name)
     if inner:
         raise FeatureError(
-            f"a ragged tensor of {1 + len(inner)} ragged dimensions, and a feature of an Example is one list: write "
-            "the values as RaggedTensor(flat_values, (splits[1][splits[0]],)), and the lengths of the inner rows as "
-            "RaggedTensor(np.diff(splits[1]), (splits[0],)), a feature that RaggedFeature.RowLengths names",
+            f"a ragged tensor of {1 + len(inner)} ragged dimensions, and a feature of an Example "
+            "is one list: write "
+            "the values as RaggedTensor(flat_values, (splits[1][splits[0]],)), and the lengths of "
+            "the inner rows as "
+            "RaggedTensor(np.diff(splits[1]), (splits[0],)), a feature that "
+            "RaggedFeature.RowLengths names",
             name,
         )
     flat = value.flat_values
@@ -393,6 +484,8 @@ def _of_list(name: str, value: Sequence[Any], declared: Dtype | None) -> PackedC
         rows.append(data)
     splits = np.zeros(len(rows) + 1, dtype="<i8")
     np.cumsum(list(map(len, rows)), out=splits[1:])
-    arrays = [data for data in rows if isinstance(data, np.ndarray)]  # without empty lists that have no kind
+    arrays = [
+        data for data in rows if isinstance(data, np.ndarray)
+    ]  # without empty lists that have no kind
     joined = np.concatenate(arrays) if arrays else tuple(chain.from_iterable(rows))
     return PackedColumn(name, kind, joined, None, splits, len(rows))

@@ -1,18 +1,20 @@
 """The walk over the wire bytes of messages: plans, results, and calls of the C kernels.
 
-A description is compiled once to a plan (`make_plan`). Work on whole columns (sparse positions, ragged partitions,
-padding of strings and feature lists) comes after the walk, in NumPy (assemble.py). tests/oracle/parsing.py specifies
-the walk in plain Python.
+A description is compiled once to a plan (`make_plan`). Work on whole columns (sparse positions,
+ragged partitions, padding of strings and feature lists) comes after the walk, in NumPy
+(assemble.py). tests/oracle/parsing.py specifies the walk in plain Python.
 
 Contract of a walk:
-- Each record is read once, in order; the first failure ends the walk with a FeatureError (see `failure`).
-- Bytes are accepted and interpreted as TensorFlow reads the wire format, damaged bytes included (the docstring of
-  tests/oracle/parsing.py has the rules).
+- Each record is read once, in order; the first failure ends the walk with a FeatureError (see
+  `failure`).
+- Bytes are accepted and interpreted as TensorFlow reads the wire format, damaged bytes included
+  (the docstring of tests/oracle/parsing.py has the rules).
 - A dense slot returns `size` values for each record; its default if the record has none.
 - A padded slot returns rows of the length of the longest: each record's values, and padding.
 - Any other slot returns all values joined, and the offsets at which each record's values end.
-- Byte strings are `bytes` objects in object arrays, or, on request, spans over the records' buffer: int64 of shape
-  `[n, 2]`, start and end, -1 and -1 for a default; with several buffers `[n, 4]`, as in `Records`.
+- Byte strings are `bytes` objects in object arrays, or, on request, spans over the records' buffer:
+  int64 of shape `[n, 2]`, start and end, -1 and -1 for a default; with several buffers `[n, 4]`, as
+  in `Records`.
 """
 
 from __future__ import annotations
@@ -51,10 +53,11 @@ Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
 class Records(NamedTuple):
-    """Serialized messages: bytes objects, or spans over one or several buffers. Either `items` or `spans` is None.
+    """Serialized messages: bytes objects, or spans over one or several buffers. Either `items` or
+    `spans` is None.
 
-    The spans are int64 of shape `[n, 2]`, start and end of each message in `buffer`; with a tuple of buffers `[n, 4]`:
-    start, end, the number of the buffer times 2**32, and an unused number.
+    The spans are int64 of shape `[n, 2]`, start and end of each message in `buffer`; with a tuple
+    of buffers `[n, 4]`: start, end, the number of the buffer times 2**32, and an unused number.
     """
 
     items: tuple[bytes, ...] | None
@@ -77,7 +80,9 @@ class Records(NamedTuple):
     def first(self, count: int) -> Records:
         """The first messages, at most `count`."""
         items, spans = self.items, self.spans
-        return Records(items and items[:count], self.buffer, None if spans is None else spans[:count])
+        return Records(
+            items and items[:count], self.buffer, None if spans is None else spans[:count]
+        )
 
     def message(self, record: int) -> bytes:
         if self.items is not None:
@@ -87,7 +92,9 @@ class Records(NamedTuple):
         return bytes(memoryview(self.buffer[owner[0] >> 32] if owner else self.buffer)[start:end])
 
     def make_rows(self, counts: Any) -> Array:
-        """Rows for `counts` strings of each message in several buffers, which the walk completes."""
+        """Rows for `counts` strings of each message in several buffers, which the walk
+        completes.
+        """
         assert self.spans is not None
         owners = np.repeat(self.spans[:, 2], counts)
         rows = np.zeros((len(owners), 4), np.int64)
@@ -101,19 +108,21 @@ class FeatureSlot:
 
     Args:
         name: The key.
-        form: The form of the result: FixedLenFeature (an array), FixedLenSequenceFeature (a padded array),
-            VarLenFeature (a SparseTensor) or RaggedFeature (a RaggedTensor, with its row_splits_dtype).
+        form: The form of the result: FixedLenFeature (an array), FixedLenSequenceFeature (a padded
+            array), VarLenFeature (a SparseTensor) or RaggedFeature (a RaggedTensor, with its
+            row_splits_dtype).
         dtype: The required kind of values.
         dense: Whether each record has exactly `size` values. If not, any multiple of `size`.
         size: Values of one record (dense), or of one step (a feature list, a padded feature).
-        default: The `size` values for a record that has none, if dense; None makes the key required.
+        default: The `size` values for a record that has none, if dense; None makes the key
+            required.
         required: Whether a record without the key is a failure.
-        empty_counts: Whether a Feature without any kind hides an earlier one of the same key. Among duplicate
-            keys the last one counts; TensorFlow ignores empty ones for dense features, and for all
-            features of a single example.
+        empty_counts: Whether a Feature without any kind hides an earlier one of the same key. Among
+            duplicate keys the last one counts; TensorFlow ignores empty ones for dense features,
+            and for all features of a single example.
         shape: The shape of one record or step, for messages.
-        pad: The number that pads the values of shorter records. None without padding by the walk, which pads only
-            numbers of Examples that are not dense.
+        pad: The number that pads the values of shorter records. None without padding by the walk,
+            which pads only numbers of Examples that are not dense.
         as_found: Whether the walk's array is the result already: numbers, one for each record.
     """
 
@@ -134,10 +143,16 @@ Slots: TypeAlias = tuple[FeatureSlot, ...]
 
 
 MessagePart: TypeAlias = Literal["examples", "example", "context", "lists"]
-"""The subject of a description: a batch of Examples, one Example, or the context or feature lists of
-SequenceExamples."""
+"""The subject of a description: a batch of Examples, one Example, or the context or feature lists
+of SequenceExamples."""
 
-_OF_EXAMPLES = (VarLenFeature, SparseFeature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature)
+_OF_EXAMPLES = (
+    VarLenFeature,
+    SparseFeature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+)
 _FEATURES: dict[MessagePart, tuple[type, ...]] = {
     "examples": _OF_EXAMPLES,
     "example": _OF_EXAMPLES,
@@ -150,14 +165,15 @@ _FEATURES: dict[MessagePart, tuple[type, ...]] = {
 class ParsePlan:
     """A compiled description, which all calls with an equal description share.
 
-    A misspelt name of an optional feature would silently return defaults, so the log names, once, the optional features
-    that none of the first records has.
+    A misspelt name of an optional feature would silently return defaults, so the log names, once,
+    the optional features that none of the first records has.
 
     Args:
         features: The description, in sorted order.
-        slots: The keys that the walk looks for, in the order of the results: sparse keys, dense keys, ragged keys, as
-            in TensorFlow, each in the sorted order of their features.
-        composite: Whether the description has a SparseFeature or RaggedFeature, which is combined after the walk.
+        slots: The keys that the walk looks for, in the order of the results: sparse keys, dense
+            keys, ragged keys, as in TensorFlow, each in the sorted order of their features.
+        composite: Whether the description has a SparseFeature or RaggedFeature, which is combined
+            after the walk.
         unseen: The optional slots that no record had so far, by key; empty after the warning.
         left: How many further records to check.
         names: The features of a record, if records have features without a slot.
@@ -171,7 +187,9 @@ class ParsePlan:
     names: tuple[str, ...] = ()
 
     def look(self, records: Records) -> None:
-        """Notes which optional features the records have; logs the warning after the last record to check."""
+        """Notes which optional features the records have; logs the warning after the last record to
+        check.
+        """
         part = records.first(self.left)
         self.left -= len(part)
         known = {slot.name for slot in self.slots}
@@ -196,14 +214,19 @@ class ParsePlan:
             near = [name for each in unseen for name in get_close_matches(each, self.names, 1)]
             others = join_names(map(repr, dict.fromkeys([*near, *sorted(self.names)])))
             quoted = join_names(map(repr, unseen))
-            logger.warning("no record so far has the feature %s: is that its name? The records have %s", quoted, others)
+            logger.warning(
+                "no record so far has the feature %s: is that its name? The records have %s",
+                quoted,
+                others,
+            )
 
 
 def make_plan(part: MessagePart, features: Any) -> ParsePlan:
     """Compiles a description, or returns the plan of an equal one."""
     if not isinstance(features, Mapping):
         raise FeatureError(
-            f"features is {describe_value(features)}: it must be a dict of feature configurations, such as "
+            f"features is {describe_value(features)}: it must be a dict of feature configurations, "
+            "such as "
             "{'image': FixedLenFeature([], bytes)}"
         )
     items = tuple(features.items())
@@ -222,26 +245,46 @@ def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> ParsePla
         if not isinstance(feature, _FEATURES[part]):
             wanted = ", ".join(kind.__name__ for kind in _FEATURES[part])
             raise FeatureError(f"{type(feature).__name__} where one of {wanted} is expected", name)
-        if isinstance(feature, FixedLenSequenceFeature) and part != "lists" and not feature.allow_missing:
-            raise FeatureError("a FixedLenSequenceFeature of an Example needs allow_missing=True", name)
-        if isinstance(feature, FixedLenSequenceFeature) and part == "lists" and feature.default_value is not None:
-            raise FeatureError("a feature list is padded with 0 or b''; leave default_value out", name)
+        if (
+            isinstance(feature, FixedLenSequenceFeature)
+            and part != "lists"
+            and not feature.allow_missing
+        ):
+            raise FeatureError(
+                "a FixedLenSequenceFeature of an Example needs allow_missing=True", name
+            )
+        if (
+            isinstance(feature, FixedLenSequenceFeature)
+            and part == "lists"
+            and feature.default_value is not None
+        ):
+            raise FeatureError(
+                "a feature list is padded with 0 or b''; leave default_value out", name
+            )
     features = dict(sorted(items))
     slots = tuple(_slot(part, name, form) for name, form in _forms(features).items())
-    composite = any(isinstance(feature, SparseFeature | RaggedFeature) for feature in features.values())
+    composite = any(
+        isinstance(feature, SparseFeature | RaggedFeature) for feature in features.values()
+    )
     watched = slots if part in ("examples", "example") else ()
-    return ParsePlan(features, slots, composite, {slot.name: slot for slot in watched if not slot.required})
+    return ParsePlan(
+        features, slots, composite, {slot.name: slot for slot in watched if not slot.required}
+    )
 
 
 def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The keys that features need, with the form of their results; a key with two forms is an error."""
+    """The keys that features need, with the form of their results; a key with two forms is an
+    error.
+    """
     sparse: dict[str, Feature] = {}
     dense: dict[str, Feature] = {}
     ragged: dict[str, Feature] = {}
 
     def want(group: dict[str, Feature], key: str, form: Feature) -> None:
         if group.setdefault(key, form) != form:
-            raise FeatureError("two features use this key with different dtypes or row_splits_dtypes", key)
+            raise FeatureError(
+                "two features use this key with different dtypes or row_splits_dtypes", key
+            )
 
     for name, feature in features.items():
         if isinstance(feature, VarLenFeature):
@@ -258,7 +301,9 @@ def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:
             dense[name] = feature
     for one, other in ((dense, sparse), (dense, ragged), (ragged, sparse)):
         if shared := sorted(one.keys() & other.keys()):
-            raise FeatureError("two features use this key in different forms (dense, sparse, ragged)", shared[0])
+            raise FeatureError(
+                "two features use this key in different forms (dense, sparse, ragged)", shared[0]
+            )
     return sparse | dense | ragged
 
 
@@ -279,12 +324,18 @@ def _slot(part: MessagePart, name: str, form: Feature) -> FeatureSlot:
             default = default_array(form.default_value, form.dtype, form.shape)
         as_found = not form.shape and form.dtype is not bytes
         required = default is None
-        return FeatureSlot(name, form, form.dtype, True, size, default, required, False, form.shape, None, as_found)
+        return FeatureSlot(
+            name, form, form.dtype, True, size, default, required, False, form.shape, None, as_found
+        )
     if isinstance(form, FixedLenSequenceFeature):
         required = is_list and not form.allow_missing
-        pad = None if is_list or form.dtype is bytes else np.dtype(form.dtype).type(padding_of(form))
+        pad = (
+            None if is_list or form.dtype is bytes else np.dtype(form.dtype).type(padding_of(form))
+        )
         size = math.prod(form.shape)
-        return FeatureSlot(name, form, form.dtype, is_list, size, required=required, shape=form.shape, pad=pad)
+        return FeatureSlot(
+            name, form, form.dtype, is_list, size, required=required, shape=form.shape, pad=pad
+        )
     return FeatureSlot(name, form, form.dtype, empty_counts=part == "examples")
 
 
@@ -312,7 +363,8 @@ class Rows(NamedTuple):
 
 
 Found: TypeAlias = "Array | Rows"
-"""The values that a walk found for a slot of an Example or a context; without rows if it is dense or padded."""
+"""The values that a walk found for a slot of an Example or a context; without rows if it is dense
+or padded."""
 
 
 class Code(enum.IntEnum):
@@ -325,33 +377,48 @@ class Code(enum.IntEnum):
     MISSING = 5  # no such key, and no default
 
 
-def failure(code: Code, record: int, slot: FeatureSlot | None = None, found: int = 0) -> FeatureError:
+def failure(
+    code: Code, record: int, slot: FeatureSlot | None = None, found: int = 0
+) -> FeatureError:
     """The error for the failure that ended a walk.
 
-    For KIND, `found` is the field number of the kind (0 if it is none of the three); for COUNT, the number of values.
+    For KIND, `found` is the field number of the kind (0 if it is none of the three); for COUNT, the
+    number of values.
     """
     if code is Code.MESSAGE or slot is None:
-        reason = "the bytes are not a serialized message; was the record read whole, and is it the right type?"
+        reason = (
+            "the bytes are not a serialized message; was the record read whole, and is it the "
+            "right type?"
+        )
         return FeatureError(reason, None if slot is None else slot.name, record)
     wanted = slot.dtype.__name__
     kind = next((dtype for dtype, number in NUMBERS.items() if number == found), None)
     if code is Code.KIND and kind is None:
-        reason = f"found an unknown kind of values where {wanted} is expected; write the record again"
+        reason = (
+            f"found an unknown kind of values where {wanted} is expected; write the record again"
+        )
     elif code is Code.KIND and kind is not None:
         dtype = "bytes" if kind is bytes else f"np.{kind.__name__}"
-        reason = f"found {kind.__name__} values where {wanted} is expected: write {dtype} as the feature's dtype"
+        reason = (
+            f"found {kind.__name__} values where {wanted} is expected: write {dtype} as the "
+            "feature's dtype"
+        )
     elif code is Code.LIST:
         reason = f"the {wanted} values are damaged; write the record again"
     elif code is Code.COUNT:
         multiple = "" if slot.dense else "a multiple of "
-        reason = f"found {found:,} values where the shape {list(slot.shape)} needs {multiple}{slot.size:,}"
+        reason = (
+            f"found {found:,} values where the shape {list(slot.shape)} needs "
+            f"{multiple}{slot.size:,}"
+        )
     else:
         reason = f"found nothing where {slot.size:,} {wanted} values are expected"
     return FeatureError(reason, slot.name, record)
 
 
 def walk_examples(records: Records, slots: Slots, spans: bool) -> tuple[list[Found], int]:
-    """Finds the values of Example messages for each slot, and the number of their features without a slot.
+    """Finds the values of Example messages for each slot, and the number of their features without
+    a slot.
 
     The names of slots are unique. With `spans`, the records must be spans, too.
     """
@@ -363,8 +430,12 @@ def walk_examples(records: Records, slots: Slots, spans: bool) -> tuple[list[Fou
     return _gather(slots, arrays, found[0], records if spans else None), found[1]
 
 
-def walk_sequences(records: Records, context: Slots, lists: Slots, spans: bool) -> tuple[list[Found], list[Rows]]:
-    """Finds the values of SequenceExamples for each slot of the context, and the rows of each feature list's steps."""
+def walk_sequences(
+    records: Records, context: Slots, lists: Slots, spans: bool
+) -> tuple[list[Found], list[Rows]]:
+    """Finds the values of SequenceExamples for each slot of the context, and the rows of each
+    feature list's steps.
+    """
     (features, layout), (steps, _) = _compile_plan(context), _compile_plan(lists)
     arrays = _arrays(layout, len(records))
     splits = tuple(np.empty(len(records) + 1, dtype=np.int64) for _ in lists)
@@ -377,33 +448,44 @@ def walk_sequences(records: Records, context: Slots, lists: Slots, spans: bool) 
 
 
 _Layout: TypeAlias = "list[tuple[int, int, np.dtype[Any]] | None]"
-"""The array that the walk fills for each slot, with dense numbers or splits: elements per record, further elements,
-dtype. None for dense byte strings, and for padded numbers, whose count is unknown before the walk."""
+"""The array that the walk fills for each slot, with dense numbers or splits: elements per record,
+further elements, dtype. None for dense byte strings, and for padded numbers, whose count is unknown
+before the walk."""
 
 _SPLITS = 1, 1, np.dtype(np.int64)
 
 
 @functools.lru_cache(maxsize=256)
 def _compile_plan(slots: Slots) -> tuple[object, _Layout]:
-    """Compiles slots for the kernel. The cache compares slots by identity: equal descriptions share a plan."""
+    """Compiles slots for the kernel. The cache compares slots by identity: equal descriptions share
+    a plan.
+    """
     compiled, layout = [], list[tuple[int, int, np.dtype[Any]] | None]()
     for slot in slots:
         fills = slot.default if slot.pad is None else slot.pad
-        fill = None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
+        fill = (
+            None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
+        )
         kind, padded = NUMBERS[slot.dtype], slot.pad is not None
         form = slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
         compiled.append((slot.name.encode(), kind, *form))
         none = padded or (slot.dense and slot.dtype is bytes)
-        layout.append(None if none else (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS)
+        layout.append(
+            None if none else (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS
+        )
     return _native.decode_plan(tuple(compiled)), layout
 
 
 def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
-    """Allocates the arrays for `count` records. A batch may need dozens, so this calls no Python function for each."""
+    """Allocates the arrays for `count` records. A batch may need dozens, so this calls no Python
+    function for each.
+    """
     return tuple([each and np.empty(count * each[0] + each[1], each[2]) for each in layout])
 
 
-def _gather(slots: Slots, arrays: tuple[Any, ...], blocks: list[Any], spanned: Records | None) -> list[Found]:
+def _gather(
+    slots: Slots, arrays: tuple[Any, ...], blocks: list[Any], spanned: Records | None
+) -> list[Found]:
     """The values for each slot; dense numbers have no block, but are in their array."""
     return [
         array if block is None else _result(slot, array, block, spanned)
@@ -419,7 +501,9 @@ def _result(slot: FeatureSlot, array: Any, block: Any, spanned: Records | None) 
     return Rows(_values(slot, block, array, spanned), array)
 
 
-def _steps(slot: FeatureSlot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None) -> Rows:
+def _steps(
+    slot: FeatureSlot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None
+) -> Rows:
     values, inner = blocks[0], np.frombuffer(blocks[1], dtype=np.int64)
     return Rows(Rows(_values(slot, values, inner[splits], spanned), inner), splits)
 
@@ -431,7 +515,9 @@ def _values(slot: FeatureSlot, block: Any, splits: Array, spanned: Records | Non
 
 
 def _strings(slot: FeatureSlot, block: Any, splits: Array | None, spanned: Records | None) -> Array:
-    """Byte strings as objects, or as spans in the records of `spanned`; `splits` is None for a dense slot."""
+    """Byte strings as objects, or as spans in the records of `spanned`; `splits` is None for a
+    dense slot.
+    """
     count = memoryview(block).nbytes // 16
     if spanned is not None:
         if spanned.is_scattered:

@@ -1,8 +1,9 @@
 """Converts Arrow record batches to Examples, and Examples to record batches. Needs pyarrow.
 
-Batches without null are converted column by column, others row by row. Integers and bool become int64, floats
-float32, strings and binary bytes, alone or in lists or fixed-size lists. Dictionaries are decoded; a tensor of Ray Data
-becomes the list of its values. null is a missing feature, and `[null]` one without a kind.
+Batches without null are converted column by column, others row by row. Integers and bool become
+int64, floats float32, strings and binary bytes, alone or in lists or fixed-size lists. Dictionaries
+are decoded; a tensor of Ray Data becomes the list of its values. null is a missing feature, and
+`[null]` one without a kind.
 """
 
 from __future__ import annotations
@@ -17,10 +18,26 @@ import numpy as np
 import pyarrow as pa
 
 from streamrec.errors import FeatureError
-from streamrec.example import ArrowBatch, BytesColumn, FeatureSummary, RaggedFeature, RaggedTensor, encode_examples
+from streamrec.example import (
+    ArrowBatch,
+    BytesColumn,
+    FeatureSummary,
+    RaggedFeature,
+    RaggedTensor,
+    encode_examples,
+)
 from streamrec.example.parse import parse_batch
 from streamrec.example.walk import make_plan
-from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Changes, FeatureValues, example_of, features_of
+from streamrec.interchange.features import (
+    BYTES,
+    FLOAT,
+    INT64,
+    NO_KIND,
+    Changes,
+    FeatureValues,
+    example_of,
+    features_of,
+)
 
 Kinds = Mapping[str, str]
 """The required kinds of some columns: "int64", "float32" or "bytes"."""
@@ -73,13 +90,19 @@ def kind_of(field: Any, wanted: Kinds) -> str | None:
         return BYTES
     if types.is_null(inner):
         return None
-    reason = f"a column of {field.type}, which an Example cannot store: cast it, or name the others in --features"
+    reason = (
+        f"a column of {field.type}, which an Example cannot store: cast it, or name the others in "
+        "--features"
+    )
     raise FeatureError(reason, field.name)
 
 
 def is_tensor(kind: Any) -> bool:
     """Whether a type is Ray Data's for arrays of one shape."""
-    return isinstance(kind, pa.BaseExtensionType) and "tensor" in getattr(kind, "extension_name", "").lower()
+    return (
+        isinstance(kind, pa.BaseExtensionType)
+        and "tensor" in getattr(kind, "extension_name", "").lower()
+    )
 
 
 def decode_dictionary(array: Any) -> Any:
@@ -87,7 +110,9 @@ def decode_dictionary(array: Any) -> Any:
 
 
 def is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def has_null(array: Any) -> bool:
@@ -128,7 +153,9 @@ def row_by_row(batch: Any, kinds: Mapping[str, str | None], changes: Changes) ->
     for number, row in enumerate(batch.to_pylist()):
         try:
             features = {
-                name: feature_of(name, kinds[name], each, changes) for name, each in row.items() if each is not None
+                name: feature_of(name, kinds[name], each, changes)
+                for name, each in row.items()
+                if each is not None
             }
             yield example_of(features)
         except FeatureError as error:
@@ -143,7 +170,9 @@ def feature_of(name: str, kind: str | None, value: Any, changes: Changes) -> Fea
         changes.add(name, "[null] -> no kind")
         return NO_KIND
     if None in values:
-        raise FeatureError("a null within a list, which an Example cannot store: fill it first", name)
+        raise FeatureError(
+            "a null within a list, which an Example cannot store: fill it first", name
+        )
     if kind == BYTES:
         values = [item.encode() if isinstance(item, str) else item for item in values]
     if kind == INT64:
@@ -153,11 +182,13 @@ def feature_of(name: str, kind: str | None, value: Any, changes: Changes) -> Fea
 
 @dataclass(frozen=True)
 class NullableParser:
-    """Parses serialized Examples into a `pyarrow.RecordBatch`, whose types are the same for all batches.
+    """Parses serialized Examples into a `pyarrow.RecordBatch`, whose types are the same for all
+    batches.
 
-    A feature of which no record had more than one value is a scalar; one that always had k, a fixed-size list; any
-    other a list. A missing feature is null. So is one without a kind and, among scalars and fixed-size lists, an empty
-    list. A record with a feature that `summaries` lack is an error. `text` names those that are text.
+    A feature of which no record had more than one value is a scalar; one that always had k, a
+    fixed-size list; any other a list. A missing feature is null. So is one without a kind and,
+    among scalars and fixed-size lists, an empty list. A record with a feature that `summaries` lack
+    is an error. `text` names those that are text.
     """
 
     summaries: tuple[FeatureSummary, ...]
@@ -170,19 +201,29 @@ class NullableParser:
             plan = make_plan("examples", {item.name: item.proposal for item in self.summaries})
             columns, others = parse_batch(plan, records, string_columns=True)
         except FeatureError:
-            plan = make_plan("examples", {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries})
+            plan = make_plan(
+                "examples",
+                {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries},
+            )
             columns, others = parse_batch(plan, records, string_columns=True)
         for number, record in enumerate(records if others else ()):
-            for name in features_of(record, number).keys() - plan.features.keys():  # its column would begin too late
-                raise FeatureError("no record that was looked at has it: give features", name, number)
+            for name in (
+                features_of(record, number).keys() - plan.features.keys()
+            ):  # its column would begin too late
+                raise FeatureError(
+                    "no record that was looked at has it: give features", name, number
+                )
         batch = pa.record_batch(ArrowBatch(columns, text=self.text))
         features_in = cache(lambda row: features_of(records[row], row))
         arrays = [nullable(batch.column(item.name), item, features_in) for item in self.summaries]
         return pa.record_batch(arrays, [item.name for item in self.summaries])
 
 
-def nullable(array: Any, item: FeatureSummary, features_in: Callable[[int], Mapping[str, FeatureValues]]) -> Any:
-    """An array of lists, or of one value or k a record, as the type known of it; null where the feature is missing.
+def nullable(
+    array: Any, item: FeatureSummary, features_in: Callable[[int], Mapping[str, FeatureValues]]
+) -> Any:
+    """An array of lists, or of one value or k a record, as the type known of it; null where the
+    feature is missing.
 
     `features_in` tells of a record without values whether its list is empty.
     """
@@ -193,14 +234,19 @@ def nullable(array: Any, item: FeatureSummary, features_in: Callable[[int], Mapp
     lengths = np.diff(splits)
     missing = lengths == 0
     if not item.has_fixed_length or not item.longest:
-        empty = [row for row in np.flatnonzero(missing).tolist() if features_in(row).get(item.name, NO_KIND).kind]
+        empty = [
+            row
+            for row in np.flatnonzero(missing).tolist()
+            if features_in(row).get(item.name, NO_KIND).kind
+        ]
         missing[empty] = False
         offsets = pa.array(splits, mask=np.append(missing, False))
         return type(array).from_arrays(offsets, array.flatten())
     if (others := np.flatnonzero(~missing & (lengths != width))).size:
         row = int(others[0])
         raise FeatureError(
-            f"found {lengths[row]:,} values where {width:,} {'is' if width == 1 else 'are'} expected, as in all "
+            f"found {lengths[row]:,} values where {width:,} {'is' if width == 1 else 'are'} "
+            "expected, as in all "
             "sampled records: give features, with a RaggedFeature for this one",
             item.name,
             row,

@@ -1,9 +1,11 @@
-"""The common model of all formats: an Example as a dict of features, a feature as a list of values, and columns.
+"""The common model of all formats: an Example as a dict of features, a feature as a list of values,
+and columns.
 
 - A missing feature is not in the dict.
 - A list contains ints, floats or bytes; `kind` says which, even if the list is empty.
 - A feature without a kind, which parses as missing, is the list `[None]`.
-- The columns of a Parquet file or a tar depend on all records, and must be known before the first byte is written.
+- The columns of a Parquet file or a tar depend on all records, and must be known before the first
+  byte is written.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from streamrec.errors import CorruptRecordError, FeatureError, MissingExtraError, StreamrecError
-from streamrec.example import FeatureSummary, Schema, SequenceExample, encode_example, is_example_list
+from streamrec.example import (
+    FeatureSummary,
+    Schema,
+    SequenceExample,
+    encode_example,
+    is_example_list,
+)
 
 Kind: TypeAlias = Literal["example", "sequence_example", "example_list", "bytes"]
 """The type of a record."""
@@ -37,7 +45,15 @@ BATCH_BYTES: Final = 8 << 20
 BATCH_RECORDS: Final = 4096
 """How many bytes and records are decoded at a time."""
 
-DAMAGE: Final = (ValueError, EOFError, OSError, RecursionError, OverflowError, tarfile.TarError, zlib.error)
+DAMAGE: Final = (
+    ValueError,
+    EOFError,
+    OSError,
+    RecursionError,
+    OverflowError,
+    tarfile.TarError,
+    zlib.error,
+)
 """Errors that the decoders raise for a damaged file, or one of another format."""
 
 FORMATS: Final = {
@@ -57,7 +73,8 @@ class Field:
 
     Attributes:
         kind: "int64", "float32" or "bytes"; None if no record has the feature with a kind.
-        scalar: Whether each row is one value, or null if the feature is missing; else rows are lists.
+        scalar: Whether each row is one value, or null if the feature is missing; else rows are
+            lists.
         text: Whether its bytes are text.
         ending: The ending of its files in a tar: "npy", "jpg", "png", "txt", "bin" or "json".
     """
@@ -74,7 +91,8 @@ class Changes:
     """The changes that a conversion makes, which users of the result must know.
 
     Attributes:
-        values: The largest change of a value, by the column's name and a description; 0 if only the type changes.
+        values: The largest change of a value, by the column's name and a description; 0 if only the
+            type changes.
         text: Columns of text that are written as binary.
         binary: Columns of bytes that are not text.
         features: All features of the records, including those that are not read.
@@ -108,7 +126,10 @@ class Changes:
 
     def __str__(self) -> str:
         """The changes in one line; empty without changes."""
-        parts = [f"{name}: {what}{describe_change(largest)}" for (name, what), largest in self.values.items()]
+        parts = [
+            f"{name}: {what}{describe_change(largest)}"
+            for (name, what), largest in self.values.items()
+        ]
         if text := sorted(self.text - self.binary):
             parts.append(f"{', '.join(text)}: text -> binary (--text {','.join(text)} keeps text)")
         return "; ".join(parts)
@@ -122,7 +143,9 @@ def describe_change(largest: float) -> str:
 
 
 class FeatureValues(NamedTuple):
-    """The values of a feature, all of kind "int64", "float32" or "bytes"; `[None]` without a kind."""
+    """The values of a feature, all of kind "int64", "float32" or "bytes"; `[None]` without a
+    kind.
+    """
 
     kind: str | None
     values: list[Any]
@@ -132,7 +155,9 @@ NO_KIND: Final = FeatureValues(None, [None])
 
 
 class FileEncoder(ABC):
-    """Encodes one file; `waiting` counts the bytes of records in memory that `write` has not returned yet."""
+    """Encodes one file; `waiting` counts the bytes of records in memory that `write` has not
+    returned yet.
+    """
 
     waiting = 0
 
@@ -146,7 +171,8 @@ class FileEncoder(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Options for reading a file: its features, None for all, and the kinds that the file does not determine.
+    """Options for reading a file: its features, None for all, and the kinds that the file does not
+    determine.
 
     `changes` collects the changes that the conversion makes.
     """
@@ -183,7 +209,8 @@ class Codec:
     """The encoder and decoder of a format.
 
     Attributes:
-        encoder: Begins a file with these columns. Its first record has this number; the changes are noted.
+        encoder: Begins a file with these columns. Its first record has this number; the changes are
+            noted.
         records: Reads the serialized records of a file from its beginning; only Parquet seeks.
         look: The pass that determines the columns; None if `encoder` does not need them.
     """
@@ -196,8 +223,9 @@ class Codec:
         """The records of a file in batches of a bounded size.
 
         Raises:
-            CorruptRecordError, FeatureError: The next record is damaged or cannot be converted; `record` is its
-                number. (In a FeatureError of `records` it is relative to the next record.)
+            CorruptRecordError, FeatureError: The next record is damaged or cannot be converted;
+                `record` is its number. (In a FeatureError of `records` it is relative to the next
+                record.)
         """
         batch: list[bytes] = []
         done, size = 0, 0
@@ -215,7 +243,10 @@ class Codec:
             raise
         except DAMAGE as error:
             what = f"{type(error).__name__}: {error}"
-            reason = f"what follows cannot be decoded ({what}): the file is damaged, or of another format"
+            reason = (
+                f"what follows cannot be decoded ({what}): the file is damaged, or of another "
+                "format"
+            )
             raise CorruptRecordError(reason, None, None, done) from error
         if batch:
             yield batch
@@ -233,8 +264,10 @@ def format_of(path: str, wanted: str | None = None) -> Format:
     """The format of a file: `wanted`, or that of the name's ending, or else TFRecord.
 
     Examples:
-        >>> format_of("s3://b/train.parquet"), format_of("a.jsonl.gz"), format_of("a", "webdataset")
-        (Format(name='parquet', gzip=False), Format(name='jsonl', gzip=True), Format(name='webdataset', gzip=False))
+        >>> format_of("s3://b/train.parquet")
+        Format(name='parquet', gzip=False)
+        >>> format_of("a.jsonl.gz"), format_of("a", "webdataset").name
+        (Format(name='jsonl', gzip=True), 'webdataset')
     """
     if path.endswith(".tgz"):
         path = path.removesuffix(".tgz") + ".tar" + GZIP
@@ -250,7 +283,9 @@ def codec_of(name: str) -> Codec:
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
-        raise MissingExtraError("Parquet needs another package: pip install 'streamrec[arrow]'") from error
+        raise MissingExtraError(
+            "Parquet needs another package: pip install 'streamrec[arrow]'"
+        ) from error
     return codec
 
 
@@ -266,13 +301,19 @@ def kind_of(record: bytes) -> Kind | None:
     except DecodeError:
         return "example_list" if is_example_list(record) else "bytes"
     names = [*message.context.feature, *message.feature_lists.feature_list]
-    if names and all(name[:1] in "\n" for name in names) and is_example_list(record):  # whole features as names
+    if (
+        names and all(name[:1] in "\n" for name in names) and is_example_list(record)
+    ):  # whole features as names
         return "example_list"
     if message.feature_lists.feature_list:
         return "sequence_example"
     if message.context.feature:
         return "example"
-    return None if not record or message.HasField("context") or message.HasField("feature_lists") else "bytes"
+    return (
+        None
+        if not record or message.HasField("context") or message.HasField("feature_lists")
+        else "bytes"
+    )
 
 
 def features_of(record: bytes, number: int) -> dict[str, FeatureValues]:
@@ -282,7 +323,9 @@ def features_of(record: bytes, number: int) -> dict[str, FeatureValues]:
         raise FeatureError(f"{len(record):,} bytes that are not an Example", None, number)
     if kind in ("sequence_example", "example_list"):
         name = "a SequenceExample" if kind == "sequence_example" else "an ExampleListWithContext"
-        raise FeatureError(f"{name}: only Examples can be converted; parse it, and write Examples", None, number)
+        raise FeatureError(
+            f"{name}: only Examples can be converted; parse it, and write Examples", None, number
+        )
     message: Any = SequenceExample.FromString(record)
     features = message.context.feature
     return {name: values_of(features[name]) for name in sorted(features)}
@@ -290,7 +333,9 @@ def features_of(record: bytes, number: int) -> dict[str, FeatureValues]:
 
 def values_of(feature: Any) -> FeatureValues:
     kind = feature.WhichOneof("kind")
-    return NO_KIND if kind is None else FeatureValues(KINDS[kind], list(getattr(feature, kind).value))
+    return (
+        NO_KIND if kind is None else FeatureValues(KINDS[kind], list(getattr(feature, kind).value))
+    )
 
 
 def example_of(features: Mapping[str, FeatureValues]) -> bytes:
@@ -303,14 +348,19 @@ def example_of(features: Mapping[str, FeatureValues]) -> bytes:
 def columns_of(schema: Schema, changes: Changes) -> tuple[Field, ...]:
     """The columns for a schema: a feature with at most one value in each record is a scalar.
 
-    A feature that some records hold without a value or a kind is a list, since null would be a missing feature.
+    A feature that some records hold without a value or a kind is a list, since null would be a
+    missing feature.
     """
     columns = []
     for item in schema.summaries:
         scalar = item.longest == item.shortest == 1 and not item.without_kind
         if item.longest == 1 and not scalar:
-            changes.add(item.name, "0 or 1 values -> list (some records hold it empty, which is not null)")
-        columns.append(Field(item.name, None if item.dtype is None else item.dtype.__name__, scalar))
+            changes.add(
+                item.name, "0 or 1 values -> list (some records hold it empty, which is not null)"
+            )
+        columns.append(
+            Field(item.name, None if item.dtype is None else item.dtype.__name__, scalar)
+        )
     return tuple(columns)
 
 

@@ -3,11 +3,11 @@ r"""JSON lines: an object a record, and in it a list of values for each feature.
     {"label": [3], "score": [0.5], "name": ["cat"], "image": [{"base64": "/9j/4AAQ"}]}
 
 - A missing feature is left out; null is read as missing, too.
-- int64 are integers; float32 have a point or an exponent, and as few digits as identify them. bytes are text if
-  they are UTF-8, and else {"base64": "..."}.
-- If a list does not show its kind, it is in an object: {"float32": []} is an empty list of floats, and
-  {"float32": ["nan", 0.5]} a list with numbers that JSON does not support. An empty list is [] if an
-  earlier line of the file shows the feature's kind.
+- int64 are integers; float32 have a point or an exponent, and as few digits as identify them. bytes
+  are text if they are UTF-8, and else {"base64": "..."}.
+- If a list does not show its kind, it is in an object: {"float32": []} is an empty list of floats,
+  and {"float32": ["nan", 0.5]} a list with numbers that JSON does not support. An empty list is []
+  if an earlier line of the file shows the feature's kind.
 - [null] is a feature without a kind.
 - A single value without its list is read as a list of one; true and false are read as 1 and 0.
 """
@@ -58,8 +58,13 @@ class JsonlEncoder(FileEncoder):
     def _line(self, record: bytes) -> str:
         features = features_of(record, self._number)
         self._number += 1
-        line = {name: feature_to_json(values, self._shown.get(name)) for name, values in features.items()}
-        self._shown |= {name: values.kind for name, values in features.items() if values.kind is not None}
+        line = {
+            name: feature_to_json(values, self._shown.get(name))
+            for name, values in features.items()
+        }
+        self._shown |= {
+            name: values.kind for name, values in features.items() if values.kind is not None
+        }
         return json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")) + "\n"
 
 
@@ -109,7 +114,9 @@ def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> b
 
 
 def note_changes(name: str, value: Any, kind: str | None, changes: Changes) -> None:
-    """Notes which values the feature stores in another form. A float32 that prints as JSON's number is unchanged."""
+    """Notes which values the feature stores in another form. A float32 that prints as JSON's number
+    is unchanged.
+    """
     [values] = value.values() if isinstance(value, dict) else [value]
     values = values if isinstance(values, list) else [values]
     if kind is None and value == []:
@@ -131,11 +138,17 @@ def change_of(value: Any) -> float:
         return 0.0 if any(value is constant for constant in CONSTANTS.values()) else math.inf
     if isinstance(value, int):
         return float(abs(value - int(narrow)))
-    return 0.0 if float(narrow) == value or float(str(narrow)) == value else abs(value - float(narrow))
+    return (
+        0.0 if float(narrow) == value or float(str(narrow)) == value else abs(value - float(narrow))
+    )
 
 
-def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: str | None = None) -> FeatureValues:
-    """Converts a JSON value to a feature of the kind `wanted`; `shown` is the kind of an empty list."""
+def feature_from_json(
+    name: str, value: Any, wanted: str | None = None, shown: str | None = None
+) -> FeatureValues:
+    """Converts a JSON value to a feature of the kind `wanted`; `shown` is the kind of an empty
+    list.
+    """
     if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in (INT64, FLOAT, BYTES):
         [(wanted, value)] = value.items()
     values = value if isinstance(value, list) else [value]
@@ -148,7 +161,9 @@ def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: s
     try:
         return FeatureValues(kind, [convert(item) for item in values])
     except (TypeError, ValueError, OverflowError) as error:
-        raise FeatureError(f"{dump_shortened(value)} holds a value that is not {kind}: {ADVICE}", name) from error
+        raise FeatureError(
+            f"{dump_shortened(value)} holds a value that is not {kind}: {ADVICE}", name
+        ) from error
 
 
 def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
@@ -156,7 +171,9 @@ def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
     if kinds == {INT64, FLOAT}:
         return FLOAT
     if len(kinds) > 1 or None in kinds:
-        raise FeatureError(f"{dump_shortened(values)} is not a list of numbers or strings: {ADVICE}", name)
+        raise FeatureError(
+            f"{dump_shortened(values)} is not a list of numbers or strings: {ADVICE}", name
+        )
     return kinds.pop() if kinds else shown
 
 

@@ -1,6 +1,7 @@
 """Parquet: a row a record, and a column a feature. Needs pyarrow.
 
-- The rows of a column are lists of int64, float, binary or text; or single values if every record has one.
+- The rows of a column are lists of int64, float, binary or text; or single values if every record
+  has one.
 - A missing feature is null, an empty list an empty list, a feature without a kind `[null]`.
 - `arrow.py` describes how other Parquet files are read.
 """
@@ -56,17 +57,28 @@ class ParquetEncoder(FileEncoder):
 
     def write(self, records: Iterable[bytes]) -> bytes:
         """Takes records; returns a row group once there are enough for one."""
-        rows = [(features_of(record, number), len(record)) for number, record in enumerate(records, self._number)]
+        rows = [
+            (features_of(record, number), len(record))
+            for number, record in enumerate(records, self._number)
+        ]
         if rows and not self._columns:
-            raise FeatureError("no record has a feature, and Parquet files have no rows without columns")
+            raise FeatureError(
+                "no record has a feature, and Parquet files have no rows without columns"
+            )
         for number, (row, _) in enumerate(rows, self._number):
             if unknown := sorted(row.keys() - self._names):
                 raise FeatureError(f"the columns lack this feature: {ADVICE}", unknown[0], number)
         columns = [
-            [self._value(column, row.get(column.name), number) for number, (row, _) in enumerate(rows, self._number)]
+            [
+                self._value(column, row.get(column.name), number)
+                for number, (row, _) in enumerate(rows, self._number)
+            ]
             for column in self._columns
         ]
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
+        arrays = [
+            pa.array(values, field.type)
+            for values, field in zip(columns, self._schema, strict=True)
+        ]
         self._batches.append(pa.record_batch(arrays, schema=self._schema))
         self._number += len(rows)
         self.waiting += sum(size for _, size in rows)
@@ -79,7 +91,9 @@ class ParquetEncoder(FileEncoder):
         return rest + self._sink.take()
 
     def _row_group(self) -> bytes:
-        self._writer.write_table(pa.Table.from_batches(self._batches, self._schema), row_group_size=1 << 30)
+        self._writer.write_table(
+            pa.Table.from_batches(self._batches, self._schema), row_group_size=1 << 30
+        )
         self._batches, self.waiting = [], 0
         return self._sink.take()
 
@@ -87,19 +101,28 @@ class ParquetEncoder(FileEncoder):
         if feature is None:
             return None
         kind, values = feature
-        if (kind != column.kind and (kind is not None or column.scalar)) or (column.scalar and len(values) != 1):
+        if (kind != column.kind and (kind is not None or column.scalar)) or (
+            column.scalar and len(values) != 1
+        ):
             found = "no kind" if kind is None else f"{len(values)} {kind}"
             wanted = f"{'one ' if column.scalar else ''}{column.kind or 'no value'}"
-            raise FeatureError(f"{found} where the columns say {wanted}: {ADVICE}", column.name, number)
+            raise FeatureError(
+                f"{found} where the columns say {wanted}: {ADVICE}", column.name, number
+            )
         if kind == BYTES and column.text:
             try:
                 values = [value.decode() for value in values]
             except UnicodeDecodeError as error:
-                reason = f"bytes that are not UTF-8 ({error.reason} at byte {error.start}): leave it out of --text"
+                reason = (
+                    f"bytes that are not UTF-8 ({error.reason} at byte {error.start}): leave it "
+                    "out of --text"
+                )
                 raise FeatureError(reason, column.name, number) from error
         elif kind == BYTES and column.name not in self._changes.binary:
             for value in filter(None, values):
-                (self._changes.binary if text_of(value) is None else self._changes.text).add(column.name)
+                (self._changes.binary if text_of(value) is None else self._changes.text).add(
+                    column.name
+                )
         return values[0] if column.scalar else values
 
 
@@ -138,7 +161,9 @@ def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
         table = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
         metadata = table.metadata
         names = [name for name in table.schema_arrow.names if reading.wants(name)]
-        nbytes = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+        nbytes = sum(
+            metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)
+        )
         rows = max(1, min(BATCH_RECORDS, BATCH_BYTES * max(1, metadata.num_rows) // max(1, nbytes)))
         for batch in table.iter_batches(rows, columns=names):
             yield from examples_of(batch, reading.kinds, reading.changes)

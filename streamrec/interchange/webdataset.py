@@ -1,15 +1,18 @@
 r"""WebDataset tar: the features of a record are files, one after the other: `KEY.FEATURE.TYPE`.
 
 - int64 and float32 are `.npy` arrays of one dimension, which WebDataset's decoder reads.
-- One byte string is a file as it is: `.jpg` or `.png` where it is such an image, `.txt` where it is text,
-  else `.bin`. Any other number of them is a `.json` list as in `jsonl.py`; so is a feature without a kind.
-- A feature has one ending in all records: `.json` where one of them needs it, else `.bin` where they differ.
-- `/` in a feature's name is written as a dot, and the header has the name. It is written as `%2F` where two features
-  would have the same files. So are `%`, `\` and control characters.
-- The key is the record's number. A feature `__key__`, one byte string, is the key itself, where it can be one; reading
-  gives it back. A header at the beginning says that a tar was written here; of other tars every key becomes `__key__`.
-- Of other tars, what follows the first dot of a name is the feature, and the file is its value: `0001.jpg` is the
-  byte string `jpg`. `cls` is a number, as for WebDataset.
+- One byte string is a file as it is: `.jpg` or `.png` where it is such an image, `.txt` where it is
+  text, else `.bin`. Any other number of them is a `.json` list as in `jsonl.py`; so is a feature
+  without a kind.
+- A feature has one ending in all records: `.json` where one of them needs it, else `.bin` where
+  they differ.
+- `/` in a feature's name is written as a dot, and the header has the name. It is written as `%2F`
+  where two features would have the same files. So are `%`, `\` and control characters.
+- The key is the record's number. A feature `__key__`, one byte string, is the key itself, where it
+  can be one; reading gives it back. A header at the beginning says that a tar was written here; of
+  other tars every key becomes `__key__`.
+- Of other tars, what follows the first dot of a name is the feature, and the file is its value:
+  `0001.jpg` is the byte string `jpg`. `cls` is a number, as for WebDataset.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ from streamrec.interchange.jsonl import feature_from_json, feature_to_json
 
 MARK: Final = {"STREAMREC.members": "key.feature.type"}
 NAMES: Final = "STREAMREC.names"
-"""The header's field with the features whose names have a slash: what their files have in its place, and the name."""
+"""The header's field with the features whose names have a slash: what their files have in its
+place, and the name."""
 
 KEY: Final = "__key__"
 NO_FEATURE: Final = "__empty__"
@@ -67,7 +71,9 @@ class WebDatasetEncoder(FileEncoder):
         self._names = names_in_files(self._endings)
         dotted = {file: name for name, file in self._names.items() if file != escape(name)}
         header = MARK | ({NAMES: urlencode(dotted)} if dotted else {})
-        self._beginning = tarfile.TarInfo.create_pax_global_header(header)  # no tar may hold nothing else
+        self._beginning = tarfile.TarInfo.create_pax_global_header(
+            header
+        )  # no tar may hold nothing else
 
     def write(self, records: Iterable[bytes]) -> bytes:
         members = b"".join(self._sample(record) for record in records)
@@ -89,7 +95,12 @@ class WebDatasetEncoder(FileEncoder):
         files = [] if features else [member(f"{key}.{NO_FEATURE}", b"")]
         for name, values in features.items():
             ending = self._endings.get(name, "json")
-            files.append(member(f"{key}.{self._names.get(name) or escape(name)}.{ending}", content_of(values, ending)))
+            files.append(
+                member(
+                    f"{key}.{self._names.get(name) or escape(name)}.{ending}",
+                    content_of(values, ending),
+                )
+            )
         return b"".join(files)
 
 
@@ -151,7 +162,9 @@ def endings_in(records: Iterable[bytes]) -> dict[str, str]:
     endings: dict[str, str] = {}
     for number, record in enumerate(records):
         features = features_of(record, number)
-        endings = join_endings(endings, {name: ending_of(values) for name, values in features.items()})
+        endings = join_endings(
+            endings, {name: ending_of(values) for name, values in features.items()}
+        )
     return endings
 
 
@@ -171,7 +184,9 @@ def member(name: str, data: bytes) -> bytes:
 
 
 class BoundedFile:
-    """A file for `tarfile` that allows 16 reads at its end: a damaged header can make `tarfile` read forever."""
+    """A file for `tarfile` that allows 16 reads at its end: a damaged header can make `tarfile`
+    read forever.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -186,7 +201,9 @@ class BoundedFile:
 
 
 class Member(tarfile.TarInfo):
-    """A header: if it is damaged, an error, which is the end of the tar for `tarfile`. Its size must be in bounds."""
+    """A header: if it is damaged, an error, which is the end of the tar for `tarfile`. Its size
+    must be in bounds.
+    """
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -195,15 +212,21 @@ class Member(tarfile.TarInfo):
         except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(f"a damaged header: {error}") from error
         if header.type == tarfile.GNUTYPE_SPARSE:
-            raise tarfile.ReadError("a sparse member, which is not read: write the tar without --sparse")
-        if header.size < 0 or (header.type not in tarfile.REGULAR_TYPES and header.size > MAX_HEADER_BYTES):
+            raise tarfile.ReadError(
+                "a sparse member, which is not read: write the tar without --sparse"
+            )
+        if header.size < 0 or (
+            header.type not in tarfile.REGULAR_TYPES and header.size > MAX_HEADER_BYTES
+        ):
             raise tarfile.ReadError(f"a header of {header.size:,} bytes, which is damage")
         return header
 
 
 def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
     """Reads a tar; skips files without a dot in their name."""
-    with tarfile.open(fileobj=cast(Any, BoundedFile(file)), mode="r|", encoding="utf-8", tarinfo=Member) as tar:
+    with tarfile.open(
+        fileobj=cast(Any, BoundedFile(file)), mode="r|", encoding="utf-8", tarinfo=Member
+    ) as tar:
         features: dict[str, FeatureValues] = {}
         last = None
         for key, suffix, member_file in files_in(tar):
@@ -219,7 +242,10 @@ def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
             if reading.wants(KEY) and not (ours and key.isdigit()):
                 features[KEY] = FeatureValues(BYTES, [key.encode("utf-8", "surrogateescape")])
         if last is not None:
-            record, features = example_of(features), {}  # while it is written, nothing holds the values too
+            record, features = (
+                example_of(features),
+                {},
+            )  # while it is written, nothing holds the values too
             yield record
 
 
@@ -234,7 +260,9 @@ def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, IO[bytes]]]:
 
 
 def contents_of(file: IO[bytes]) -> bytes:
-    """All bytes of a file, in a growing buffer: `read()` needs three times the memory, and headers may be wrong."""
+    """All bytes of a file, in a growing buffer: `read()` needs three times the memory, and headers
+    may be wrong.
+    """
     buffer = io.BytesIO()
     while piece := file.read(1 << 20):
         buffer.write(piece)
@@ -245,7 +273,11 @@ def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
     """The array of numbers of one dimension in a `.npy` file; None for any other array."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read_header = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     try:
         shape, _, dtype = read_header(file)
     except Exception as error:  # the header is a Python literal, whose parser raises anything
@@ -257,14 +289,25 @@ def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
     return np.frombuffer(data, dtype, shape[0], file.tell())
 
 
-def feature_of(suffix: str, data: bytes, names: Mapping[str, str] | None) -> tuple[str, FeatureValues]:
-    """A feature's name and values; `names` are those that the header has, None for a tar of another program."""
+def feature_of(
+    suffix: str, data: bytes, names: Mapping[str, str] | None
+) -> tuple[str, FeatureValues]:
+    """A feature's name and values; `names` are those that the header has, None for a tar of another
+    program.
+    """
     escaped, dot, kind = suffix.rpartition(".")
     ours = names is not None
     name = escaped if names is None else names.get(escaped) or unquote_to_bytes(escaped).decode()
     if kind == "npy" and dot:
         array = array_in(data)
-        found = next((known for known, dtype in DTYPES.items() if array is not None and array.dtype == dtype), None)
+        found = next(
+            (
+                known
+                for known, dtype in DTYPES.items()
+                if array is not None and array.dtype == dtype
+            ),
+            None,
+        )
         if array is not None and found is not None:
             return name, FeatureValues(found, array.tolist())
     if kind == "json" and ours:
@@ -279,7 +322,9 @@ def feature_of(suffix: str, data: bytes, names: Mapping[str, str] | None) -> tup
 LOOK: Final = Look(
     see=endings_in,
     join=join_endings,
-    columns=lambda endings, _: tuple(Field(name, ending=ending) for name, ending in endings.items()),
+    columns=lambda endings, _: tuple(
+        Field(name, ending=ending) for name, ending in endings.items()
+    ),
     saved=False,
 )
 CODEC: Final = Codec(lambda columns, first, _: WebDatasetEncoder(columns, first), records_in, LOOK)

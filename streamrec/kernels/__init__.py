@@ -1,7 +1,7 @@
 """Functions over buffers in C: the only code that touches every byte.
 
-They release the GIL, and create no Python object per record. `_native.pyi` documents them; tests/oracle specifies
-the larger ones in plain Python.
+They release the GIL, and create no Python object per record. `_native.pyi` documents them;
+tests/oracle specifies the larger ones in plain Python.
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ OK: Final = 0
 BAD_LENGTH_CRC: Final = 1
 """The CRC of a length is wrong, so the offset of the next record is unknown."""
 BAD_PAYLOAD_CRC: Final = 2
-"""The CRC of a payload is wrong; its length is good, so the next record begins at position + wants."""
+"""The CRC of a payload is wrong; its length is good, so the next record begins at position +
+wants."""
 TOO_LONG: Final = 3
 """A length with a good CRC is above max_record_bytes."""
 
 BytesLike: TypeAlias = "Buffer | npt.NDArray[Any]"
-"""A C-contiguous object of the buffer protocol (type checkers know this of arrays from Python 3.12 on)."""
+"""A C-contiguous object of the buffer protocol (type checkers know this of arrays from Python 3.12
+on)."""
 Int64s: TypeAlias = npt.NDArray[np.int64] | memoryview
 """A C-contiguous buffer of int64 elements, in the shape that the function names."""
 Scan: TypeAlias = "tuple[Buffer, int, int, int]"
@@ -62,7 +64,7 @@ Scan: TypeAlias = "tuple[Buffer, int, int, int]"
 _MISSING = """streamrec's C extension, streamrec.kernels._native, does not load: {error}
 
 Install streamrec again where a C compiler and the headers of this Python are (Debian: gcc python3-dev):
-    pip install --force-reinstall --no-deps --no-cache-dir streamrec      (in a checkout: pip install -e .)"""
+    pip install --force-reinstall --no-deps --no-cache-dir streamrec      (in a checkout: pip install -e .)"""  # noqa: E501
 
 try:
     from streamrec.kernels._native import (

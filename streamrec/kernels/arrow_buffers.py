@@ -15,7 +15,9 @@ def load_pyarrow() -> Any:
     try:
         return import_module("pyarrow")
     except ImportError as error:
-        raise MissingExtraError("Arrow needs another package: pip install 'streamrec[arrow]'") from error
+        raise MissingExtraError(
+            "Arrow needs another package: pip install 'streamrec[arrow]'"
+        ) from error
 
 
 def large_binary(buffer: Any, spans: npt.NDArray[np.int64], text: bool = False) -> Any:
@@ -23,16 +25,25 @@ def large_binary(buffer: Any, spans: npt.NDArray[np.int64], text: bool = False) 
 
     Args:
         buffer: Any C-contiguous bytes-like object.
-        spans: int64 of shape `[n, 2]`: start and end of each string. Each string starts where the one before it ends.
+        spans: int64 of shape `[n, 2]`: start and end of each string. Each string starts where the
+            one before it ends.
         text: Whether to make a `pyarrow.LargeStringArray` instead; the bytes must be UTF-8.
     """
     pa = load_pyarrow()
     offsets = np.append(spans[:, 0], spans[-1:, 1] if len(spans) else 0)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
-    return pa.Array.from_buffers(pa.large_string() if text else pa.large_binary(), len(spans), buffers)
+    return pa.Array.from_buffers(
+        pa.large_string() if text else pa.large_binary(), len(spans), buffers
+    )
 
 
-def export_binary(buffer: Any, spans: npt.NDArray[np.int64], requested_schema: object = None) -> tuple[object, object]:
-    """The capsules `arrow_schema` and `arrow_array` of byte strings that follow each other, as for `large_binary`."""
-    capsules: tuple[object, object] = large_binary(buffer, spans).__arrow_c_array__(requested_schema)
+def export_binary(
+    buffer: Any, spans: npt.NDArray[np.int64], requested_schema: object = None
+) -> tuple[object, object]:
+    """The capsules `arrow_schema` and `arrow_array` of byte strings that follow each other, as for
+    `large_binary`.
+    """
+    capsules: tuple[object, object] = large_binary(buffer, spans).__arrow_c_array__(
+        requested_schema
+    )
     return capsules

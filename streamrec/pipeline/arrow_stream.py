@@ -1,4 +1,6 @@
-"""Converts a Dataset to a stream of Arrow record batches: each batch becomes one, while the pipeline runs."""
+"""Converts a Dataset to a stream of Arrow record batches: each batch becomes one, while the
+pipeline runs.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class ToArrow(Stage):
 
     Attributes:
         text: The columns of byte strings that become text.
-        steps: The columns of a FixedLenSequenceFeature, with the shape of a step: Arrow's lists need no padding.
+        steps: The columns of a FixedLenSequenceFeature, with the shape of a step: Arrow's lists
+            need no padding.
     """
 
     text: tuple[str, ...]
@@ -44,7 +47,8 @@ class ToArrow(Stage):
             batch = {RECORD: batch}
         if not isinstance(batch, Mapping):
             raise TypeError(
-                f"an element is {type(batch).__name__}, but Arrow takes batches of records or columns: call batch(n), "
+                f"an element is {type(batch).__name__}, but Arrow takes batches of records or "
+                "columns: call batch(n), "
                 "and parse_example(features)"
             )
         steps = {name: _steps(name, batch[name], shape) for name, shape in self.steps.items()}
@@ -54,10 +58,13 @@ class ToArrow(Stage):
 def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
     """A chain whose elements are ArrowBatches.
 
-    If the last stage parses, a FixedLenSequenceFeature is not padded: padding would add values that were never written.
+    If the last stage parses, a FixedLenSequenceFeature is not padded: padding would add values that
+    were never written.
     """
     names = names_of_text(text)
-    parallel = chain.source if isinstance(chain.source, sources.ParallelMap) and not chain.stages else None
+    parallel = (
+        chain.source if isinstance(chain.source, sources.ParallelMap) and not chain.stages else None
+    )
     parse = parallel.function if parallel else chain.stages[-1] if chain.stages else None
     padded: dict[str, tuple[int, ...]] = {}
     if isinstance(parse, stages.Parse):
@@ -68,7 +75,9 @@ def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
 
 
 def without_padding(parse: stages.Parse) -> tuple[dict[str, tuple[int, ...]], stages.Parse]:
-    """The shape of a step of each FixedLenSequenceFeature, and a stage that gives its values unpadded."""
+    """The shape of a step of each FixedLenSequenceFeature, and a stage that gives its values
+    unpadded.
+    """
     features: dict[str, Feature] = dict(parse.features)
     steps: dict[str, tuple[int, ...]] = {}
     for name, feature in parse.features.items():
@@ -86,13 +95,22 @@ def _steps(name: str, column: Any, shape: tuple[int, ...]) -> Any:
     if (uneven := np.flatnonzero(lengths % size)).size:
         row = int(uneven[0])
         raise FeatureError(
-            f"found {lengths[row]:,} values, but the shape {list(shape)} needs a multiple of {size:,}", name, row
+            f"found {lengths[row]:,} values, but the shape {list(shape)} needs a multiple of "
+            f"{size:,}",
+            name,
+            row,
         )
-    return RaggedTensor(column.flat_values.reshape(-1, *shape), (splits // splits.dtype.type(size),))
+    return RaggedTensor(
+        column.flat_values.reshape(-1, *shape), (splits // splits.dtype.type(size),)
+    )
 
 
-def read_batches(chain: Chain, text: Iterable[str], run: Callable[[Chain], Iterator[ArrowBatch]]) -> Any:
-    """A `pyarrow.RecordBatchReader` of one run of a chain, which `run` iterates over; columns in `text` become text."""
+def read_batches(
+    chain: Chain, text: Iterable[str], run: Callable[[Chain], Iterator[ArrowBatch]]
+) -> Any:
+    """A `pyarrow.RecordBatchReader` of one run of a chain, which `run` iterates over; columns in
+    `text` become text.
+    """
     pa = load_pyarrow()
     chain = arrow_chain(chain, text)
     batches = run(chain)
@@ -100,7 +118,9 @@ def read_batches(chain: Chain, text: Iterable[str], run: Callable[[Chain], Itera
     if first is None:  # then the last stages give the schema
         *_, parse, to_arrow = (None, *chain.stages)
         if not isinstance(parse, stages.Parse) or not isinstance(to_arrow, ToArrow):
-            raise StreamrecError("the dataset has no elements, and so no schema: end it with parse_example(features)")
+            raise StreamrecError(
+                "the dataset has no elements, and so no schema: end it with parse_example(features)"
+            )
         first = to_arrow(parse([]))
     return pa.RecordBatchReader.from_batches(first.batch.schema, _same_schema(first.batch, batches))
 
@@ -113,8 +133,11 @@ def _same_schema(first: Any, batches: Iterator[ArrowBatch]) -> Iterator[Any]:
             for earlier, field in zip(first.schema, batch.batch.schema, strict=False):
                 if earlier != field:
                     raise StreamrecError(
-                        f"column {field.name!r} is {field.type}, but was {earlier.type} in earlier batches: parse "
+                        f"column {field.name!r} is {field.type}, but was {earlier.type} in earlier "
+                        "batches: parse "
                         "features whose shape differs from record to record with a RaggedFeature"
                     )
-            raise StreamrecError("a batch has other columns than earlier batches: map all to the same columns")
+            raise StreamrecError(
+                "a batch has other columns than earlier batches: map all to the same columns"
+            )
         yield batch.batch

@@ -1,7 +1,9 @@
-"""Dataset: a frozen description of a pipeline, with tf.data's verbs; iterating runs it (`runnable.py`).
+"""Dataset: a frozen description of a pipeline, with tf.data's verbs; iterating runs it
+(`runnable.py`).
 
-Each verb is a docstring and one description, which is defined, and checks its arguments, where it is imported from.
-Sources come first, then verbs that join several datasets, then verbs that change one.
+Each verb is a docstring and one description, which is defined, and checks its arguments, where it
+is imported from. Sources come first, then verbs that join several datasets, then verbs that change
+one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import numpy as np
 
 from streamrec import arguments
-from streamrec.arguments import check_flag, check_function, check_integer, check_mapping, describe_value
+from streamrec.arguments import (
+    check_flag,
+    check_function,
+    check_integer,
+    check_mapping,
+    describe_value,
+)
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.elements.columns import leaves, map_nest
@@ -49,17 +57,18 @@ T = TypeVar("T", covariant=True)
 class Dataset(Runnable[T]):
     """A source of elements and the stages that they pass; nothing runs before it is iterated.
 
-    Iterate it with `for` (a background thread of the process fetches while the loop runs) or with `async for` (on the
-    caller's event loop). Each iteration is a run of its own, and the next epoch: `for epoch in range(3): for batch in
-    dataset: ...` shuffles again each time, by (seed, epoch). Elements that `cache()` keeps in memory, listed names and
-    sizes of shards are kept as long as the Dataset lives.
+    Iterate it with `for` (a background thread of the process fetches while the loop runs) or with
+    `async for` (on the caller's event loop). Each iteration is a run of its own, and the next
+    epoch: `for epoch in range(3): for batch in dataset: ...` shuffles again each time, by (seed,
+    epoch). Elements that `cache()` keeps in memory, listed names and sizes of shards are kept as
+    long as the Dataset lives.
 
-    A Dataset is a value: it can be pickled and compared. The number of its iterations is not part of the value, and a
-    pickled copy begins with the first epoch.
+    A Dataset is a value: it can be pickled and compared. The number of its iterations is not part
+    of the value, and a pickled copy begins with the first epoch.
 
-    Sharing: a Dataset is immutable, so threads, tasks and processes may share it. Each iteration is a run of its own.
-    Several threads may take from one iterator of `iterate`, and several tasks from one of `aiterate`: each element goes
-    to one of them.
+    Sharing: a Dataset is immutable, so threads, tasks and processes may share it. Each iteration is
+    a run of its own. Several threads may take from one iterator of `iterate`, and several tasks
+    from one of `aiterate`: each element goes to one of them.
 
     Args:
         chain: The source and the stages; made by `TFRecordDataset` and the methods below.
@@ -78,7 +87,13 @@ class Dataset(Runnable[T]):
             >>> [numbers.tolist() for numbers in Dataset.range(2, 9).batch(4)]
             [[2, 3, 4, 5], [6, 7, 8]]
         """
-        return Dataset(Chain(sources.Range.of(tuple(check_integer("range", number) for number in args), output_type)))
+        return Dataset(
+            Chain(
+                sources.Range.of(
+                    tuple(check_integer("range", number) for number in args), output_type
+                )
+            )
+        )
 
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset[Any]:
@@ -92,7 +107,8 @@ class Dataset(Runnable[T]):
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset[Any]:
-        """The rows of an array, list, Frames, ragged or sparse tensor, or of several in dicts and tuples.
+        """The rows of an array, list, Frames, ragged or sparse tensor, or of several in dicts and
+        tuples.
 
         They are copied, and arrays among the elements are read-only.
 
@@ -108,25 +124,32 @@ class Dataset(Runnable[T]):
 
     @staticmethod
     def from_generator(
-        generator: Callable[..., Any], args: tuple[Any, ...] | None = None, *, output_signature: Any = None
+        generator: Callable[..., Any],
+        args: tuple[Any, ...] | None = None,
+        *,
+        output_signature: Any = None,
     ) -> Dataset[Any]:
-        """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async one.
+        """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async
+        one.
 
-        A sync generator runs in a thread, ahead of its consumer; an async one on the event loop of the pipeline.
-        `generator` is called again for each epoch. A resumed run also calls it, and drops the elements before its
-        position. If the result has `state_dict()`, called after each element, and `load_state_dict(state)`, called
-        before iterating, the state (JSON) is kept in the position instead. Elements are `bytes` (records), arrays,
-        numbers, and dicts and tuples of them.
+        A sync generator runs in a thread, ahead of its consumer; an async one on the event loop of
+        the pipeline. `generator` is called again for each epoch. A resumed run also calls it, and
+        drops the elements before its position. If the result has `state_dict()`, called after each
+        element, and `load_state_dict(state)`, called before iterating, the state (JSON) is kept in
+        the position instead. Elements are `bytes` (records), arrays, numbers, and dicts and tuples
+        of them.
 
         Args:
             generator: Called with `args`.
             args: Its arguments.
-            output_signature: The spec that each element must fit: a `TensorSpec`, or dicts and tuples of them, also
-                TensorFlow's. Numbers and lists become arrays of its dtype. None accepts any element.
+            output_signature: The spec that each element must fit: a `TensorSpec`, or dicts and
+                tuples of them, also TensorFlow's. Numbers and lists become arrays of its dtype.
+                None accepts any element.
 
         Raises:
-            TypeError: `output_signature` is not a spec. When it runs: an element has another structure, or a dtype that
-                cannot be converted without loss; the message has its number.
+            TypeError: `output_signature` is not a spec. When it runs: an element has another
+                structure, or a dtype that cannot be converted without loss; the message has its
+                number.
             ValueError: When it runs: an element has another shape.
 
         Examples:
@@ -135,9 +158,15 @@ class Dataset(Runnable[T]):
             [0, 1, 2]
             >>> list(Dataset.from_generator(lambda: [1, 2], output_signature=TensorSpec([], "float32")))
             [np.float32(1.0), np.float32(2.0)]
-        """
+        """  # noqa: E501
         signature = None if output_signature is None else signature_of(output_signature)
-        return Dataset(Chain(sources.Generated(check_function("generator", generator), tuple(args or ()), signature)))
+        return Dataset(
+            Chain(
+                sources.Generated(
+                    check_function("generator", generator), tuple(args or ()), signature
+                )
+            )
+        )
 
     @staticmethod
     def list_files(
@@ -149,11 +178,12 @@ class Dataset(Runnable[T]):
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> Dataset[Any]:
-        """The names that patterns match, as bytes, which `TFRecordDataset` takes; a plain name is not looked up.
+        """The names that patterns match, as bytes, which `TFRecordDataset` takes; a plain name is
+        not looked up.
 
         Args:
-            file_pattern: A glob, braces (`{00000..00127}`), a name, or a list of these. The list's order is kept; the
-                names of each glob are sorted.
+            file_pattern: A glob, braces (`{00000..00127}`), a name, or a list of these. The list's
+                order is kept; the names of each glob are sorted.
             shuffle: Whether each epoch has another order; None shuffles if there is a seed.
             seed: The seed of the order; None for another order in each run.
             storage_options, filesystem, retry: As for `TFRecordDataset`.
@@ -161,9 +191,17 @@ class Dataset(Runnable[T]):
         Raises:
             NotFoundError: When it runs: no name matches a glob.
         """
-        stores = SourceStores(storage_options, filesystem, check_source(storage_options, filesystem, retry))
+        stores = SourceStores(
+            storage_options, filesystem, check_source(storage_options, filesystem, retry)
+        )
         shuffle = shuffle if shuffle is None else check_flag("shuffle", shuffle)
-        return Dataset(Chain(sources.Names.of(file_pattern, shuffle, check_integer("seed", seed, none=True), stores)))
+        return Dataset(
+            Chain(
+                sources.Names.of(
+                    file_pattern, shuffle, check_integer("seed", seed, none=True), stores
+                )
+            )
+        )
 
     @staticmethod
     def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Dataset[Any]:
@@ -174,16 +212,24 @@ class Dataset(Runnable[T]):
             [5, 15, 25]
         """
         return Dataset(
-            Chain(sources.Counter(check_integer("start", start), check_integer("step", step), np.dtype(dtype).name))
+            Chain(
+                sources.Counter(
+                    check_integer("start", start), check_integer("step", step), np.dtype(dtype).name
+                )
+            )
         )
 
     @staticmethod
-    def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset[Any]:
+    def random(
+        seed: int | None = None, rerandomize_each_iteration: bool | None = None
+    ) -> Dataset[Any]:
         """Endless random numbers: int64, uniform from 0 to 2**32 - 1.
 
         Args:
-            seed: The seed of the numbers; None for another seed in each run, which a saved state keeps.
-            rerandomize_each_iteration: True for other numbers in each epoch; None or False for the same, as in tf.data.
+            seed: The seed of the numbers; None for another seed in each run, which a saved state
+                keeps.
+            rerandomize_each_iteration: True for other numbers in each epoch; None or False for the
+                same, as in tf.data.
 
         Examples:
             >>> list(Dataset.random(seed=7).take(3)) == list(Dataset.random(seed=7).take(3))
@@ -214,15 +260,22 @@ class Dataset(Runnable[T]):
         """
         retry = check_source(storage_options, filesystem, retry)
         return Dataset(
-            Chain(sources.Saved(sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry, "load()")))
+            Chain(
+                sources.Saved(
+                    sources.CacheFile.at(
+                        os.fspath(path), storage_options, filesystem, retry, "load()"
+                    )
+                )
+            )
         )
 
     @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
         """Tuples of the elements of several datasets, up to the end of the shortest.
 
-        With one argument, a nested tuple or dict of datasets, elements have its structure. The datasets share the
-        largest of their memory budgets; the result is deterministic unless one of them is not.
+        With one argument, a nested tuple or dict of datasets, elements have its structure. The
+        datasets share the largest of their memory budgets; the result is deterministic unless one
+        of them is not.
 
         Raises:
             ValueError: No dataset was given.
@@ -230,7 +283,7 @@ class Dataset(Runnable[T]):
         Examples:
             >>> list(Dataset.zip(Dataset.from_tensor_slices([b"a", b"b"]), Dataset.from_tensor_slices([b"c"])))
             [(b'a', b'c')]
-        """
+        """  # noqa: E501
         nest = args[0] if len(args) == 1 else args
         return _join(leaves(nest), sources.Zip(map_nest(partial(check_dataset, "datasets"), nest)))
 
@@ -245,11 +298,16 @@ class Dataset(Runnable[T]):
         """Elements of several datasets, each from a dataset drawn at random.
 
         Args:
-            datasets: At least one. Datasets of weight 0 are left out; if all weights are 0, the result is empty.
-            weights: The relative probability of each dataset, a list or an array; None for equal ones.
-            seed: The seed of the choices; None for another seed in each run, which a saved state keeps.
-            stop_on_empty_dataset: True to end when an exhausted dataset is drawn; False to skip such a choice.
-            rerandomize_each_iteration: True for other choices in each epoch; None or False for the same, as in tf.data.
+            datasets: At least one. Datasets of weight 0 are left out; if all weights are 0, the
+                result is empty.
+            weights: The relative probability of each dataset, a list or an array; None for equal
+                ones.
+            seed: The seed of the choices; None for another seed in each run, which a saved state
+                keeps.
+            stop_on_empty_dataset: True to end when an exhausted dataset is drawn; False to skip
+                such a choice.
+            rerandomize_each_iteration: True for other choices in each epoch; None or False for the
+                same, as in tf.data.
 
         Raises:
             ValueError: No dataset was given, or `weights` has another length or a negative number.
@@ -272,14 +330,18 @@ class Dataset(Runnable[T]):
 
     @staticmethod
     def choose_from_datasets(
-        datasets: Sequence[Dataset[Any]], choice_dataset: Dataset[Any], stop_on_empty_dataset: bool = True
+        datasets: Sequence[Dataset[Any]],
+        choice_dataset: Dataset[Any],
+        stop_on_empty_dataset: bool = True,
     ) -> Dataset[Any]:
         """Elements of several datasets, each from the dataset whose number `choice_dataset` gives.
 
         Args:
             datasets: At least one.
-            choice_dataset: Integers from 0 to the number of datasets, exclusive. The result ends with it.
-            stop_on_empty_dataset: True to end when an exhausted dataset is chosen; False to skip such a choice.
+            choice_dataset: Integers from 0 to the number of datasets, exclusive. The result ends
+                with it.
+            stop_on_empty_dataset: True to end when an exhausted dataset is chosen; False to skip
+                such a choice.
 
         Raises:
             ValueError: No dataset was given. When it runs: a choice is out of range.
@@ -289,8 +351,10 @@ class Dataset(Runnable[T]):
             >>> odd, even = Dataset.range(1, 9, 2), Dataset.range(0, 9, 2)
             >>> list(map(int, Dataset.choose_from_datasets([odd, even], Dataset.from_tensor_slices([1, 0, 0, 1]))))
             [0, 1, 3, 2]
-        """
-        return _mix(datasets, check_dataset("choice_dataset", choice_dataset), stop_on_empty_dataset)
+        """  # noqa: E501
+        return _mix(
+            datasets, check_dataset("choice_dataset", choice_dataset), stop_on_empty_dataset
+        )
 
     def interleave(
         self,
@@ -300,14 +364,18 @@ class Dataset(Runnable[T]):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset[Any]:
-        """Makes a dataset of each element, and interleaves these: `names.interleave(TFRecordDataset)`.
+        """Makes a dataset of each element, and interleaves these:
+        `names.interleave(TFRecordDataset)`.
 
         Args:
             map_func: Called as in `map`; returns a Dataset, the same for the same element.
-            cycle_length: How many datasets run at once and take turns, with this one's options; None or AUTOTUNE: 16.
+            cycle_length: How many datasets run at once and take turns, with this one's options;
+                None or AUTOTUNE: 16.
             block_length: How many elements one dataset gives before the next one's turn.
-            num_parallel_calls: Accepted as in tf.data, and ignored: the datasets run at once anyway.
-            deterministic: False to skip datasets whose elements have not arrived; None follows `with_options`.
+            num_parallel_calls: Accepted as in tf.data, and ignored: the datasets run at once
+                anyway.
+            deterministic: False to skip datasets whose elements have not arrived; None follows
+                `with_options`.
 
         Raises:
             ValueError: A number is less than 1.
@@ -323,13 +391,16 @@ class Dataset(Runnable[T]):
         return self._of(sources.Interleaved(self.chain, check_function("map_func", map_func), plan))
 
     def flat_map(self, map_func: Callable[..., Dataset[Any]]) -> Dataset[Any]:
-        """Makes a dataset of each element, as `interleave` does, and gives the datasets' elements back to back.
+        """Makes a dataset of each element, as `interleave` does, and gives the datasets' elements
+        back to back.
 
         Examples:
             >>> list(map(int, Dataset.range(4).flat_map(Dataset.range)))
             [0, 0, 1, 0, 1, 2]
         """
-        return self._of(sources.Interleaved(self.chain, check_function("map_func", map_func), Plan.of(1)))
+        return self._of(
+            sources.Interleaved(self.chain, check_function("map_func", map_func), Plan.of(1))
+        )
 
     def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
         """The elements of this dataset, then those of another, with this one's options."""
@@ -342,43 +413,62 @@ class Dataset(Runnable[T]):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset[Any]:
-        """Joins `batch_size` elements to a batch; the last batch may be smaller unless `drop_remainder`.
+        """Joins `batch_size` elements to a batch; the last batch may be smaller unless
+        `drop_remainder`.
 
-        A batch of records is a `Frames`. A batch of arrays or numbers is an array with one more dimension; `bytes` from
-        a stage become an object array; dicts and tuples are batched part by part.
+        A batch of records is a `Frames`. A batch of arrays or numbers is an array with one more
+        dimension; `bytes` from a stage become an object array; dicts and tuples are batched part by
+        part.
 
         Args:
             batch_size, drop_remainder: As above.
-            num_parallel_calls, deterministic: Accepted as in tf.data, and ignored: a batch is a window or one copy, in
-                order, without work for several threads.
+            num_parallel_calls, deterministic: Accepted as in tf.data, and ignored: a batch is a
+                window or one copy, in order, without work for several threads.
         """
         check_calls(num_parallel_calls)
         if deterministic is not None:
             check_flag("deterministic", deterministic)
         return self._then(
-            stages.Batch(check_integer("batch_size", batch_size, 1), check_flag("drop_remainder", drop_remainder))
+            stages.Batch(
+                check_integer("batch_size", batch_size, 1),
+                check_flag("drop_remainder", drop_remainder),
+            )
         )
 
     def padded_batch(
-        self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
     ) -> Dataset[Any]:
         """Joins `batch_size` elements to a batch, with arrays padded to one shape.
 
-        Lists in Example messages are padded fastest while they are parsed: `batch(n).parse_example(features)` with a
-        `FixedLenSequenceFeature(shape, dtype, allow_missing=True)` gives the same arrays. To shuffle or bucket rows
-        first, `batch(n).parse_example` with a `RaggedFeature`, and `unbatch()`, keep them in columns.
+        Lists in Example messages are padded fastest while they are parsed:
+        `batch(n).parse_example(features)` with a
+        `FixedLenSequenceFeature(shape, dtype, allow_missing=True)` gives the same arrays. To
+        shuffle or bucket rows first, `batch(n).parse_example` with a `RaggedFeature`, and
+        `unbatch()`, keep them in columns.
 
         Args:
             batch_size, drop_remainder: As in `batch`.
-            padded_shapes: The shape of each part of an element, in the same dicts and tuples; None or -1 in a shape, or
-                None for all shapes, pads to the batch's longest array. A larger array is an error.
-            padding_values: The value of padding, for each part or one for all; None for 0, and `b""` among strings.
+            padded_shapes: The shape of each part of an element, in the same dicts and tuples; None
+                or -1 in a shape, or None for all shapes, pads to the batch's longest array. A
+                larger array is an error.
+            padding_values: The value of padding, for each part or one for all; None for 0, and
+                `b""` among strings.
 
         Raises:
-            ValueError: When it runs: an array does not fit, or arrays differ in their number of dimensions.
+            ValueError: When it runs: an array does not fit, or arrays differ in their number of
+                dimensions.
         """
-        size, drop = check_integer("batch_size", batch_size, 1), check_flag("drop_remainder", drop_remainder)
-        return self._then(stages.PaddedBatch(size, stages.Padding(padded_shapes, padding_values), drop))
+        size, drop = (
+            check_integer("batch_size", batch_size, 1),
+            check_flag("drop_remainder", drop_remainder),
+        )
+        return self._then(
+            stages.PaddedBatch(size, stages.Padding(padded_shapes, padding_values), drop)
+        )
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
         """Joins `batch_size` elements to a batch, with arrays as the rows of a `RaggedTensor`.
@@ -389,7 +479,10 @@ class Dataset(Runnable[T]):
             ValueError: When it runs: arrays differ in their number of dimensions.
         """
         return self._then(
-            stages.RaggedBatch(check_integer("batch_size", batch_size, 1), check_flag("drop_remainder", drop_remainder))
+            stages.RaggedBatch(
+                check_integer("batch_size", batch_size, 1),
+                check_flag("drop_remainder", drop_remainder),
+            )
         )
 
     def bucket_by_sequence_length(
@@ -403,23 +496,34 @@ class Dataset(Runnable[T]):
         no_padding: bool = False,
         drop_remainder: bool = False,
     ) -> Dataset[Any]:
-        """Batches of elements of similar length: each waits in the bucket of its length until the bucket is full.
+        """Batches of elements of similar length: each waits in the bucket of its length until the
+        bucket is full.
 
         Args:
             element_length_func: Returns an element's length; called as in `map`.
-            bucket_boundaries: Bucket i is for lengths from boundary i - 1 up to boundary i, exclusive.
+            bucket_boundaries: Bucket i is for lengths from boundary i - 1 up to boundary i,
+                exclusive.
             bucket_batch_sizes: The batch size of each bucket: one more number than boundaries.
             padded_shapes, padding_values: As in `padded_batch`.
-            pad_to_bucket_boundary: Pads unknown sizes (without shapes, the first dimension of each array) to the
-                bucket's boundary minus 1; an element as long as the last boundary is an error.
+            pad_to_bucket_boundary: Pads unknown sizes (without shapes, the first dimension of each
+                array) to the bucket's boundary minus 1; an element as long as the last boundary is
+                an error.
             no_padding: Makes batches as `batch` does.
-            drop_remainder: Whether elements that wait at the end are left out; otherwise they come in bucket order.
+            drop_remainder: Whether elements that wait at the end are left out; otherwise they come
+                in bucket order.
 
         Raises:
-            ValueError: The arguments do not fit together. When it runs: arrays do not make one batch.
+            ValueError: The arguments do not fit together. When it runs: arrays do not make one
+                batch.
         """
-        padding = None if check_flag("no_padding", no_padding) else stages.Padding(padded_shapes, padding_values)
-        boundaries = tuple(check_integer("bucket_boundaries", boundary) for boundary in bucket_boundaries)
+        padding = (
+            None
+            if check_flag("no_padding", no_padding)
+            else stages.Padding(padded_shapes, padding_values)
+        )
+        boundaries = tuple(
+            check_integer("bucket_boundaries", boundary) for boundary in bucket_boundaries
+        )
         sizes = tuple(check_integer("bucket_batch_sizes", size, 1) for size in bucket_batch_sizes)
         length_of, drop = (
             check_function("element_length_func", element_length_func),
@@ -429,13 +533,16 @@ class Dataset(Runnable[T]):
         return self._then(stages.Bucket(length_of, boundaries, sizes, padding, pad, drop))
 
     def unbatch(self) -> Dataset[Any]:
-        """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too) along their first
-        dimension; ragged and sparse tensors likewise.
+        """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too)
+        along their first dimension; ragged and sparse tensors likewise.
         """
         return self._then(stages.Unbatch())
 
-    def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Dataset[Any]:
-        """Batches of another size: `unbatch` and `batch`, in columns, without an object per element.
+    def rebatch(
+        self, batch_size: int | Sequence[int], drop_remainder: bool = False
+    ) -> Dataset[Any]:
+        """Batches of another size: `unbatch` and `batch`, in columns, without an object per
+        element.
 
         Args:
             batch_size: The number of elements in a batch; or a list of numbers, used in turn.
@@ -448,12 +555,15 @@ class Dataset(Runnable[T]):
         if not isinstance(batch_size, list | tuple | np.ndarray) or not np.ndim(batch_size):
             return self.unbatch().batch(cast(int, batch_size), drop_remainder)
         sizes = tuple(check_integer("batch_size", size, 1) for size in batch_size)
-        return self.unbatch()._then(stages.CyclicBatch(sizes, check_flag("drop_remainder", drop_remainder)))
+        return self.unbatch()._then(
+            stages.CyclicBatch(sizes, check_flag("drop_remainder", drop_remainder))
+        )
 
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
     ) -> Dataset[Any]:
-        """Datasets of `size` elements each; for elements that are tuples or dicts, tuples or dicts of datasets.
+        """Datasets of `size` elements each; for elements that are tuples or dicts, tuples or dicts
+        of datasets.
 
         Windows are held in memory, in columns. `flat_map` turns them back into elements.
 
@@ -471,7 +581,9 @@ class Dataset(Runnable[T]):
         size = check_integer("size", size, 1)
         shift = size if shift is None else check_integer("shift", shift, 1)
         drop = check_flag("drop_remainder", drop_remainder)
-        return self._then(stages.Window(size, shift, check_integer("stride", stride, 1), drop, in_memory))
+        return self._then(
+            stages.Window(size, shift, check_integer("stride", stride, 1), drop, in_memory)
+        )
 
     def group_by_window(
         self,
@@ -480,12 +592,13 @@ class Dataset(Runnable[T]):
         window_size: int | None = None,
         window_size_func: Callable[[Any], Any] | None = None,
     ) -> Dataset[Any]:
-        """Gathers elements with the same key, and gives the elements of the Dataset that `reduce_func` makes of them.
+        """Gathers elements with the same key, and gives the elements of the Dataset that
+        `reduce_func` makes of them.
 
         Args:
             key_func: Returns an element's key, a whole number; called as in `map`.
-            reduce_func: Makes a Dataset of a key and the dataset of `window_size` elements with this key. At the end,
-                it gets the remaining elements, the smallest keys first.
+            reduce_func: Makes a Dataset of a key and the dataset of `window_size` elements with
+                this key. At the end, it gets the remaining elements, the smallest keys first.
             window_size: How many elements are gathered.
             window_size_func: Returns that number for a key, instead.
 
@@ -496,34 +609,40 @@ class Dataset(Runnable[T]):
             >>> parity = Dataset.range(7).group_by_window(lambda n: n % 2, lambda key, window: window.batch(3), 3)
             >>> [batch.tolist() for batch in parity]
             [[0, 2, 4], [1, 3, 5], [6]]
-        """
+        """  # noqa: E501
         if (window_size is None) == (window_size_func is None):
-            raise ValueError("group_by_window takes either window_size or window_size_func: pass one of them")
+            raise ValueError(
+                "group_by_window takes either window_size or window_size_func: pass one of them"
+            )
         size = (
             check_integer("window_size", window_size, 1)
             if window_size_func is None
             else check_function("window_size_func", window_size_func)
         )
-        grouped = self._then(stages.GroupByWindow(check_function("key_func", key_func), size, in_memory))
+        grouped = self._then(
+            stages.GroupByWindow(check_function("key_func", key_func), size, in_memory)
+        )
         return grouped.flat_map(check_function("reduce_func", reduce_func))
 
     def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Dataset[Any]:
         """Calls a function for each element with a state, which it passes on to the next element.
 
         Args:
-            initial_state: Arrays, numbers, strings, and dicts, tuples and lists of them: a saved state holds it.
-            scan_func: Called with the state and the element (a tuple is one argument); returns a pair of the next state
-                and the new element.
+            initial_state: Arrays, numbers, strings, and dicts, tuples and lists of them: a saved
+                state holds it.
+            scan_func: Called with the state and the element (a tuple is one argument); returns a
+                pair of the next state and the new element.
 
         Examples:
             >>> sums = Dataset.range(1, 5).scan(0, lambda total, number: (total + number, total + number))
             >>> list(map(int, sums))
             [1, 3, 6, 10]
-        """
+        """  # noqa: E501
         return self._then(stages.Scan.of(initial_state, check_function("scan_func", scan_func)))
 
     def unique(self) -> Dataset[T]:
-        """Each element once, where it comes first. Runs and saved states keep a digest of 16 bytes for each.
+        """Each element once, where it comes first. Runs and saved states keep a digest of 16 bytes
+        for each.
 
         Examples:
             >>> list(map(int, Dataset.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique()))
@@ -532,36 +651,45 @@ class Dataset(Runnable[T]):
         return self._then(stages.Unique())
 
     def rejection_resample(
-        self, class_func: Callable[..., Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None
+        self,
+        class_func: Callable[..., Any],
+        target_dist: Any,
+        initial_dist: Any = None,
+        seed: int | None = None,
     ) -> Dataset[Any]:
         """Leaves out elements at random, so that classes have the distribution `target_dist`.
 
         Args:
             class_func: Returns an element's class, from 0 on; called as in `map`.
             target_dist: The probability of each class in the result.
-            initial_dist: The probability of each class in the input; None to count classes while elements pass.
-            seed: The seed of the random numbers; None for another seed in each run, which a saved state keeps.
+            initial_dist: The probability of each class in the input; None to count classes while
+                elements pass.
+            seed: The seed of the random numbers; None for another seed in each run, which a saved
+                state keeps.
 
         Returns:
             Pairs of the class and the element.
 
         Raises:
-            ValueError: Probabilities do not sum to 1, their numbers differ, or `initial_dist` is 0 for a class that
-                `target_dist` needs.
+            ValueError: Probabilities do not sum to 1, their numbers differ, or `initial_dist` is 0
+                for a class that `target_dist` needs.
 
         Examples:
             >>> even = Dataset.range(1000).rejection_resample(lambda number: number >= 900, [0.5, 0.5], [0.9, 0.1])
             >>> sum(int(kind) for kind, number in even)  # all of the rare class are kept, and as many others, or nearly
             100
-        """
+        """  # noqa: E501
         target = stages.distribution("target_dist", target_dist)
-        initial = None if initial_dist is None else stages.distribution("initial_dist", initial_dist)
+        initial = (
+            None if initial_dist is None else stages.distribution("initial_dist", initial_dist)
+        )
         resample = stages.Resample(check_function("class_func", class_func), target, initial)
         numbers = Chain(sources.Random(check_integer("seed", seed, none=True), rerandomize=True))
         return self._of(sources.Zip((numbers, self.chain)))._then(resample)
 
     def apply(self, transformation_func: Callable[[Dataset[T]], Dataset[Any]]) -> Dataset[Any]:
-        """Calls a function with this dataset and returns the Dataset that it makes: a name for a chain of verbs.
+        """Calls a function with this dataset and returns the Dataset that it makes: a name for a
+        chain of verbs.
 
         Raises:
             TypeError: The function does not return a Dataset.
@@ -569,56 +697,76 @@ class Dataset(Runnable[T]):
         Examples:
             >>> Dataset.range(5).apply(lambda dataset: dataset.batch(2)) == Dataset.range(5).batch(2)
             True
-        """
+        """  # noqa: E501
         result = check_function("transformation_func", transformation_func)(self)
         if not isinstance(result, Dataset):
-            raise TypeError(f"transformation_func returned {describe_value(result)}: it must return a Dataset")
+            raise TypeError(
+                f"transformation_func returned {describe_value(result)}: it must return a Dataset"
+            )
         return result
 
     def parse_example(
-        self, features: Mapping[str, Feature], *, string_columns: bool = False, num_parallel_calls: int | None = None
+        self,
+        features: Mapping[str, Feature],
+        *,
+        string_columns: bool = False,
+        num_parallel_calls: int | None = None,
     ) -> Dataset[Any]:
-        """Parses each element, a batch of Example messages, into a dict of columns, as `streamrec.parse_example` does.
+        """Parses each element, a batch of Example messages, into a dict of columns, as
+        `streamrec.parse_example` does.
 
-        `dataset.batch(1024).parse_example(features)` makes no object per record. A single record becomes a dict without
-        the batch dimension.
+        `dataset.batch(1024).parse_example(features)` makes no object per record. A single record
+        becomes a dict without the batch dimension.
 
         Args:
             features: The features to parse, by key.
             string_columns: Whether byte strings become BytesColumns, without a copy.
-            num_parallel_calls: As in `map`. None costs the least; AUTOTUNE is faster if parsing takes longer than
-                fetching and cores are idle.
+            num_parallel_calls: As in `map`. None costs the least; AUTOTUNE is faster if parsing
+                takes longer than fetching and cores are idle.
 
         Raises:
             FeatureError: When it runs: a message is damaged, or does not fit its feature.
             ValueError: `num_parallel_calls` is less than 1.
         """
         parse = stages.Parse(
-            dict(check_mapping("features", features, FEATURES)), check_flag("string_columns", string_columns)
+            dict(check_mapping("features", features, FEATURES)),
+            check_flag("string_columns", string_columns),
         )
-        return self._then(parse) if num_parallel_calls is None else self.map(parse, num_parallel_calls)
+        return (
+            self._then(parse) if num_parallel_calls is None else self.map(parse, num_parallel_calls)
+        )
 
     def map(
-        self, function: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
+        self,
+        function: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
     ) -> Dataset[Any]:
-        """Calls `check_function` for each element; as in tf.data, the parts of a tuple are the arguments.
+        """Calls `check_function` for each element; as in tf.data, the parts of a tuple are the
+        arguments.
 
         Args:
-            function: Any function, called in threads, or an async one, called on the event loop that fetches.
-            num_parallel_calls: How many calls run at once; AUTOTUNE to tune the number; None for one at a time, which
-                costs the least for a plain function: one thread calls it for a whole chunk.
-            deterministic: Whether results keep the elements' order, or come as they are ready; None follows
-                `with_options`. One call at a time always keeps the order.
+            function: Any function, called in threads, or an async one, called on the event loop
+                that fetches.
+            num_parallel_calls: How many calls run at once; AUTOTUNE to tune the number; None for
+                one at a time, which costs the least for a plain function: one thread calls it for a
+                    whole chunk.
+            deterministic: Whether results keep the elements' order, or come as they are ready; None
+                follows `with_options`. One call at a time always keeps the order.
 
         Raises:
             ValueError: `num_parallel_calls` is less than 1.
         """
         check_calls(num_parallel_calls)
-        if num_parallel_calls is None and not is_async(arguments.check_function("function", function)):
+        if num_parallel_calls is None and not is_async(
+            arguments.check_function("function", function)
+        ):
             return self._then(Map(function))
         calls = 1 if num_parallel_calls is None else int(num_parallel_calls)
         return self._of(
-            sources.ParallelMap(self.chain, arguments.check_function("function", function), calls, deterministic)
+            sources.ParallelMap(
+                self.chain, arguments.check_function("function", function), calls, deterministic
+            )
         )
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
@@ -626,29 +774,35 @@ class Dataset(Runnable[T]):
         return self._then(stages.Filter(check_function("predicate", predicate)))
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset[T]:
-        """Leaves out elements that failed in earlier stages: `map`, `filter`, `parse_example`, `batch`, and others.
+        """Leaves out elements that failed in earlier stages: `map`, `filter`, `parse_example`,
+        `batch`, and others.
 
-        `iterator.stats()` counts them (`errors_ignored` of this stage). Put it anywhere after those stages, but before
-        a `cache`, which keeps no pass with a failed element. Damage in a shard, a store that fails and a generator that
-        raises are not such errors: they end the run; see `on_error` of `TFRecordDataset`.
+        `iterator.stats()` counts them (`errors_ignored` of this stage). Put it anywhere after those
+        stages, but before a `cache`, which keeps no pass with a failed element. Damage in a shard,
+        a store that fails and a generator that raises are not such errors: they end the run; see
+        `on_error` of `TFRecordDataset`.
 
         Args:
-            log_warning: Whether each is logged to "streamrec", with the error, the stage, the element's number, and the
-                shard and record if they are known.
+            log_warning: Whether each is logged to "streamrec", with the error, the stage, the
+                element's number, and the shard and record if they are known.
 
         Examples:
             >>> inverses = Dataset.from_tensor_slices([1, 0, 4]).map(lambda n: 1 / int(n)).ignore_errors()
             >>> list(inverses)
             [1.0, 0.25]
-        """
+        """  # noqa: E501
         return self._then(stages.IgnoreErrors(check_flag("log_warning", log_warning)))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset[T]:
-        """The elements before the first one for which `predicate` returns a false value; it is called as in `map`."""
+        """The elements before the first one for which `predicate` returns a false value; it is
+        called as in `map`.
+        """
         return self._then(stages.TakeWhile(check_function("predicate", predicate)))
 
     def enumerate(self, start: int = 0) -> Dataset[Any]:
-        """Pairs of a number, int64 from `start` on, and the element; batched, an array and the elements' batch."""
+        """Pairs of a number, int64 from `start` on, and the element; batched, an array and the
+        elements' batch.
+        """
         return self._then(stages.Enumerate(check_integer("start", start)))
 
     def take(self, count: int) -> Dataset[T]:
@@ -656,32 +810,47 @@ class Dataset(Runnable[T]):
         return self._then(stages.Take(max(-1, check_integer("count", count))))
 
     def skip(self, count: int) -> Dataset[T]:
-        """All but the first `count` elements; none for a negative number. Skipped elements are fetched, too."""
+        """All but the first `count` elements; none for a negative number. Skipped elements are
+        fetched, too.
+        """
         return self._then(stages.Skip(max(-1, check_integer("count", count))))
 
     def shard(self, num_shards: int, index: int) -> Dataset[T]:
-        """Each element whose number modulo `num_shards` is `index`. Other elements are fetched, too.
+        """Each element whose number modulo `num_shards` is `index`. Other elements are fetched,
+        too.
 
         Raises:
             ValueError: `index` is not between 0 and `num_shards`, exclusive.
         """
-        return self._then(stages.Shard(check_integer("num_shards", num_shards, 1), check_integer("index", index, 0)))
+        return self._then(
+            stages.Shard(
+                check_integer("num_shards", num_shards, 1), check_integer("index", index, 0)
+            )
+        )
 
     def shuffle(
-        self, buffer_size: int | None, seed: int | None = None, reshuffle_each_iteration: bool = True
+        self,
+        buffer_size: int | None,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool = True,
     ) -> Dataset[T]:
-        """All elements in random order: a buffer is filled, then gives a random element for each that arrives.
+        """All elements in random order: a buffer is filled, then gives a random element for each
+        that arrives.
 
         Args:
-            buffer_size: The number of elements in the buffer. If they exceed a quarter of the memory budget, it holds
-                fewer and warns. If the default budget is less than 1 GiB, that is a MemoryError, since the order would
-                differ from that on other machines: pass `with_options(memory_budget=)`, or a smaller size. None for all
+            buffer_size: The number of elements in the buffer. If they exceed a quarter of the
+                memory budget, it holds fewer and warns. If the default budget is less than 1 GiB,
+                that is a MemoryError, since the order would differ from that on other machines:
+                    pass `with_options(memory_budget=)`, or a smaller size. None for all
                 elements, if `cardinality()` is known.
-            seed: The seed of the order; None for another order in each run. A resumed run keeps its order.
-            reshuffle_each_iteration: Whether each epoch, also of a later `repeat`, has another order.
+            seed: The seed of the order; None for another order in each run. A resumed run keeps its
+                order.
+            reshuffle_each_iteration: Whether each epoch, also of a later `repeat`, has another
+                order.
 
         Raises:
-            ValueError: `buffer_size` is less than 1, or None although the number of elements is unknown.
+            ValueError: `buffer_size` is less than 1, or None although the number of elements is
+                unknown.
 
         Examples:
             >>> sorted(map(int, Dataset.range(5).shuffle(3, seed=7)))
@@ -690,10 +859,21 @@ class Dataset(Runnable[T]):
         if buffer_size is None:
             buffer_size = max(1, self.cardinality()) if self.cardinality() >= 0 else None
         if buffer_size is None:
-            raise ValueError("shuffle(None) holds all elements, but their number is unknown here: pass buffer_size")
-        size, seed = check_integer("buffer_size", buffer_size, 1), check_integer("seed", seed, none=True)
+            raise ValueError(
+                "shuffle(None) holds all elements, but their number is unknown here: pass "
+                "buffer_size"
+            )
+        size, seed = (
+            check_integer("buffer_size", buffer_size, 1),
+            check_integer("seed", seed, none=True),
+        )
         return self._of(
-            sources.Shuffle(self.chain, size, seed, check_flag("reshuffle_each_iteration", reshuffle_each_iteration))
+            sources.Shuffle(
+                self.chain,
+                size,
+                seed,
+                check_flag("reshuffle_each_iteration", reshuffle_each_iteration),
+            )
         )
 
     def distribute(
@@ -706,27 +886,33 @@ class Dataset(Runnable[T]):
     ) -> Dataset[T]:
         """This reader's share of the shards; call it directly after `TFRecordDataset`.
 
-        Readers get whole shards if that divides the bytes fairly, otherwise byte ranges too. The shares of all ranks,
-        and of the loader workers within each, hold each record once. A share stays the same in all epochs while shards
-        and readers do not change.
+        Readers get whole shards if that divides the bytes fairly, otherwise byte ranges too. The
+        shares of all ranks, and of the loader workers within each, hold each record once. A share
+        stays the same in all epochs while shards and readers do not change.
 
         Args:
-            rank: This process's number, from 0; None to ask torch.distributed, JAX, or `RANK` and `WORLD_SIZE` where
-                the pipeline runs. Workers of a torch `DataLoader` divide their rank's share further.
+            rank: This process's number, from 0; None to ask torch.distributed, JAX, or `RANK` and
+                `WORLD_SIZE` where the pipeline runs. Workers of a torch `DataLoader` divide their
+                rank's share further.
             world_size: The number of processes; with `rank`.
-            even: None: each record once, and similar loads. Otherwise all readers give exactly the same number of
-                records: "drop" leaves out the last records (fewer than readers), "pad" continues with the first records
+            even: None: each record once, and similar loads. Otherwise all readers give exactly the
+                same number of records: "drop" leaves out the last records (fewer than readers),
+                    "pad" continues with the first records
                 of the data set, and "cycle" repeats the first records of a reader that has fewer.
-            manifest: With `even`, the URL of the manifest or index, which has the number of records of each shard.
+            manifest: With `even`, the URL of the manifest or index, which has the number of records
+                of each shard.
 
         Raises:
-            ValueError: Other verbs come before it; `even` without `manifest`; a rank is out of range.
-            PositionMismatchError: When it runs: the state to resume from was saved by another reader.
+            ValueError: Other verbs come before it; `even` without `manifest`; a rank is out of
+                range.
+            PositionMismatchError: When it runs: the state to resume from was saved by another
+                reader.
         """
         source = self.chain.source
         if not isinstance(source, Shards) or self.chain.stages:
             raise ValueError(
-                "distribute assigns shards, but these are elements of stages: call it directly after TFRecordDataset, "
+                "distribute assigns shards, but these are elements of stages: call it directly "
+                "after TFRecordDataset, "
                 "or use shard(num_shards, index), which assigns elements"
             )
         return self._of(sources.Distribute(source, rank_of(rank, world_size), even, manifest))
@@ -747,41 +933,48 @@ class Dataset(Runnable[T]):
     ) -> Dataset[Any]:
         """All records of the data set in random order, distributed to ranks and workers.
 
-        Call it directly after `TFRecordDataset`. The order depends only on the seed, the epoch and the index: not on
-        which rank reads, where, or when. A state is one position, from which any number of ranks can resume, each
-        record once. `docs/global-shuffle.md` has pictures and figures.
+        Call it directly after `TFRecordDataset`. The order depends only on the seed, the epoch and
+        the index: not on which rank reads, where, or when. A state is one position, from which any
+        number of ranks can resume, each record once. `docs/global-shuffle.md` has pictures and
+        figures.
 
         Args:
             seed: The seed of the order.
             index: The URL of the index of these shards, which `write_index` makes.
-            global_batch_size: How many records all ranks together take in a step. Elements are then batches: each
-                rank's slots of the global batch (`Frames`). None: elements are records, one for each rank in a step.
+            global_batch_size: How many records all ranks together take in a step. Elements are then
+                batches: each rank's slots of the global batch (`Frames`). None: elements are
+                    records, one for each rank in a step.
             rank: This process's number, from 0; None to ask, as `distribute` does.
             world_size: The number of processes; with `rank`. It must divide the global batch size.
-            even: How a last step with too few records is handled. None: each record comes once, and the last ranks have
-                a smaller last batch, or none. "drop" leaves the step out; "pad" fills it with the first records of the
-                epoch; "cycle" with the records that each slot had in the first step.
-            quality: "exact" permutes all records, each of which is a request of its own; "blocks" permutes blocks of
-                consecutive records, and mixes a window of blocks. None: "exact" for records of at least 64 KiB on
+            even: How a last step with too few records is handled. None: each record comes once, and
+                the last ranks have a smaller last batch, or none. "drop" leaves the step out; "pad"
+                fills it with the first records of the epoch; "cycle" with the records that each
+                slot had in the first step.
+            quality: "exact" permutes all records, each of which is a request of its own; "blocks"
+                permutes blocks of consecutive records, and mixes a window of blocks. None: "exact"
+                    for records of at least 64 KiB on
                 average.
             block_bytes: For "blocks": about how large a block is.
-            window_bytes: For "blocks": how many bytes of blocks all ranks together mix at a time; each rank holds its
-                part in memory.
-            slot_groups: For "blocks": how many parts the window has; each part has its own slots of a global batch. If
-                the number of ranks divides it, each rank reads its own blocks; otherwise some blocks are read twice. It
-                must divide the global batch size. None: the divisor up to 24 that itself has the most divisors.
+            window_bytes: For "blocks": how many bytes of blocks all ranks together mix at a time;
+                each rank holds its part in memory.
+            slot_groups: For "blocks": how many parts the window has; each part has its own slots of
+                a global batch. If the number of ranks divides it, each rank reads its own blocks;
+                otherwise some blocks are read twice. It must divide the global batch size. None:
+                    the divisor up to 24 that itself has the most divisors.
 
         Raises:
-            ValueError: Other verbs come before it, or an argument is out of range. When it runs: the number of ranks
-                does not divide the global batch size, or the memory budget does not hold this rank's part of the
-                window.
+            ValueError: Other verbs come before it, or an argument is out of range. When it runs:
+                the number of ranks does not divide the global batch size, or the memory budget does
+                not hold this rank's part of the window.
             ManifestError: When it runs: the index is damaged, or belongs to other shards.
-            PositionMismatchError: When it runs: the state to resume from was saved with another index.
+            PositionMismatchError: When it runs: the state to resume from was saved with another
+                index.
         """
         source = self.chain.source
         if not isinstance(source, Shards) or self.chain.stages:
             raise ValueError(
-                "global_shuffle orders the records of shards: call it directly after TFRecordDataset, and stages such "
+                "global_shuffle orders the records of shards: call it directly after "
+                "TFRecordDataset, and stages such "
                 "as map after it"
             )
         return self._of(
@@ -800,18 +993,27 @@ class Dataset(Runnable[T]):
         )
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
-        """All elements `count` times; forever for None or a negative number, unless the first epoch is empty.
+        """All elements `count` times; forever for None or a negative number, unless the first epoch
+        is empty.
 
-        Each repetition is an epoch: the second iteration of `dataset.repeat(2)` has the third and the fourth epoch.
+        Each repetition is an epoch: the second iteration of `dataset.repeat(2)` has the third and
+        the fourth epoch.
         """
-        return self._of(sources.Repeat(self.chain, -1 if count is None else max(-1, check_integer("count", count))))
+        return self._of(
+            sources.Repeat(
+                self.chain, -1 if count is None else max(-1, check_integer("count", count))
+            )
+        )
 
-    def prefetch(self, buffer_size: int | None = None, *, buffer_bytes: int | None = None) -> Dataset[T]:
+    def prefetch(
+        self, buffer_size: int | None = None, *, buffer_bytes: int | None = None
+    ) -> Dataset[T]:
         """Runs earlier stages ahead of later ones, with at most half of the memory budget.
 
         Args:
-            buffer_size: How many elements may wait, as in tf.data; more if more come at a time (records of one block).
-                AUTOTUNE or None for a buffer that grows when it is empty after it was full; 0 for no buffer.
+            buffer_size: How many elements may wait, as in tf.data; more if more come at a time
+                (records of one block). AUTOTUNE or None for a buffer that grows when it is empty
+                after it was full; 0 for no buffer.
             buffer_bytes: How many bytes may wait, instead.
 
         Raises:
@@ -821,7 +1023,9 @@ class Dataset(Runnable[T]):
         nbytes = check_integer("buffer_bytes", buffer_bytes, 1, none=True)
         if size is not None and nbytes is not None:
             raise ValueError(f"buffer_size={size} and buffer_bytes={nbytes}: give one of them")
-        return self if size == 0 else self._of(sources.Prefetch(self.chain, size or AUTOTUNE, nbytes))
+        return (
+            self if size == 0 else self._of(sources.Prefetch(self.chain, size or AUTOTUNE, nbytes))
+        )
 
     def cache(
         self,
@@ -833,20 +1037,21 @@ class Dataset(Runnable[T]):
     ) -> Dataset[T]:
         """Stores the elements of the first complete pass; later passes read the stored elements.
 
-        Without a name, they are stored in memory, in at most half of the memory budget, as long as this Dataset, or one
-        made from it, lives; if they do not fit, they are read again each epoch, with a warning. With a name, they are
-        stored in that file, for all runs and processes. Only a pass to the end fills a cache. The file appears when it
-        is complete, and is never replaced: remove it when the data has changed. Ranks and workers that read different
-        records need different names.
+        Without a name, they are stored in memory, in at most half of the memory budget, as long as
+        this Dataset, or one made from it, lives; if they do not fit, they are read again each
+        epoch, with a warning. With a name, they are stored in that file, for all runs and
+        processes. Only a pass to the end fills a cache. The file appears when it is complete, and
+        is never replaced: remove it when the data has changed. Ranks and workers that read
+        different records need different names.
 
         Args:
-            filename: A path or URL; "" for memory. A file can store records, arrays, numbers, strings, and dicts,
-                tuples and lists of them.
+            filename: A path or URL; "" for memory. A file can store records, arrays, numbers,
+                strings, and dicts, tuples and lists of them.
             storage_options, filesystem, retry: As for `TFRecordDataset`.
 
         Raises:
-            ValueError: The name is a pattern, with `*` or braces; or the dataset is endless and the file would only
-                grow.
+            ValueError: The name is a pattern, with `*` or braces; or the dataset is endless and the
+                file would only grow.
             CacheError: When it runs: the file is not a cache, or belongs to another pipeline.
             TypeError: When it runs: an element cannot be stored in a file.
         """
@@ -865,14 +1070,17 @@ class Dataset(Runnable[T]):
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        """Writes all elements into a file, which `Dataset.load(path)` reads in any program. Waits until it is complete.
+        """Writes all elements into a file, which `Dataset.load(path)` reads in any program. Waits
+        until it is complete.
 
         Args:
-            path: A path or URL. Elements may be records, arrays, numbers, strings, and dicts, tuples and lists of them.
+            path: A path or URL. Elements may be records, arrays, numbers, strings, and dicts,
+                tuples and lists of them.
             storage_options, filesystem, retry: As for `TFRecordDataset`.
 
         Raises:
-            AlreadyExistsError: An object of this name exists; stores that cannot check this replace it.
+            AlreadyExistsError: An object of this name exists; stores that cannot check this replace
+                it.
             ValueError: The dataset is endless.
             TypeError: An element cannot be stored.
 
@@ -888,12 +1096,14 @@ class Dataset(Runnable[T]):
             deque(elements, maxlen=0)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A stream of Arrow record batches: `pyarrow.table(dataset)`, `polars.DataFrame(dataset)`. It needs pyarrow.
+        """A stream of Arrow record batches: `pyarrow.table(dataset)`, `polars.DataFrame(dataset)`.
+        It needs pyarrow.
 
-        The pipeline runs while batches are taken: one iteration, so one epoch. Elements must be batches: dicts of
-        columns, as after `batch(n).parse_example(features)`, or records, which become one column "record". Numbers, and
-        lists of them, are not copied. Byte strings are large_binary; `to_arrow(text=...)` makes them text. If
-        `parse_example` is last, a FixedLenSequenceFeature becomes a list of the written values, without padding.
+        The pipeline runs while batches are taken: one iteration, so one epoch. Elements must be
+        batches: dicts of columns, as after `batch(n).parse_example(features)`, or records, which
+        become one column "record". Numbers, and lists of them, are not copied. Byte strings are
+        large_binary; `to_arrow(text=...)` makes them text. If `parse_example` is last, a
+        FixedLenSequenceFeature becomes a list of the written values, without padding.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
@@ -903,14 +1113,17 @@ class Dataset(Runnable[T]):
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, *, text: Iterable[str] = ()) -> Any:
-        """A `pyarrow.RecordBatchReader` of the batches, which runs the pipeline while it is read; needs pyarrow.
+        """A `pyarrow.RecordBatchReader` of the batches, which runs the pipeline while it is read;
+        needs pyarrow.
 
         Args:
-            text: The columns of byte strings that are text: they become large_utf8 instead of large_binary.
+            text: The columns of byte strings that are text: they become large_utf8 instead of
+                large_binary.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            FeatureError: A name in `text` is not a column of byte strings, or the column has bytes that are not UTF-8.
+            FeatureError: A name in `text` is not a column of byte strings, or the column has bytes
+                that are not UTF-8.
             TypeError, StreamrecError: As for `__arrow_c_stream__`.
 
         Examples:
@@ -921,7 +1134,9 @@ class Dataset(Runnable[T]):
             >>> dataset.to_arrow(text=["name"]).read_all().to_pydict()
             {'name': ['a', 'b']}
         """
-        return read_batches(self.chain, text, lambda chain: DatasetIterator(self._begun(None, None, False, chain)))
+        return read_batches(
+            self.chain, text, lambda chain: DatasetIterator(self._begun(None, None, False, chain))
+        )
 
     def with_options(
         self,
@@ -935,27 +1150,33 @@ class Dataset(Runnable[T]):
         """The same pipeline with other options for all of it; None keeps an option.
 
         Args:
-            deterministic: Whether stages without their own `deterministic` keep the order: reading shards, and `map`
-                with several calls. True by default.
-            memory_budget: Bytes that one run may hold: what is fetched, waits its turn, is worked on, or waits for the
-                consumer. By default an eighth of the machine's memory (or the container's), 64 MiB to 1 GiB;
-                `iterator.memory_budget` tells. All runs of a process together read ahead at most twice the largest of
-                their budgets. A record that does not fit is read when the consumer waits for it.
-            epoch: The epoch of the first iteration, from 0; later iterations have the next ones. All orders that differ
-                from epoch to epoch depend on it and on the seed.
-            rank: The rank that iterates, from 0, for a `distribute` or `global_shuffle` without one.
+            deterministic: Whether stages without their own `deterministic` keep the order: reading
+                shards, and `map` with several calls. True by default.
+            memory_budget: Bytes that one run may hold: what is fetched, waits its turn, is worked
+                on, or waits for the consumer. By default an eighth of the machine's memory (or the
+                container's), 64 MiB to 1 GiB; `iterator.memory_budget` tells. All runs of a process
+                together read ahead at most twice the largest of their budgets. A record that does
+                not fit is read when the consumer waits for it.
+            epoch: The epoch of the first iteration, from 0; later iterations have the next ones.
+                All orders that differ from epoch to epoch depend on it and on the seed.
+            rank: The rank that iterates, from 0, for a `distribute` or `global_shuffle` without
+                one.
             world_size: The number of ranks; with `rank`.
 
         Raises:
             ValueError: A number is out of range, or only one of `rank` and `world_size` is given.
         """
         given: dict[str, Any] = {
-            "deterministic": None if deterministic is None else check_flag("deterministic", deterministic),
+            "deterministic": None
+            if deterministic is None
+            else check_flag("deterministic", deterministic),
             "memory_budget": check_integer("memory_budget", memory_budget, 1, none=True),
             "epoch": check_integer("epoch", epoch, 0, none=True),
             "rank": rank_of(rank, world_size),
         }
-        options = replace(self.options, **{name: value for name, value in given.items() if value is not None})
+        options = replace(
+            self.options, **{name: value for name, value in given.items() if value is not None}
+        )
         changed = replace(self, options=options)
         changed._epochs.seed = self._epochs.seed  # of sources and stages without their own
         return changed
@@ -977,7 +1198,8 @@ def check_dataset(name: str, dataset: Any) -> Chain:
     """The chain of an argument that must be a Dataset."""
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"{name} is {describe_value(dataset)}: a streamrec Dataset is expected, such as TFRecordDataset(...)"
+            f"{name} is {describe_value(dataset)}: a streamrec Dataset is expected, such as "
+            "TFRecordDataset(...)"
         )
     return dataset.chain
 
@@ -990,7 +1212,10 @@ def _join(datasets: Iterable[Dataset[Any]], source: Source) -> Dataset[Any]:
 def _mix(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
     """A Dataset that mixes others in the order of a chain of choices."""
     chains = tuple(check_dataset("datasets", dataset) for dataset in datasets)
-    return _join(datasets, sources.Choose(chains, choices, check_flag("stop_on_empty_dataset", stop_on_empty)))
+    return _join(
+        datasets,
+        sources.Choose(chains, choices, check_flag("stop_on_empty_dataset", stop_on_empty)),
+    )
 
 
 def in_memory(column: Any, origin: Positions) -> Dataset[Any]:

@@ -1,12 +1,14 @@
-"""Iterators over a running pipeline: for `for`, for `async for` on asyncio, and for `async for` on other loops.
+"""Iterators over a running pipeline: for `for`, for `async for` on asyncio, and for `async for` on
+other loops.
 
-All three get whole chunks and give single elements, so an element costs one `next()` on a list or on Frames. All have
-`state_dict`, and end their run when they are closed, dropped or interrupted.
+All three get whole chunks and give single elements, so an element costs one `next()` on a list or
+on Frames. All have `state_dict`, and end their run when they are closed, dropped or interrupted.
 
-Several threads may take from one DatasetIterator, and several tasks of one loop from the other two: each element goes
-to one of them, and all see the end. One of them gets the error of a failed element, and the run continues after it.
-One of them gets an error that ends the run; later calls get a ClosedError. A cancelled call takes no element. To this
-end, one caller at a time waits for the next chunk, and first checks whether another one has got a chunk meanwhile.
+Several threads may take from one DatasetIterator, and several tasks of one loop from the other two:
+each element goes to one of them, and all see the end. One of them gets the error of a failed
+element, and the run continues after it. One of them gets an error that ends the run; later calls
+get a ClosedError. A cancelled call takes no element. To this end, one caller at a time waits for
+the next chunk, and first checks whether another one has got a chunk meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ T = TypeVar("T")
 
 
 class Run:
-    """A run for its consumer: the description, the elements of the current chunk, and the position among them.
+    """A run for its consumer: the description, the elements of the current chunk, and the position
+    among them.
 
     Attributes:
         elements: The current chunk's elements that were not taken.
@@ -63,11 +66,15 @@ class Run:
     ) -> None:
         self.chain = chain
         self.position = position_of(chain, state) if state is not None else {"seed": seed}
-        self.memory_budget = default_budget() if options.memory_budget is None else options.memory_budget
+        self.memory_budget = (
+            default_budget() if options.memory_budget is None else options.memory_budget
+        )
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
         self._options = options
         self.elements: Iterator[Any] = iter(())
-        self._under_way: tuple[int, Positions, Iterator[Any]] | None = None  # one value, for threads that ask for it
+        self._under_way: tuple[int, Positions, Iterator[Any]] | None = (
+            None  # one value, for threads that ask for it
+        )
         self.held = HeldBytes(self.memory_budget)
         written = None if trace is None else Trace(trace)
         self.telemetry = Telemetry(chain, self.held, self.queue_bytes, written, progress)
@@ -85,9 +92,12 @@ class Run:
                     deterministic=options.deterministic is not False,
                     epoch=options.epoch,
                     rank=options.rank,
-                    follows_memory=options.memory_budget is None and self.memory_budget != DEFAULT.most,
+                    follows_memory=options.memory_budget is None
+                    and self.memory_budget != DEFAULT.most,
                 )
-                async with aclosing(within.chunks(self.chain, self.position, continue_on_error=True)) as chunks:
+                async with aclosing(
+                    within.chunks(self.chain, self.position, continue_on_error=True)
+                ) as chunks:
                     async for chunk in chunks:
                         yield chunk
 
@@ -95,7 +105,11 @@ class Run:
         """Makes a chunk the current one; returns the error of a failed element."""
         elements = list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
         self.elements = iter(elements)  # an iterator that knows how many are left
-        self._under_way = len(elements), chunk.positions, self.elements  # without the chunk: its records were copied
+        self._under_way = (
+            len(elements),
+            chunk.positions,
+            self.elements,
+        )  # without the chunk: its records were copied
         self.telemetry.takes(chunk, self.elements)
         return chunk.error
 
@@ -111,7 +125,9 @@ class Run:
             return partial(state_of, self.chain, self._options.epoch, position)
         count, positions, rest = under_way
         taken = count - length_hint(rest)
-        return partial(state_at, self.chain, self._options.epoch, positions, taken, position["seed"])
+        return partial(
+            state_at, self.chain, self._options.epoch, positions, taken, position["seed"]
+        )
 
 
 class Iteration:
@@ -120,16 +136,22 @@ class Iteration:
     _run: Run
 
     def state_dict(self) -> dict[str, Any]:
-        """The state before the next element, as JSON: `dataset.iterate(state)` or `aiterate(state)` resumes there."""
+        """The state before the next element, as JSON: `dataset.iterate(state)` or `aiterate(state)`
+        resumes there.
+        """
         return self._run.bookmark()()
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """A function that returns the state of now when it is called; making it costs almost nothing."""
+        """A function that returns the state of now when it is called; making it costs almost
+        nothing.
+        """
         return self._run.bookmark()
 
     @property
     def memory_budget(self) -> int:
-        """How many bytes this run may hold: `memory_budget` of `with_options`, or a share of the machine's memory."""
+        """How many bytes this run may hold: `memory_budget` of `with_options`, or a share of the
+        machine's memory.
+        """
         return self._run.memory_budget
 
     @property
@@ -145,9 +167,11 @@ class Iteration:
 class DatasetIterator(Iteration, Generic[T]):
     """A running pipeline in a `for` loop; a background thread fetches meanwhile.
 
-    `with iter(dataset) as elements:` or `close()` ends it at once; so do leaving the loop and Ctrl-C.
+    `with iter(dataset) as elements:` or `close()` ends it at once; so do leaving the loop and
+    Ctrl-C.
 
-    Sharing: several threads may take from one iterator; each element goes to one of them, and all see the end.
+    Sharing: several threads may take from one iterator; each element goes to one of them, and all
+    see the end.
     """
 
     def __init__(self, run: Run) -> None:
@@ -155,8 +179,12 @@ class DatasetIterator(Iteration, Generic[T]):
         self._telemetry = telemetry = run.telemetry
         self._failures: list[Exception] = []
         fetch = partial(produce, run.start(), self._failures)
-        self._chunks: bridge.SyncIterator[Chunk] = bridge.SyncIterator(fetch, run.queue_bytes, self._failures)
-        run.held.queued = partial(getattr, self._chunks.channel, "queued")  # the channel keeps no iterator alive
+        self._chunks: bridge.SyncIterator[Chunk] = bridge.SyncIterator(
+            fetch, run.queue_bytes, self._failures
+        )
+        run.held.queued = partial(
+            getattr, self._chunks.channel, "queued"
+        )  # the channel keeps no iterator alive
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
         self._over: str | None = None
         weakref.finalize(self, telemetry.ends)
@@ -166,7 +194,9 @@ class DatasetIterator(Iteration, Generic[T]):
 
     def __next__(self) -> T:
         while True:
-            for element in self._run.elements:  # at most one: an error below must not chain to a StopIteration
+            for element in (
+                self._run.elements
+            ):  # at most one: an error below must not chain to a StopIteration
                 return element  # type: ignore[no-any-return]
             self.refill()
 
@@ -176,7 +206,8 @@ class DatasetIterator(Iteration, Generic[T]):
         Raises:
             StopIteration: There are no more elements.
             ClosedError: An earlier error ended the run.
-            Exception: The next element failed, and the run continues after it; or an error ended the run.
+            Exception: The next element failed, and the run continues after it; or an error ended
+                the run.
         """
         with self._refilling:
             if length_hint(self._run.elements):
@@ -196,7 +227,10 @@ class DatasetIterator(Iteration, Generic[T]):
                 try:
                     raise failed
                 finally:
-                    del failed, chunk  # no cycle of this frame and the traceback: a dropped iterator ends at once
+                    del (
+                        failed,
+                        chunk,
+                    )  # no cycle of this frame and the traceback: a dropped iterator ends at once
 
     @property
     def ready(self) -> bool:
@@ -204,7 +238,8 @@ class DatasetIterator(Iteration, Generic[T]):
         return length_hint(self._run.elements) > 0 or self._chunks.channel.queued > 0
 
     def close(self) -> None:
-        """Ends the run: when this returns, no task or connection of it is left. Closing twice is allowed.
+        """Ends the run: when this returns, no task or connection of it is left. Closing twice is
+        allowed.
 
         Errors of elements that were not taken are not raised.
 
@@ -234,7 +269,9 @@ class NumpyIterator(DatasetIterator[Any]):
 
 
 def as_numpy(value: Any) -> Any:
-    """Converts a part of an element to NumPy's types; strings become `bytes`, ragged and sparse tensors stay."""
+    """Converts a part of an element to NumPy's types; strings become `bytes`, ragged and sparse
+    tensors stay.
+    """
     if isinstance(value, Frames | BytesColumn | list | int | float):
         array = as_array(value)
         return array if array.ndim else array[()]
@@ -244,11 +281,11 @@ def as_numpy(value: Any) -> Any:
 class AsyncDatasetIterator(Iteration, Generic[T]):
     """A running pipeline in an `async for` loop, in a task of the caller's asyncio loop.
 
-    `async with dataset.aiterate() as elements:` or `await aclose()` ends it and waits for its cleanup; leaving the loop
-    ends it soon after.
+    `async with dataset.aiterate() as elements:` or `await aclose()` ends it and waits for its
+    cleanup; leaving the loop ends it soon after.
 
-    Sharing: several tasks of its loop may take from one iterator; each element goes to one of them, and all see the
-    end. A cancelled call takes no element.
+    Sharing: several tasks of its loop may take from one iterator; each element goes to one of them,
+    and all see the end. A cancelled call takes no element.
     """
 
     def __init__(self, run: Run) -> None:
@@ -302,7 +339,9 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
                     del failed, chunk  # as above
 
     async def _next_window(self) -> Chunk | None:
-        """The next chunk, or at most 4,096 elements of it; other tasks run before the rest is given."""
+        """The next chunk, or at most 4,096 elements of it; other tasks run before the rest is
+        given.
+        """
         chunk = await self._queue.get()
         if chunk is None or len(chunk.elements) <= 4096:
             return chunk
@@ -310,7 +349,9 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         return next(self._windows)
 
     async def aclose(self) -> None:
-        """Ends the run: when this returns, no task or connection of it is left. Closing twice is allowed."""
+        """Ends the run: when this returns, no task or connection of it is left. Closing twice is
+        allowed.
+        """
         self._run.leave()
         self._over = None
         self._windows = iter(())
@@ -333,9 +374,11 @@ def cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> No
 
 
 class ThreadedAsyncIterator(AsyncDatasetIterator[T]):
-    """A running pipeline in an `async for` loop of trio: a background thread runs it, other threads wait for elements.
+    """A running pipeline in an `async for` loop of trio: a background thread runs it, other threads
+    wait for elements.
 
-    Sharing: as for AsyncDatasetIterator. A thread only waits for elements; the task takes its element itself.
+    Sharing: as for AsyncDatasetIterator. A thread only waits for elements; the task takes its
+    element itself.
     """
 
     def __init__(self, run: Run) -> None:
@@ -356,7 +399,8 @@ def over(error: BaseException) -> str | None:
     if isinstance(error, ClosedError) or not isinstance(error, Exception):
         return None
     return (
-        f"this run cannot go on after the error that it failed with ({type(error).__name__}: {error}): mend what "
+        f"this run cannot go on after the error that it failed with ({type(error).__name__}: "
+        f"{error}): mend what "
         "failed, and make a new iterator, from `state_dict()` if it is to go on here"
     )
 
@@ -371,7 +415,9 @@ def in_this_loop(run: Run) -> AsyncDatasetIterator[Any]:
 
 
 def refilled(iterator: DatasetIterator[Any]) -> bool:
-    """Waits until there are elements; False at the end, since StopIteration cannot cross threads."""
+    """Waits until there are elements; False at the end, since StopIteration cannot cross
+    threads.
+    """
     try:
         iterator.refill()
     except StopIteration:

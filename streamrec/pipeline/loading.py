@@ -1,9 +1,10 @@
 """The common code of the loaders of PyTorch and JAX.
 
 Rules:
-- An element is converted ahead only if it has already arrived, so a ready element never waits for a later one.
-- The state is that of the next element that the loader gives, however many were converted ahead; after the end, that of
-  the first element of the next epoch.
+- An element is converted ahead only if it has already arrived, so a ready element never waits for a
+  later one.
+- The state is that of the next element that the loader gives, however many were converted ahead;
+  after the end, that of the first element of the next epoch.
 - An error is raised once, after all elements before it; then the iteration ends.
 - Nothing runs in a thread: `next` converts. A conversion may continue on a device.
 """
@@ -57,7 +58,9 @@ class Lookahead(Generic[T]):
         assert error is not None
         if self._final_bookmark is None:
             here = self._bookmark()
-            self._final_bookmark = (lambda: start_of_next_epoch(here())) if isinstance(error, StopIteration) else here
+            self._final_bookmark = (
+                (lambda: start_of_next_epoch(here())) if isinstance(error, StopIteration) else here
+            )
         try:
             raise error
         finally:
@@ -84,10 +87,11 @@ class Lookahead(Generic[T]):
 
 
 class Epochs(Generic[T]):
-    """Iterates over epochs of a Dataset through a Lookahead; an iteration may begin at a saved state.
+    """Iterates over epochs of a Dataset through a Lookahead; an iteration may begin at a saved
+    state.
 
-    `convert` converts an element, possibly ahead, and `deliver` the result when it is given. `rank` is called when an
-    iteration begins, for a dataset without one.
+    `convert` converts an element, possibly ahead, and `deliver` the result when it is given. `rank`
+    is called when an iteration begins, for a dataset without one.
     """
 
     def __init__(
@@ -109,7 +113,8 @@ class Epochs(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next iteration, from 0; after `load_state_dict` the epoch that it continues.
+        """The epoch of the next iteration, from 0; after `load_state_dict` the epoch that it
+        continues.
 
         A loop from this number on trains no epoch twice, whenever the state was saved:
 
@@ -125,12 +130,14 @@ class Epochs(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """Iterates over the next epoch, or once over the rest of one after `load_state_dict`.
 
-        Reading begins when the first element is asked for, since trainers make iterators that they never use. Leaving
-        the loop ends the reading. An error in the data is raised after all elements before it.
+        Reading begins when the first element is asked for, since trainers make iterators that they
+        never use. Leaving the loop ends the reading. An error in the data is raised after all
+        elements before it.
 
         Raises:
             ValueError: Several ranks iterate, but the data is not distributed among them.
-            PositionMismatchError: The state was saved by another pipeline; raised with the first element.
+            PositionMismatchError: The state was saved by another pipeline; raised with the first
+                element.
         """
         check_assigned(self._with_rank(), self._dataset.options.rank)
         return self._deliver_all()
@@ -172,7 +179,9 @@ class Epochs(Generic[T]):
 
     def _deliver_all(self) -> Iterator[T]:
         state, self._state = self._state, None
-        self._current = elements = Lookahead(self._dataset.iterate(state), self._convert, self._ahead)
+        self._current = elements = Lookahead(
+            self._dataset.iterate(state), self._convert, self._ahead
+        )
         with closing(elements):
             for element in elements:
                 yield self._deliver(element)
@@ -183,26 +192,36 @@ def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
     readers = reader_here(rank).readers
     if readers > 1 and not is_assigned(dataset.chain):
         raise ValueError(
-            f"{readers} processes (ranks times loader workers) would each read all of this dataset: call "
+            f"{readers} processes (ranks times loader workers) would each read all of this "
+            "dataset: call "
             ".distribute() directly after TFRecordDataset, or use one process"
         )
 
 
-def convert_leaves(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: str = "") -> Any:
-    """Converts an element: `leaf(array, name)` for each array or number, lists for strings and images.
+def convert_leaves(
+    element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: str = ""
+) -> Any:
+    """Converts an element: `leaf(array, name)` for each array or number, lists for strings and
+    images.
 
-    A name has the keys that lead to the array, and the field of a `SparseTensor` or `RaggedTensor`, joined by dots.
+    A name has the keys that lead to the array, and the field of a `SparseTensor` or `RaggedTensor`,
+    joined by dots.
     """
     if isinstance(element, Mapping):
-        return {key: convert_leaves(value, leaf, join_name(name, key)) for key, value in element.items()}
+        return {
+            key: convert_leaves(value, leaf, join_name(name, key)) for key, value in element.items()
+        }
     if isinstance(element, CompositeTensor):
         check_column(element, name or None)
         names = iter(element.__match_args__)
-        return element.map_parts(lambda part: convert_leaves(part, leaf, join_name(name, next(names))))
+        return element.map_parts(
+            lambda part: convert_leaves(part, leaf, join_name(name, next(names)))
+        )
     if isinstance(element, tuple):
         fields = getattr(element, "_fields", range(len(element)))
         parts = [
-            convert_leaves(part, leaf, join_name(name, field)) for field, part in zip(fields, element, strict=True)
+            convert_leaves(part, leaf, join_name(name, field))
+            for field, part in zip(fields, element, strict=True)
         ]
         return type(element)(*parts) if hasattr(element, "_fields") else tuple(parts)
     if isinstance(element, Frames):
@@ -211,7 +230,12 @@ def convert_leaves(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], n
         return element.to_numpy().tolist()
     if isinstance(element, np.ndarray | np.generic):
         array = np.asarray(element)
-        if array.ndim and array.dtype.hasobject and array.size and isinstance(array.flat[0], np.ndarray):
+        if (
+            array.ndim
+            and array.dtype.hasobject
+            and array.size
+            and isinstance(array.flat[0], np.ndarray)
+        ):
             return [convert_leaves(each, leaf, name) for each in array]  # images of a column
         return array.tolist() if array.dtype.kind in "OSU" else leaf(array, name)
     return element

@@ -1,7 +1,8 @@
-"""The methods of a Dataset that run it, and properties that are known before a run; the verbs are in `dataset.py`.
+"""The methods of a Dataset that run it, and properties that are known before a run; the verbs are
+in `dataset.py`.
 
-The runs of one Dataset object share its count of epochs (`Epochs`). The count is not part of the object's value:
-equality, hash and `repr` ignore it, and a pickled copy begins with the first epoch.
+The runs of one Dataset object share its count of epochs (`Epochs`). The count is not part of the
+object's value: equality, hash and `repr` ignore it, and a pickled copy begins with the first epoch.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ T = TypeVar("T", covariant=True)
 
 
 class Epochs:
-    """Counts the iterations of one Dataset: each is the next epoch, in the order in which they begin. `seed` is for
-    sources and stages without their own. Runs may be concurrent, in several threads and on several event loops.
+    """Counts the iterations of one Dataset: each is the next epoch, in the order in which they
+    begin. `seed` is for sources and stages without their own. Runs may be concurrent, in several
+    threads and on several event loops.
     """
 
     def __init__(self) -> None:
@@ -79,7 +81,9 @@ class Epochs:
         return first + self._begun
 
     def resume(self, first: int, epoch: int, seed: int) -> None:
-        """Resumes an iteration of this epoch and seed; the next iteration has the next epoch and the same seed."""
+        """Resumes an iteration of this epoch and seed; the next iteration has the next epoch and
+        the same seed.
+        """
         with self._lock:
             self._begun = epoch + 1 - first
             self.seed = seed
@@ -112,13 +116,15 @@ class Runnable(Generic[T]):
 
         Args:
             state: Where to resume.
-            progress: Whether to show progress: in a terminal (with `pip install 'streamrec[cli]'`), in a notebook, or
-                as a line on standard error from time to time.
-            trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev): a timeline of all stages.
+            progress: Whether to show progress: in a terminal (with `pip install 'streamrec[cli]'`),
+                in a notebook, or as a line on standard error from time to time.
+            trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev): a timeline of
+                all stages.
 
         Raises:
             PositionMismatchError: The state was saved by another pipeline.
-            MissingExtraError: Progress in a terminal needs the package rich, which is not installed.
+            MissingExtraError: Progress in a terminal needs the package rich, which is not
+                installed.
             OSError: The trace cannot be written, or its file exists and is not a trace.
         """
         return DatasetIterator(self._begun(state, trace, progress))
@@ -130,7 +136,9 @@ class Runnable(Generic[T]):
         progress: bool = False,
         trace: str | os.PathLike[str] | None = None,
     ) -> AsyncDatasetIterator[T]:
-        """A run for an `async for` loop, with the arguments of `iterate`; call it in a running event loop."""
+        """A run for an `async for` loop, with the arguments of `iterate`; call it in a running
+        event loop.
+        """
         return in_this_loop(self._begun(state, trace, progress))
 
     async def write(
@@ -149,41 +157,48 @@ class Runnable(Generic[T]):
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> tuple[ShardInfo, ...]:
-        """Writes all elements into shards: `tf.data.experimental.TFRecordWriter(path).write(dataset)` on any store.
+        """Writes all elements into shards:
+        `tf.data.experimental.TFRecordWriter(path).write(dataset)` on any store.
 
-        An element is a record (`bytes`), a batch of records, or a dict of features, which becomes an Example as in
-        `encode_example`. Each shard appears completely or not at all, and is compared with the bytes sent, as in
-        `ShardWriter`; the manifest is written last. If writing fails or is cancelled, finished shards stay and no
-        manifest is written; if shards were being replaced, the old ones stay. It runs on asyncio, and counts as one
-        iteration of the dataset.
+        An element is a record (`bytes`), a batch of records, or a dict of features, which becomes
+        an Example as in `encode_example`. Each shard appears completely or not at all, and is
+        compared with the bytes sent, as in `ShardWriter`; the manifest is written last. If writing
+        fails or is cancelled, finished shards stay and no manifest is written; if shards were being
+        replaced, the old ones stay. It runs on asyncio, and counts as one iteration of the dataset.
 
         Args:
-            pattern: The shards' URL; `{shard}` or `{shard:05d}` is replaced by the shard's number, from 0, and
-                `{shards}` by `num_shards`. Without `{shard}` there is one shard.
+            pattern: The shards' URL; `{shard}` or `{shard:05d}` is replaced by the shard's number,
+                from 0, and `{shards}` by `num_shards`. Without `{shard}` there is one shard.
             options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
-            num_shards: Record i goes into shard i modulo `num_shards`; all shards are written, and compressed, at the
-                same time, and appear at the end. `TFRecordDataset(shards, num_parallel_reads=num_shards)` reads the
-                records in the same order.
-            max_shard_bytes: Writes shards one after the other, each below this many bytes, as in `ShardWriter`. By
-                default 200 MB if the pattern has `{shard}`.
+            num_shards: Record i goes into shard i modulo `num_shards`; all shards are written, and
+                compressed, at the same time, and appear at the end.
+                `TFRecordDataset(shards, num_parallel_reads=num_shards)` reads the records in the
+                same order.
+            max_shard_bytes: Writes shards one after the other, each below this many bytes, as in
+                `ShardWriter`. By default 200 MB if the pattern has `{shard}`.
             max_shard_records: The largest number of records in a shard, likewise.
-            batched: False: each dict is one Example. True: each dict is a batch of Examples in columns, as for
-                `encode_examples`. None: a dict of scalars is one Example, and another dict is an error.
+            batched: False: each dict is one Example. True: each dict is a batch of Examples in
+                columns, as for `encode_examples`. None: a dict of scalars is one Example, and
+                    another dict is an error.
             overwrite: Whether objects of these names are replaced, once all shards are complete.
-            manifest: The URL of a manifest to write, for `verify` and `distribute`; None for no manifest.
-            progress: True to show progress as `iterate` does; or a function that gets a `WriteProgress` from time to
-                time.
+            manifest: The URL of a manifest to write, for `verify` and `distribute`; None for no
+                manifest.
+            progress: True to show progress as `iterate` does; or a function that gets a
+                `WriteProgress` from time to time.
             storage_options: Passed to the fsspec filesystem of the shards.
-            filesystem: Your own fsspec filesystem for the shards, instead of one made from `storage_options`.
+            filesystem: Your own fsspec filesystem for the shards, instead of one made from
+                `storage_options`.
             retry: What happens when the network fails; see RetryPolicy.
 
         Returns:
             The shards, in order: path, records, bytes, CRC32C.
 
         Raises:
-            ValueError: The dataset is endless; the pattern of several shards has no `{shard}`; memory does not hold
-                this many shards at once; or `{shards}` is used without `num_shards`.
-            TypeError: An element is neither a record nor a dict of features; the message has its number.
+            ValueError: The dataset is endless; the pattern of several shards has no `{shard}`;
+                memory does not hold this many shards at once; or `{shards}` is used without
+                `num_shards`.
+            TypeError: An element is neither a record nor a dict of features; the message has its
+                number.
             FeatureError: A value cannot be written as a feature.
             StorageError: The store failed, and retrying did not help.
 
@@ -192,14 +207,23 @@ class Runnable(Generic[T]):
             >>> squares = Dataset.from_tensor_slices({"x": [1, 2, 3]}).map(lambda row: {**row, "square": row["x"] ** 2})
             >>> [shard.records for shard in squares.write_sync("memory://doc/squares-{shard}", num_shards=2)]
             [2, 1]
-        """
+        """  # noqa: E501
         chain = self._ending("write")
         target = pipeline.sink.target_of(
-            pattern, options, num_shards, max_shard_bytes, max_shard_records, overwrite, manifest, filesystem
+            pattern,
+            options,
+            num_shards,
+            max_shard_bytes,
+            max_shard_records,
+            overwrite,
+            manifest,
+            filesystem,
         )
         retry = check_source(storage_options, filesystem, retry)
         callback = None if isinstance(progress, bool) else check_function("progress", progress)
-        encoder = pipeline.sink.Encoder(batched if batched is None else check_flag("batched", batched))
+        encoder = pipeline.sink.Encoder(
+            batched if batched is None else check_flag("batched", batched)
+        )
         storages = Storages(storage_options, filesystem=filesystem, retry=retry)
         return await pipeline.sink.write_shards(
             self._begun(None, None, progress is True, chain), target, storages, encoder, callback
@@ -208,10 +232,12 @@ class Runnable(Generic[T]):
     write_sync = bridge.synchronous(write)
 
     def as_numpy_iterator(self, state: Mapping[str, Any] | None = None) -> NumpyIterator:
-        """A run for a `for` loop whose elements are NumPy's: a batch of records is an array of `bytes` objects.
+        """A run for a `for` loop whose elements are NumPy's: a batch of records is an array of
+        `bytes` objects.
 
-        Most elements are NumPy's anyway; `Frames` and `BytesColumn` become arrays of objects, and Python's numbers
-        NumPy's. The iterator has `state_dict()` and `close()`; its states are those of `iterate`.
+        Most elements are NumPy's anyway; `Frames` and `BytesColumn` become arrays of objects, and
+        Python's numbers NumPy's. The iterator has `state_dict()` and `close()`; its states are
+        those of `iterate`.
 
         Examples:
             >>> from streamrec import Dataset
@@ -257,18 +283,22 @@ class Runnable(Generic[T]):
         if len(first) != 1:
             count = "none" if not first else "more than one"
             raise ValueError(
-                f"get_single_element needs a dataset of one element, but {shorten(repr(self))} has {count}"
+                f"get_single_element needs a dataset of one element, but {shorten(repr(self))} has "
+                f"{count}"
             )
         return first[0]
 
     def cardinality(self) -> int:
-        """The number of elements, if the description says it: for ranges, slices, and Datasets made from them.
+        """The number of elements, if the description says it: for ranges, slices, and Datasets made
+        from them.
 
-        For shards, `distribute(even=..., manifest=...)` and `global_shuffle` know the number for this rank, as does
-        `distribute(manifest=...)` with a single rank; the first call blocks while it reads the manifest or index.
+        For shards, `distribute(even=..., manifest=...)` and `global_shuffle` know the number for
+        this rank, as does `distribute(manifest=...)` with a single rank; the first call blocks
+        while it reads the manifest or index.
 
-        `streamrec.pipeline.INFINITE_CARDINALITY` (-1) for an endless dataset; `streamrec.pipeline.UNKNOWN_CARDINALITY`
-        (-2) if the number depends on the data: records of other shards, generators, results of `filter` or `flat_map`.
+        `streamrec.pipeline.INFINITE_CARDINALITY` (-1) for an endless dataset;
+        `streamrec.pipeline.UNKNOWN_CARDINALITY` (-2) if the number depends on the data: records of
+        other shards, generators, results of `filter` or `flat_map`.
 
         Examples:
             >>> from streamrec import Dataset
@@ -278,18 +308,26 @@ class Runnable(Generic[T]):
         return self.chain.cardinality(self.options.rank)
 
     def __len__(self) -> int:
-        """`cardinality()` if it is known; otherwise a TypeError, after which `list(dataset)` works without it."""
+        """`cardinality()` if it is known; otherwise a TypeError, after which `list(dataset)` works
+        without it.
+        """
         try:
             count = self.cardinality()
         except LoopThreadError as error:
             raise TypeError(
-                "this dataset has no len() here: its manifest or index must be read, but this is the thread that reads:"
+                "this dataset has no len() here: its manifest or index must be read, but this is "
+                "the thread that reads:"
                 " call len() before the run begins"
             ) from error
         if count < 0:
-            why = "it has no end" if count == INFINITE_CARDINALITY else "how many elements it has depends on its data"
+            why = (
+                "it has no end"
+                if count == INFINITE_CARDINALITY
+                else "how many elements it has depends on its data"
+            )
             raise TypeError(
-                f"this dataset has no len(): {why}. A torch DataLoader needs streamrec.torch.IterableDataset(dataset)"
+                f"this dataset has no len(): {why}. A torch DataLoader needs "
+                "streamrec.torch.IterableDataset(dataset)"
             )
         return count
 
@@ -304,18 +342,24 @@ class Runnable(Generic[T]):
 
     if not TYPE_CHECKING:  # so that type checkers find missing attributes
         __getitem__ = refuse_with(
-            "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n, and a "
+            "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n, "
+            "and a "
             "RecordSource any record of indexed shards"
         )
-        __enter__ = __exit__ = refuse_with("write `with dataset.iterate() as run`, or `for element in dataset`")
+        __enter__ = __exit__ = refuse_with(
+            "write `with dataset.iterate() as run`, or `for element in dataset`"
+        )
 
         def __getattr__(self, name: str) -> NoReturn:
             advice = f": write {COUNTERPARTS[name]}" if name in COUNTERPARTS else ""
-            raise AttributeError(f"a Dataset has no attribute {name!r}{advice}", name=name, obj=self)
+            raise AttributeError(
+                f"a Dataset has no attribute {name!r}{advice}", name=name, obj=self
+            )
 
     @property
     def element_spec(self) -> Any:
-        """The spec of an element, if the description says it: a `TensorSpec`, or dicts and tuples of specs.
+        """The spec of an element, if the description says it: a `TensorSpec`, or dicts and tuples
+        of specs.
 
         None if it is unknown: after `map`, and for a generator without `output_signature`.
 
@@ -327,7 +371,8 @@ class Runnable(Generic[T]):
         return self.chain.element_spec()
 
     def fingerprint(self) -> int:
-        """A number from 0 to 2**64 - 1 that identifies the pipeline; pipelines refuse the states of others.
+        """A number from 0 to 2**64 - 1 that identifies the pipeline; pipelines refuse the states of
+        others.
 
         Functions and files count by their names.
         """
@@ -335,7 +380,8 @@ class Runnable(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next iteration, from 0; after `iterate(state)`, the one after the state's.
+        """The epoch of the next iteration, from 0; after `iterate(state)`, the one after the
+        state's.
 
         Examples:
             >>> from streamrec import Dataset
@@ -385,5 +431,8 @@ class Runnable(Generic[T]):
     def _ending(self, verb: str) -> Chain:
         """The chain for a verb that must end."""
         if self.chain.is_endless:
-            raise ValueError(f"{verb} would never end: {shorten(repr(self))} has no end; put take(count) before it")
+            raise ValueError(
+                f"{verb} would never end: {shorten(repr(self))} has no end; put take(count) before "
+                "it"
+            )
         return self.chain.refuse_endless(verb)

@@ -1,7 +1,9 @@
-"""The sink: runs a pipeline and writes its elements into shards: records unchanged, dicts as Examples.
+"""The sink: runs a pipeline and writes its elements into shards: records unchanged, dicts as
+Examples.
 
 Rules:
-- Elements are read ahead while shards are written, within the run's budget. Uploads hold up to half of that as well.
+- Elements are read ahead while shards are written, within the run's budget. Uploads hold up to half
+  of that as well.
 - When it returns or fails, no task, connection or unfinished upload is left.
 - Records in one buffer, and dicts in columns, are written without an object for each.
 """
@@ -61,7 +63,9 @@ async def write_shards(
 
     The callback is called after each chunk, and at the end.
     """
-    shards = ShardOutput(target, storages, **plan_uploads(run.memory_budget // 2, target.num_shards or 1))
+    shards = ShardOutput(
+        target, storages, **plan_uploads(run.memory_budget // 2, target.num_shards or 1)
+    )
 
     def report(records: int, nbytes: int) -> None:
         if callback is not None:
@@ -115,7 +119,8 @@ SMALL_PART_SIZE: Final = 5 << 20
 
 
 def plan_uploads(memory: int, shards: int) -> dict[str, int]:
-    """Divides memory, in bytes, among concurrent shards: arguments of `ShardOutput`; a ValueError if they do not fit.
+    """Divides memory, in bytes, among concurrent shards: arguments of `ShardOutput`; a ValueError
+    if they do not fit.
 
     >>> plan_uploads(256 << 20, 1), plan_uploads(128 << 20, 12)["part_size"]
     ({'at_once': 1, 'part_size': 8388608, 'parallel': 4}, 5242880)
@@ -126,7 +131,8 @@ def plan_uploads(memory: int, shards: int) -> dict[str, int]:
     needed = shards * 2 * SMALL_PART_SIZE
     if needed > memory and shards > 1:
         raise ValueError(
-            f"num_shards={shards}: that many shards at once hold {needed:,} bytes, but half of the memory budget is "
+            f"num_shards={shards}: that many shards at once hold {needed:,} bytes, but half of the "
+            "memory budget is "
             f"only {memory:,}: pass max_shard_bytes or max_shard_records instead, fewer shards, or "
             f"with_options(memory_budget={2 * needed})"
         )
@@ -168,14 +174,17 @@ def target_of(
 T = TypeVar("T")
 
 AMBIGUOUS = (
-    "a dict with arrays: say batched=False where each dict is one Example, batched=True where it is a batch of them "
+    "a dict with arrays: say batched=False where each dict is one Example, batched=True where it "
+    "is a batch of them "
     "in columns"
 )
 WANTED = "a record (bytes), a batch of records, or a dict of features is expected; "
 
 
 class Encoder:
-    """Makes records of elements. `batched` says whether a dict is a batch of Examples: see `Dataset.write`."""
+    """Makes records of elements. `batched` says whether a dict is a batch of Examples: see
+    `Dataset.write`.
+    """
 
     def __init__(self, batched: bool | None) -> None:
         self._batched = batched
@@ -255,7 +264,9 @@ class Encoder:
         batch = self._try_encode(example.encode_examples, columns)
         return Frames(batch.buffer, batch.spans)
 
-    def _try_encode(self, encode: Callable[[Mapping[str, Any]], T], features: Mapping[str, Any]) -> T:
+    def _try_encode(
+        self, encode: Callable[[Mapping[str, Any]], T], features: Mapping[str, Any]
+    ) -> T:
         """Calls `encode`, and adds the element's number to its errors."""
         try:
             return encode(features)
@@ -265,8 +276,13 @@ class Encoder:
 
     def _wrong(self, value: Any) -> TypeError:
         if isinstance(value, str):
-            return TypeError(f"{self._place} is {describe_value(value)}: {WANTED}map it to one by .encode()")
-        return TypeError(f"{self._place} is {describe_value(value)}: {WANTED}map it to one, as by serialize_tensor")
+            return TypeError(
+                f"{self._place} is {describe_value(value)}: {WANTED}map it to one by .encode()"
+            )
+        return TypeError(
+            f"{self._place} is {describe_value(value)}: {WANTED}map it to one, as by "
+            "serialize_tensor"
+        )
 
     @property
     def _place(self) -> str:
@@ -277,4 +293,6 @@ def is_scalar(value: Any) -> bool:
     """Whether a value is a number or string, not a list, array, tensor or column."""
     if isinstance(value, str | bytes | bytearray):
         return True
-    return not isinstance(value, Sequence | Mapping | CompositeTensor) and not tuple(getattr(value, "shape", ()))
+    return not isinstance(value, Sequence | Mapping | CompositeTensor) and not tuple(
+        getattr(value, "shape", ())
+    )

@@ -44,32 +44,37 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     """The records of TFRecord shards, in any store.
 
     Args:
-        filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list; bytes or text. A
-            manifest (`.json`) or an index (`.index`) means the shards that it names, below its own directory.
-        compression_type: None to detect it (in TensorFlow, None means no compression); "", "GZIP", "ZLIB" or "ZSTD".
+        filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a
+            list; bytes or text. A manifest (`.json`) or an index (`.index`) means the shards that
+            it names, below its own directory.
+        compression_type: None to detect it (in TensorFlow, None means no compression); "", "GZIP",
+            "ZLIB" or "ZSTD".
         buffer_size: How many bytes of a shard are framed at a time; None for the storage's optimum.
-        num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other;
-            AUTOTUNE for 16 on all machines, since the order depends on it. How many connections read them, and how far
-            ahead, is always tuned automatically.
+        num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one
+            after the other; AUTOTUNE for 16 on all machines, since the order depends on it. How
+            many connections read them, and how far ahead, is always tuned automatically.
         cycle_length: The same under `interleave`'s name.
         block_length: How many records one shard gives before the next one's turn.
         deterministic: False to take the blocks that arrive first; None follows `with_options`.
         verify: Whether the CRC32C of each record is checked; those of lengths always are.
-        on_error: How damage in a shard is handled: "raise", "skip_record", "resync" or "skip_shard"; see `open_shard`.
-            A resumed run leaves out the same records again.
-        max_skipped: How many losses of one shard are allowed; the next one is an error. None for any number.
-        on_loss: Called with each Loss, on the thread that fetches: it must not block. Losses are also logged.
+        on_error: How damage in a shard is handled: "raise", "skip_record", "resync" or
+            "skip_shard"; see `open_shard`. A resumed run leaves out the same records again.
+        max_skipped: How many losses of one shard are allowed; the next one is an error. None for
+            any number.
+        on_loss: Called with each Loss, on the thread that fetches: it must not block. Losses are
+            also logged.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
-        max_record_bytes: A longer record counts as corruption. By default, any length that the shard can hold is
-            accepted: a record takes as much memory as it has bytes.
-        max_connections: The largest number of concurrent requests for ranges of large shards; the number is tuned
-            automatically. Each open shard has one more request. More than 32 are useful if one process reads more than
-            about 2 GB/s.
+        max_record_bytes: A longer record counts as corruption. By default, any length that the
+            shard can hold is accepted: a record takes as much memory as it has bytes.
+        max_connections: The largest number of concurrent requests for ranges of large shards; the
+            number is tuned automatically. Each open shard has one more request. More than 32 are
+            useful if one process reads more than about 2 GB/s.
 
     Returns:
-        A Dataset of `bytes`; `.batch(n)` of it gives `Frames`, which parse without an object per record.
+        A Dataset of `bytes`; `.batch(n)` of it gives `Frames`, which parse without an object per
+        record.
 
     Raises:
         ValueError: An argument is out of range. Errors of files are raised when it is iterated.
@@ -93,7 +98,9 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
             max_skipped,
             on_loss,
         ),
-        SourceStores(storage_options, filesystem, retry, check_integer("max_connections", max_connections, 1)),
+        SourceStores(
+            storage_options, filesystem, retry, check_integer("max_connections", max_connections, 1)
+        ),
     )
     return Dataset(Chain(shards))
 

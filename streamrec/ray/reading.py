@@ -1,12 +1,14 @@
 """The Datasource: read tasks of TFRecord shards, whose blocks are Arrow tables.
 
 Rules:
-- The driver lists the shards, and reads the manifest and a sample, once. A task opens only the shards that it reads.
-- Read tasks are byte ranges of shards, so that many workers read one large shard. With a manifest or an index they are
-  ranges of records, and their number is known before they run.
-- Ray's metrics count each task's retries, losses and bytes. A task with retries or losses also logs a warning, which
-  Ray shows at the driver.
-- An error names the shard, the record and the byte. It is the library's own error, as the cause of Ray's.
+- The driver lists the shards, and reads the manifest and a sample, once. A task opens only the
+  shards that it reads.
+- Read tasks are byte ranges of shards, so that many workers read one large shard. With a manifest
+  or an index they are ranges of records, and their number is known before they run.
+- Ray's metrics count each task's retries, losses and bytes. A task with retries or losses also logs
+  a warning, which Ray shows at the driver.
+- An error names the shard, the record and the byte. It is the library's own error, as the cause of
+  Ray's.
 """
 
 from __future__ import annotations
@@ -89,7 +91,9 @@ class ShardSurvey:
 
 
 class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
-    """The Examples of TFRecord shards as a source of Ray Data; arguments as for `read_tfrecords`."""
+    """The Examples of TFRecord shards as a source of Ray Data; arguments as for
+    `read_tfrecords`.
+    """
 
     def __init__(
         self,
@@ -105,7 +109,9 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         source = TFRecordDataset(paths, storage_options=storage_options, **reading).chain.source
         assert isinstance(source, Shards)
         self._shards = source
-        self._survey = bridge.run(survey_shards, source, manifest and absolute_path(manifest), features)
+        self._survey = bridge.run(
+            survey_shards, source, manifest and absolute_path(manifest), features
+        )
         self._text = names_of_text(text)
         check_names(self._text, features or [item.name for item in self._survey.inferred])
 
@@ -122,10 +128,20 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
     ) -> list[ReadTask]:
         """About as many tasks as Ray asks for."""
         tasks = []
-        for portions, records, nbytes in bridge.run(plan_tasks, self._shards, self._survey, parallelism):
+        for portions, records, nbytes in bridge.run(
+            plan_tasks, self._shards, self._survey, parallelism
+        ):
             paths = tuple(dict.fromkeys(portion.path for portion in portions))
-            metadata = BlockMetadata(num_rows=records, size_bytes=nbytes, input_files=paths, exec_stats=None)
-            read = partial(read_tables, replace(self._shards, filenames=paths), portions, self._survey, self._text)
+            metadata = BlockMetadata(
+                num_rows=records, size_bytes=nbytes, input_files=paths, exec_stats=None
+            )
+            read = partial(
+                read_tables,
+                replace(self._shards, filenames=paths),
+                portions,
+                self._survey,
+                self._text,
+            )
             tasks.append(ReadTask(read, metadata, per_task_row_limit=per_task_row_limit))
         return tasks
 
@@ -140,19 +156,32 @@ def open_storages(shards: Shards) -> Storages:
     return Storages(stores.storage_options, filesystem=stores.filesystem, retry=stores.retry)
 
 
-async def survey_shards(shards: Shards, manifest: str | None, features: Mapping[str, Any] | None) -> ShardSurvey:
+async def survey_shards(
+    shards: Shards, manifest: str | None, features: Mapping[str, Any] | None
+) -> ShardSurvey:
     """Lists the shards, and reads the manifest and the first records of some shards."""
     async with open_storages(shards) as storages:
         listing = await list_shards(storages, shards.filenames)
         paths = list(map(absolute_path, listing.paths))
         known = {absolute_path(path): info for path, info in listing.known.items()}
-        described = None if manifest is None else tuple(await find_in_manifest(storages, manifest, paths, known))
+        described = (
+            None
+            if manifest is None
+            else tuple(await find_in_manifest(storages, manifest, paths, known))
+        )
         if described is not None:
-            known = {shard.path: ObjectInfo(shard.path, shard.bytes, shard.version) for shard in described}
+            known = {
+                shard.path: ObjectInfo(shard.path, shard.bytes, shard.version)
+                for shard in described
+            }
         sizes = await sizes_of(storages, paths, known)
         sample = await first_records(storages, shards, sizes)
     lengths = [len(record) for records in sample.values() for record in records]
-    rows = max(1, min(1 << 16, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0)))) if lengths else 1 << 16
+    rows = (
+        max(1, min(1 << 16, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0))))
+        if lengths
+        else 1 << 16
+    )
     inferred = infer_from(sample) if features is None else ()
     return ShardSurvey(tuple(sizes), described, manifest, rows, features, inferred)
 
@@ -164,21 +193,29 @@ def infer_from(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
         try:
             for number, record in enumerate(records):
                 if kind_of(record) == "sequence_example":
-                    reason = "a SequenceExample, of which only the context has columns: give features"
+                    reason = (
+                        "a SequenceExample, of which only the context has columns: give features"
+                    )
                     raise FeatureError(reason, None, number)
             schema = join_schemas(schema, infer_features(records))
         except FeatureError as error:
-            raise FeatureError(f"{error.reason} (in {display_name(path)})", error.feature, error.record) from error
+            raise FeatureError(
+                f"{error.reason} (in {display_name(path)})", error.feature, error.record
+            ) from error
     return schema.summaries
 
 
-async def first_records(storages: Storages, shards: Shards, sizes: Sequence[ShardSize]) -> dict[str, list[bytes]]:
+async def first_records(
+    storages: Storages, shards: Shards, sizes: Sequence[ShardSize]
+) -> dict[str, list[bytes]]:
     """The first records of up to 4 shards, by path: up to 250 records or about 4 MiB of each."""
     sample: dict[str, list[bytes]] = {}
     options = replace(shards.options, block_bytes=1 << 16, on_loss=None)
     for shard in sizes[:: max(1, len(sizes) // 4)][:4]:
         storage = await storages.at(shard.path)
-        async with aclosing(await ShardReader.open(storage, shard.path, options, expected=shard.expected)) as reader:
+        async with aclosing(
+            await ShardReader.open(storage, shard.path, options, expected=shard.expected)
+        ) as reader:
             async for record in reader:
                 records = sample.setdefault(shard.path, [])
                 records.append(record)
@@ -187,14 +224,17 @@ async def first_records(storages: Storages, shards: Shards, sizes: Sequence[Shar
     return sample
 
 
-async def plan_tasks(shards: Shards, survey: ShardSurvey, count: int) -> list[tuple[list[Portion], int | None, int]]:
+async def plan_tasks(
+    shards: Shards, survey: ShardSurvey, count: int
+) -> list[tuple[list[Portion], int | None, int]]:
     """Assigns all records to about `count` tasks.
 
-    With a manifest, tasks have equal numbers of records, and begin at its marks; else they have about equal numbers of
-    bytes.
+    With a manifest, tasks have equal numbers of records, and begin at its marks; else they have
+    about equal numbers of bytes.
 
     Returns:
-        For each task its portions, its number of records if that is known, and about its number of bytes.
+        For each task its portions, its number of records if that is known, and about its number of
+        bytes.
     """
     if survey.known is not None:
         total = sum(shard.records for shard in survey.known)
@@ -211,11 +251,15 @@ async def plan_tasks(shards: Shards, survey: ShardSurvey, count: int) -> list[tu
     async with open_storages(shards) as storages:
         plan = await assign_shards(storages, survey.sizes, count, shards.options.compression_type)
     sizes = {shard.path: shard.size for shard in survey.sizes}
-    loads = [sum(load_of(portion, sizes[portion.path]) for portion in portions) for portions in plan]
+    loads = [
+        sum(load_of(portion, sizes[portion.path]) for portion in portions) for portions in plan
+    ]
     return [(portions, None, load) for portions, load in zip(plan, loads, strict=True) if portions]
 
 
-def read_tables(shards: Shards, portions: list[Portion], survey: ShardSurvey, text: tuple[str, ...]) -> Iterator[Any]:
+def read_tables(
+    shards: Shards, portions: list[Portion], survey: ShardSurvey, text: tuple[str, ...]
+) -> Iterator[Any]:
     """The columns of portions of these shards, as Arrow tables; runs on a worker."""
     records = Dataset(Chain(Portions(shards, tuple(portions)))).batch(survey.rows)
     if survey.features is None:
@@ -262,23 +306,27 @@ def read_tfrecords(
 ) -> ray.data.Dataset:
     """Reads the Examples of TFRecord shards as a Ray Dataset of Arrow columns.
 
-    Read tasks are byte ranges of the shards, so that many workers read one large shard. Compressed shards cannot be
-    divided.
+    Read tasks are byte ranges of the shards, so that many workers read one large shard. Compressed
+    shards cannot be divided.
 
     Args:
         paths: URLs, paths, patterns, as for `TFRecordDataset`; workers must reach them too.
-        features: The features to parse, as for `parse_example`. None: all features in the first records of up to 4
-            shards. Then a missing feature is null. A feature with at most one value in each of these records becomes a
-            scalar, one with always k values a fixed-size list, any other a list; a record with another number of values
-            or another kind is an error.
-        text: Names of features whose byte strings are text: they become large_utf8 instead of large_binary.
-        manifest: The URL of a manifest or index of these shards: tasks then have equal numbers of records, which Ray
-            knows before they run.
+        features: The features to parse, as for `parse_example`. None: all features in the first
+            records of up to 4 shards. Then a missing feature is null. A feature with at most one
+            value in each of these records becomes a scalar, one with always k values a fixed-size
+            list, any other a list; a record with another number of values or another kind is an
+            error.
+        text: Names of features whose byte strings are text: they become large_utf8 instead of
+            large_binary.
+        manifest: The URL of a manifest or index of these shards: tasks then have equal numbers of
+            records, which Ray knows before they run.
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         verify: Check each record's CRC32C.
-        on_error: How damage is handled: "raise", "skip_record", "resync" or "skip_shard"; see `open_shard`.
+        on_error: How damage is handled: "raise", "skip_record", "resync" or "skip_shard"; see
+            `open_shard`.
         max_skipped: How many losses of one shard are tolerated.
-        storage_options: Passed to the fsspec filesystem (credentials, endpoint); sent to the workers.
+        storage_options: Passed to the fsspec filesystem (credentials, endpoint); sent to the
+            workers.
         concurrency: How many tasks run at the same time; None: Ray decides.
         override_num_blocks: The number of read tasks; None: Ray decides.
         ray_remote_args: Passed to `ray.remote` of the tasks.
@@ -286,9 +334,10 @@ def read_tfrecords(
     Raises:
         NotFoundError, StorageError: The shards cannot be listed or read.
         ManifestError: The manifest does not name a shard, or differs from it.
-        FeatureError: `features` is None, and the records are not Examples, or a feature has two kinds; or `text` names
-            a feature that is not read.
-        StreamrecError: When the Dataset runs: damage, or a record that does not have the expected features.
+        FeatureError: `features` is None, and the records are not Examples, or a feature has two
+            kinds; or `text` names a feature that is not read.
+        StreamrecError: When the Dataset runs: damage, or a record that does not have the expected
+            features.
     """
     source = TFRecordDatasource(
         paths,

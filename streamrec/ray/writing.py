@@ -1,11 +1,13 @@
-"""The Datasink: each write task writes one shard; the driver writes the manifest when all are complete.
+"""The Datasink: each write task writes one shard; the driver writes the manifest when all are
+complete.
 
 Rules:
 - A shard appears complete or not at all. A task that Ray runs again writes the same name again.
-- A shard's number is its task's. Ray gives a task at least `shard_bytes` of rows, if there are that many.
+- A shard's number is its task's. Ray gives a task at least `shard_bytes` of rows, if there are that
+  many.
 - The manifest comes last: a run without one has failed.
-- Existing objects stay until all new ones are complete: a task whose name is taken writes under a hidden name, and the
-  driver puts all in place (`storage/replacement.py`).
+- Existing objects stay until all new ones are complete: a task whose name is taken writes under a
+  hidden name, and the driver puts all in place (`storage/replacement.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        pattern = f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if not is_numbered(path) else path
+        pattern = (
+            f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if not is_numbered(path) else path
+        )
         self._pattern = absolute_path(fill_total(pattern, None))
         self._options = TFRecordOptions.of(options)
         self._shard_bytes = shard_bytes
@@ -65,7 +69,9 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         return self._shard_bytes
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[str, ShardInfo, Changes]:
-        """Writes one shard on a worker; returns its final URL, its description, and the changes of its values."""
+        """Writes one shard on a worker; returns its final URL, its description, and the changes of
+        its values.
+        """
         changes = Changes()
         path = shard_path(self._pattern, ctx.task_idx)
         target = bridge.run(self._find_target, path) if self._overwrite else path
@@ -101,7 +107,9 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         bridge.run(self._remove_staged)
 
     async def _find_target(self, path: str) -> str:
-        """The URL to write to: `path`, or a hidden name in the directory of the shard that it replaces."""
+        """The URL to write to: `path`, or a hidden name in the directory of the shard that it
+        replaces.
+        """
         async with Storages(self._storage_options) as storages:
             existing = await (await storages.at(path)).find_replaced(path)
         return path if existing is None else hidden_name(existing, "new-", self._token)
@@ -117,7 +125,9 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         async with Storages(self._storage_options) as storages:
             async for info in list_numbered(storages, self._pattern):
                 name = display_name(info.path)
-                raise FileExistsError(f"{name} already exists: choose another path, or pass overwrite=True")
+                raise FileExistsError(
+                    f"{name} already exists: choose another path, or pass overwrite=True"
+                )
 
     async def _put_in_place(self, written: Sequence[tuple[str, ShardInfo]]) -> None:
         """Renames the hidden shards, and writes the manifest."""
@@ -145,12 +155,14 @@ def write_tfrecords(
     """Writes a Ray Dataset's rows as Examples, to TFRecord shards and a manifest.
 
     Args:
-        dataset: The rows; columns are numbers, strings, lists of them, or tensors. null is a missing feature.
+        dataset: The rows; columns are numbers, strings, lists of them, or tensors. null is a
+            missing feature.
         path: A directory, or the shards' names with `{shard:05d}` for the number of the write task.
         options: Compression; None for none.
         shard_bytes: The least number of bytes of columns for a shard, if there are that many.
         manifest: Its URL; None for `manifest.json` in the shards' directory.
-        overwrite: Whether existing shards of these names are replaced, when all new ones are complete.
+        overwrite: Whether existing shards of these names are replaced, when all new ones are
+            complete.
         storage_options: Passed to the fsspec filesystem; sent to the workers.
         concurrency: How many tasks run at the same time; None: Ray decides.
         ray_remote_args: Passed to `ray.remote` of the tasks.
@@ -161,6 +173,13 @@ def write_tfrecords(
         StorageError: The store failed. Complete shards stay; no manifest is written.
     """
     sink = TFRecordDatasink(
-        path, options, shard_bytes=shard_bytes, manifest=manifest, overwrite=overwrite, storage_options=storage_options
+        path,
+        options,
+        shard_bytes=shard_bytes,
+        manifest=manifest,
+        overwrite=overwrite,
+        storage_options=storage_options,
     )
-    dataset.write_datasink(sink, concurrency=concurrency, ray_remote_args=dict(ray_remote_args or {}))
+    dataset.write_datasink(
+        sink, concurrency=concurrency, ray_remote_args=dict(ray_remote_args or {})
+    )

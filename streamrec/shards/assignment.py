@@ -1,20 +1,24 @@
-"""Assignment: the records of each of several readers, so that together they read each record once. Pure.
+"""Assignment: the records of each of several readers, so that together they read each record once.
+Pure.
 
-Readers are numbered, and each computes the whole plan from the same input, so that they need not communicate. There are
-two plans:
+Readers are numbered, and each computes the whole plan from the same input, so that they need not
+communicate. There are two plans:
 
 `assign_bytes` needs the shards' sizes only.
-- It assigns whole shards if that is fair: the largest and the smallest load differ by at most FAIR of the mean. It
-  tries them in turn first, as `shards[reader::readers]`; then the largest to the reader with the smallest load so far.
-- Otherwise it puts uncompressed shards end to end and cuts them where each reader's part ends. Compressed shards cannot
-  be cut: they are assigned first, and the cuts even out the loads. A cut moves to the end of a shard that is near (SNAP
-  of the mean), so loads are within 2 * SNAP of the mean, if no compressed shard is larger than the mean. (A load may
-  also differ by a record, because a record begins on one side of a cut.)
+- It assigns whole shards if that is fair: the largest and the smallest load differ by at most FAIR
+  of the mean. It tries them in turn first, as `shards[reader::readers]`; then the largest to the
+  reader with the smallest load so far.
+- Otherwise it puts uncompressed shards end to end and cuts them where each reader's part ends.
+  Compressed shards cannot be cut: they are assigned first, and the cuts even out the loads. A cut
+  moves to the end of a shard that is near (SNAP of the mean), so loads are within 2 * SNAP of the
+  mean, if no compressed shard is larger than the mean. (A load may also differ by a record, because
+  a record begins on one side of a cut.)
 
-`assign_records` needs each shard's number of records, and assigns them exactly: the readers' numbers of records are
-equal (`even`), or differ by one. A reader that begins in the middle of a shard reads from the last mark before its
-first record, or from the start of a shard without marks, and drops the records before. So this works for compressed
-shards too, where each reader reads half a shard more on average.
+`assign_records` needs each shard's number of records, and assigns them exactly: the readers'
+numbers of records are equal (`even`), or differ by one. A reader that begins in the middle of a
+shard reads from the last mark before its first record, or from the start of a shard without marks,
+and drops the records before. So this works for compressed shards too, where each reader reads half
+a shard more on average.
 """
 
 from __future__ import annotations
@@ -41,7 +45,8 @@ SNAP = 1 / 50
 @display_repr
 @dataclass(frozen=True, slots=True)
 class ShardSize:
-    """A shard before it is opened. Only an uncompressed one is splittable; the size is in bytes as stored.
+    """A shard before it is opened. Only an uncompressed one is splittable; the size is in bytes as
+    stored.
 
     The opened shard is compared with `expected`.
     """
@@ -71,17 +76,22 @@ def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion
 
 
 def assign_records(
-    shards: Sequence[ShardInfo], readers: int, reader: int, even: Even | None = None, manifest: str | None = None
+    shards: Sequence[ShardInfo],
+    readers: int,
+    reader: int,
+    even: Even | None = None,
+    manifest: str | None = None,
 ) -> list[Portion]:
     """One reader's records: a range of the records of all shards, in order.
 
     Args:
         shards: The shards of a manifest, in order.
         readers, reader: The number of readers, and that of this one.
-        even: None: each record once. "drop": `even_count` for each reader; the last records, fewer than there are
-            readers, are dropped. "pad": the last readers continue with the first records of all, as torch's
-            `DistributedSampler` does. "cycle": each record once; a reader with fewer than `even_count` records must
-            repeat its own. A reader without any gets the records that "pad" would give it.
+        even: None: each record once. "drop": `even_count` for each reader; the last records, fewer
+            than there are readers, are dropped. "pad": the last readers continue with the first
+            records of all, as torch's `DistributedSampler` does. "cycle": each record once; a
+            reader with fewer than `even_count` records must repeat its own. A reader without any
+            gets the records that "pad" would give it.
         manifest: The manifest's URL: opened shards are compared with it.
 
     Examples:
@@ -89,7 +99,7 @@ def assign_records(
         >>> [[(part.path, part.first, part.last) for part in assign_records(shards, 2, reader, "pad")]
         ...     for reader in range(2)]
         [[('a', 0, None), ('b', 0, 1)], [('b', 1, None), ('a', 0, 1)]]
-    """
+    """  # noqa: E501
     starts = list(accumulate((shard.records for shard in shards), initial=0))
     total = starts[-1]
     each = even_count(total, readers, even or "drop")
@@ -112,7 +122,9 @@ def check_even(even: str | None) -> None:
     check_choice("even", even, (*get_args(Even), None))
 
 
-def _assign_by_size(shards: Sequence[ShardSize], numbers: Sequence[int], readers: int) -> list[list[int]]:
+def _assign_by_size(
+    shards: Sequence[ShardSize], numbers: Sequence[int], readers: int
+) -> list[list[int]]:
     """Assigns whole shards, the largest first, each to the reader with the smallest load so far."""
     assigned: list[list[int]] = [[] for _ in range(readers)]
     loads = [(0, reader) for reader in range(readers)]
@@ -124,11 +136,17 @@ def _assign_by_size(shards: Sequence[ShardSize], numbers: Sequence[int], readers
 
 
 def _cut(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
-    """Assigns shards that cannot be cut by size, and cuts the others, put end to end, where each reader's part ends."""
-    whole = _assign_by_size(shards, [n for n, shard in enumerate(shards) if not shard.splittable], readers)
+    """Assigns shards that cannot be cut by size, and cuts the others, put end to end, where each
+    reader's part ends.
+    """
+    whole = _assign_by_size(
+        shards, [n for n, shard in enumerate(shards) if not shard.splittable], readers
+    )
     line = [number for number, shard in enumerate(shards) if shard.splittable]
     ends = list(accumulate((shards[number].size for number in line), initial=0))
-    additions = _level([sum(shards[number].size for number in numbers) for numbers in whole], ends[-1])
+    additions = _level(
+        [sum(shards[number].size for number in numbers) for numbers in whole], ends[-1]
+    )
     near = SNAP * sum(shard.size for shard in shards) / readers
     cuts = [_snap(round(cut), ends, near) for cut in accumulate(additions, initial=0.0)]
     cuts[-1] = ends[-1]
@@ -172,7 +190,10 @@ def _ranges(
                 yield number, _whole(shards[number])
             else:
                 expected = replace(shards[number].expected, records=None)
-                yield number, Portion(shards[number].path, ShardRange(first, rest), expected=expected)
+                yield (
+                    number,
+                    Portion(shards[number].path, ShardRange(first, rest), expected=expected),
+                )
 
 
 def _whole(shard: ShardSize) -> Portion:
@@ -191,15 +212,25 @@ def _wrap(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
 def _portions_between(
     shards: Sequence[ShardInfo], starts: Sequence[int], begin: int, end: int, manifest: str | None
 ) -> Iterator[Portion]:
-    """The records `begin` to `end`, shard by shard; `starts` are the numbers of the shards' first ones."""
-    for number in range(bisect_left(starts, begin, 1) - 1, min(bisect_right(starts, end), len(shards))):
+    """The records `begin` to `end`, shard by shard; `starts` are the numbers of the shards' first
+    ones.
+    """
+    for number in range(
+        bisect_left(starts, begin, 1) - 1, min(bisect_right(starts, end), len(shards))
+    ):
         shard, start = shards[number], starts[number]
         first, last = max(begin - start, 0), min(end - start, shard.records)
-        expected = None if manifest is None else Expected(shard.bytes, shard.version, shard.records, manifest)
+        expected = (
+            None
+            if manifest is None
+            else Expected(shard.bytes, shard.version, shard.records, manifest)
+        )
         if first < last:
             marks = ((0, 0), *shard.marks)
             record, byte = marks[bisect_right(marks, first, key=itemgetter(0)) - 1]
             rest = None if last == shard.records else last
             yield Portion(shard.path, None, first, rest, ShardPlace(byte, record), expected)
-        elif not shard.records and shard.bytes and begin <= start <= end:  # compressed: reading checks that it is empty
+        elif (
+            not shard.records and shard.bytes and begin <= start <= end
+        ):  # compressed: reading checks that it is empty
             yield Portion(shard.path, expected=expected)

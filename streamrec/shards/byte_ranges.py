@@ -1,21 +1,24 @@
-"""Byte ranges of an uncompressed shard: n readers of them deliver each record once, without an index.
+"""Byte ranges of an uncompressed shard: n readers of them deliver each record once, without an
+index.
 
-A byte range has the records whose headers begin in it. The reader of the previous one reads to its last record's end;
-this one skips the rest of that record and begins at the first header. A payload may itself hold whole records (a
-TFRecord file that is stored as a record); these stop at the end of the payload, or before. So a start is certain when
-whole records have followed each other for SETTLE_BYTES, or to the end of the shard (`find_start`).
+A byte range has the records whose headers begin in it. The reader of the previous one reads to its
+last record's end; this one skips the rest of that record and begins at the first header. A payload
+may itself hold whole records (a TFRecord file that is stored as a record); these stop at the end of
+the payload, or before. So a start is certain when whole records have followed each other for
+SETTLE_BYTES, or to the end of the shard (`find_start`).
 
-If the run of records stops earlier, the reader reads the bytes before the start, back to where the longest possible
-record could begin. If a record begins there that spans the whole run, the run was in its payload, and reading begins
-after that record. Otherwise the run belongs to the shard, and the bytes that stop it are reported as damage.
+If the run of records stops earlier, the reader reads the bytes before the start, back to where the
+longest possible record could begin. If a record begins there that spans the whole run, the run was
+in its payload, and reading begins after that record. Otherwise the run belongs to the shard, and
+the bytes that stop it are reported as damage.
 
-So every record of an undamaged shard comes once, for all cuts and payloads, with one exception: a record that holds a
-TFRecord stream whose records follow each other for more than SETTLE_BYTES after a cut. Its inner records come as
-records of the shard, up to their end, which is reported as damage. (Bytes that were written to deceive can do more: a
-CRC is not a signature.)
+So every record of an undamaged shard comes once, for all cuts and payloads, with one exception: a
+record that holds a TFRecord stream whose records follow each other for more than SETTLE_BYTES after
+a cut. Its inner records come as records of the shard, up to their end, which is reported as damage.
+(Bytes that were written to deceive can do more: a CRC is not a signature.)
 
-A reader fetches bytes before the start in that case only. After the end it fetches the bytes of the last record, and at
-most SLACK_BYTES more, which usually saves a request.
+A reader fetches bytes before the start in that case only. After the end it fetches the bytes of the
+last record, and at most SLACK_BYTES more, which usually saves a request.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ LONG_BYTES = 16 << 20
 
 
 class RangeStream:
-    """The bytes of a byte range: an open one up to `limit`, and further ones to the end of its last record."""
+    """The bytes of a byte range: an open one up to `limit`, and further ones to the end of its last
+    record.
+    """
 
     def __init__(self, storage: Storage, path: str, stream: ByteStream, limit: int | None) -> None:
         self._storage = storage
@@ -58,7 +63,9 @@ class RangeStream:
         return self._stream.info
 
     def room(self, size: int, missing: int) -> int:
-        """The buffer size to use instead of `size` when `missing` bytes are needed: no more than will be read."""
+        """The buffer size to use instead of `size` when `missing` bytes are needed: no more than
+        will be read.
+        """
         if self._limit is None:
             return size
         if self._stream.position >= self._limit:
@@ -67,7 +74,11 @@ class RangeStream:
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes up to the limit; 0 there, and at the end of the shard."""
-        count, position, size = await self._stream.readinto(buffer), self._stream.position, self.info.size
+        count, position, size = (
+            await self._stream.readinto(buffer),
+            self._stream.position,
+            self.info.size,
+        )
         at_end = size is not None and position >= size
         if count or self._limit is None or position >= self._limit or at_end:
             return count
@@ -80,7 +91,9 @@ class RangeStream:
             self._limit = max(self._limit, position + SLACK_BYTES)
         version = self.info.version
         await self._stream.aclose()
-        self._stream = await self._storage.stream(self._path, position, self._limit, version, self.tally)
+        self._stream = await self._storage.stream(
+            self._path, position, self._limit, version, self.tally
+        )
 
     async def read_range(self, start: int, end: int) -> bytes:
         """Reads any bytes of the same version of the shard."""
@@ -91,8 +104,8 @@ class RangeStream:
 
 
 OpenRange = tuple[RangeStream, int, bytes | bytearray | None]
-"""An open byte range: its stream, the offset of its first record's header, and the bytes from there that were read
-already (None if no record begins in it)."""
+"""An open byte range: its stream, the offset of its first record's header, and the bytes from there
+that were read already (None if no record begins in it)."""
 
 
 async def begin_range(
@@ -106,7 +119,9 @@ async def begin_range(
     """Opens a byte range at its first record; or at a later one, if its place is given."""
     start = place.offset or byte_range.start
     limit = None if byte_range.end is None else max(byte_range.end, start) + SLACK_BYTES
-    stream = RangeStream(storage, path, await storage.stream(path, start, limit, place.version), limit)
+    stream = RangeStream(
+        storage, path, await storage.stream(path, start, limit, place.version), limit
+    )
     try:
         if expected is not None:
             expected.check(stream.info)
@@ -137,12 +152,16 @@ class _StartSearch:
             reach = None if start.breaks is None else self._position + start.breaks
             self._drop(start.at)
             ended = final and not self._data
-            if ended or (self._byte_range.end is not None and self._position >= self._byte_range.end):
+            if ended or (
+                self._byte_range.end is not None and self._position >= self._byte_range.end
+            ):
                 return self._stream, self._position, None
             if 0 < start.wants <= LONG_BYTES:
                 wants = max(start.wants, FIRST_BYTES)
                 continue
-            settled = reach is None or (start.wants and await self._leads_on(self._position + start.wants))
+            settled = reach is None or (
+                start.wants and await self._leads_on(self._position + start.wants)
+            )
             end = None if settled or reach is None else await self._end_of_record_around(reach)
             if end is None:
                 return self._stream, self._position, self._data
@@ -153,7 +172,9 @@ class _StartSearch:
         """Reads until the buffer has `size` bytes; returns True at the end of the shard."""
         while (missing := size - len(self._data)) > 0:
             room = self._stream.room(min(missing, max(len(self._data), FIRST_BYTES)), missing)
-            block = memoryview(bytearray(room))  # the thread that fills it may hold it for a moment longer
+            block = memoryview(
+                bytearray(room)
+            )  # the thread that fills it may hold it for a moment longer
             count = await self._stream.readinto(block)
             self._data += block[:count]
             if not count:
@@ -172,10 +193,12 @@ class _StartSearch:
         self._drop(position - self._position)
 
     async def _end_of_record_around(self, reach: int) -> int | None:
-        """The end of a record that begins before the byte range and holds all bytes up to `reach`; None without one.
+        """The end of a record that begins before the byte range and holds all bytes up to `reach`;
+        None without one.
 
-        Another record begins at its end. A record with a good payload is preferred to a nearer one without: a payload
-        may also hold a part of a TFRecord file, and the last length in such a part may point anywhere.
+        Another record begins at its end. A record with a good payload is preferred to a nearer one
+        without: a payload may also hold a part of a TFRecord file, and the last length in such a
+        part may point anywhere.
         """
         last, step = self._byte_range.start, 1 << 20
         first = max(0, last - self._max_record_bytes - HEADER_BYTES)
@@ -200,13 +223,15 @@ class _StartSearch:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A possible start of the records, as far as the bytes so far show; offsets count from the first of these bytes.
+    """A possible start of the records, as far as the bytes so far show; offsets count from the
+    first of these bytes.
 
     Args:
         at: The offset of the first header, or the first offset that may still be one.
         wants: The number of bytes from there on that the next decision needs; 0 for none.
-        breaks: The offset where the run of records from `at` on stops too early; with `wants`, the offset of the record
-            that is not complete, and may never be; None if the run does not stop.
+        breaks: The offset where the run of records from `at` on stops too early; with `wants`, the
+            offset of the record that is not complete, and may never be; None if the run does not
+            stop.
     """
 
     at: int
@@ -215,9 +240,11 @@ class Start:
 
 
 def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
-    """Looks for the first header from the start of a byte range on; `final` data reaches the shard's end.
+    """Looks for the first header from the start of a byte range on; `final` data reaches the
+    shard's end.
 
-    If the result has `wants`, more must be read. Else `at` is the first header, or the end if there is none.
+    If the result has `wants`, more must be read. Else `at` is the first header, or the end if there
+    is none.
     """
     size = memoryview(data).nbytes
     at, wants = kernels.find_header(data, 0, False, max_record_bytes)
@@ -237,7 +264,8 @@ def is_record(data: Buffer) -> bool:
 
 
 def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[tuple[int, int]]:
-    """Start and end of the records that begin in `data` and may hold all bytes up to `reach`; the nearest first.
+    """Start and end of the records that begin in `data` and may hold all bytes up to `reach`; the
+    nearest first.
 
     `data` begins before a possible start of the records; `reach` is an offset in it, or after it.
     """

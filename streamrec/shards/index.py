@@ -1,19 +1,21 @@
-"""An index: the manifest of a data set, and the length of each record. Pure; `indexed_records.py` reads it.
+"""An index: the manifest of a data set, and the length of each record. Pure; `indexed_records.py`
+reads it.
 
 It is one object; all numbers are little-endian:
 
     head      8 bytes     MAGIC
-    lengths               the packed lengths of all records, shard after shard (see `tfrecord.lengths`)
-    manifest  JSON        as in `manifest.py`, with the version of each object, without marks
-    blocks                the table of blocks of all shards, 21 bytes for each 1,024 records
-    foot      44 bytes    FOOT: version of the format, sizes of `lengths`, `manifest` and `blocks`, CRC32C of the last
+    lengths               the packed lengths of all records, shard after shard (see
+    `tfrecord.lengths`) manifest  JSON        as in `manifest.py`, with the version of each object,
+    without marks blocks                the table of blocks of all shards, 21 bytes for each 1,024
+    records foot      44 bytes    FOOT: version of the format, sizes of `lengths`, `manifest` and
+    `blocks`, CRC32C of the last
                           two, CRC32C of the foot before it, MAGIC
 
-- To open an index, a reader reads its end: the foot, the manifest and the table of blocks, about 110 bytes for each
-  shard and 0.02 bytes for each record (21 MB for 10^9 records). It reads the lengths by ranges, block by block; each
-  block has its CRC32C.
-- `digest` covers names, numbers of records, sizes and the table of blocks (which holds a CRC32C of each block of
-  lengths). All copies of a data set have the same digest.
+- To open an index, a reader reads its end: the foot, the manifest and the table of blocks, about
+  110 bytes for each shard and 0.02 bytes for each record (21 MB for 10^9 records). It reads the
+  lengths by ranges, block by block; each block has its CRC32C.
+- `digest` covers names, numbers of records, sizes and the table of blocks (which holds a CRC32C of
+  each block of lengths). All copies of a data set have the same digest.
 - A reader refuses a `version` that it does not know.
 - A writer writes it shard after shard, and holds only the tables and the current shards.
 """
@@ -57,7 +59,8 @@ class Index(Manifest):
         pattern: The URL of the shards, with `{shard}` for their number; or that of the first one.
         compression_type: Always "": compressed shards have no index.
         shards: The shards, in order, with their full URLs.
-        blocks: The table of blocks of all shards, one after the other: [n] of `tfrecord.lengths.BLOCK`.
+        blocks: The table of blocks of all shards, one after the other: [n] of
+            `tfrecord.lengths.BLOCK`.
         version: The store's version of the index; None if the store does not give one.
         digest: 32 hexadecimal digits that identify this data set; the same for its copies.
     """
@@ -77,7 +80,9 @@ class Index(Manifest):
     @property
     def manifest(self) -> Manifest:
         """The manifest of these shards, whose marks are the first records of blocks."""
-        shards = tuple(replace(shard, marks=self._marks(number)) for number, shard in enumerate(self.shards))
+        shards = tuple(
+            replace(shard, marks=self._marks(number)) for number, shard in enumerate(self.shards)
+        )
         return Manifest(self.path, self.pattern, self.compression_type, shards)
 
     def _marks(self, number: int) -> tuple[tuple[int, int], ...]:
@@ -89,7 +94,9 @@ class Index(Manifest):
 
     @cached_property
     def first_records(self) -> Numbers:
-        """The number of each shard's first record, [shards + 1]; the last one is the number of records."""
+        """The number of each shard's first record, [shards + 1]; the last one is the number of
+        records.
+        """
         return cumulative([shard.records for shard in self.shards])
 
     @cached_property
@@ -108,7 +115,9 @@ class Index(Manifest):
 
     @cached_property
     def block_places(self) -> Numbers:
-        """The offset of each packed block in the index, in bytes, [blocks + 1]; the last one is their end."""
+        """The offset of each packed block in the index, in bytes, [blocks + 1]; the last one is
+        their end.
+        """
         return cumulative(packed_sizes(self.blocks, self.block_counts)) + len(MAGIC)
 
     @cached_property
@@ -128,7 +137,9 @@ class Index(Manifest):
 
     @cached_property
     def digest(self) -> str:
-        names = [[relative(self.path, shard.path), shard.records, shard.bytes] for shard in self.shards]
+        names = [
+            [relative(self.path, shard.path), shard.records, shard.bytes] for shard in self.shards
+        ]
         state = hashlib.sha256(json.dumps(names).encode())
         state.update(self.blocks.tobytes())
         return state.hexdigest()[:32]
@@ -143,9 +154,15 @@ class Index(Manifest):
         filled = np.diff(self.first_blocks) > 0
         ends = self.blocks["end"][self.first_blocks[1:][filled] - 1]
         frames = self.block_counts * FRAME_BYTES
-        fits = (self.blocks["base"] >= 0) & (self.blocks["base"] <= (sizes - frames) // self.block_counts)
+        fits = (self.blocks["base"] >= 0) & (
+            self.blocks["base"] <= (sizes - frames) // self.block_counts
+        )
         placed = self.block_places[-1] == len(MAGIC) + lengths
-        return placed and bool(fits.all()) and ends.tolist() == [shard.bytes for shard in self.shards if shard.records]
+        return (
+            placed
+            and bool(fits.all())
+            and ends.tolist() == [shard.bytes for shard in self.shards if shard.records]
+        )
 
     def shard_of(self, records: Numbers) -> Numbers:
         """The number of the shard that holds each of these records."""
@@ -155,11 +172,17 @@ class Index(Manifest):
         """The shard of each of these records, its block, and its number in the block."""
         shards = self.shard_of(records)
         in_shard = records - self.first_records[shards]
-        return shards, self.first_blocks[shards] + in_shard // BLOCK_RECORDS, in_shard % BLOCK_RECORDS
+        return (
+            shards,
+            self.first_blocks[shards] + in_shard // BLOCK_RECORDS,
+            in_shard % BLOCK_RECORDS,
+        )
 
 
 class Foot(NamedTuple):
-    """Bytes of an index's packed lengths, manifest and table of blocks, and the CRC32C of the last two."""
+    """Bytes of an index's packed lengths, manifest and table of blocks, and the CRC32C of the last
+    two.
+    """
 
     lengths: int
     manifest: int
@@ -181,19 +204,28 @@ def encode_end(index: Index) -> bytes:
         >>> end = encode_end(index)
         >>> read_end(index.path, read_foot(index.path, end, 8 + len(end)), end).shards == (shard,)
         True
-    """
+    """  # noqa: E501
     manifest, blocks = index.to_json(in_index=True), index.blocks.tobytes()
     lengths = int(index.block_places[-1]) - len(MAGIC)
-    foot = FOOT.pack(VERSION, lengths, len(manifest), len(blocks), kernels.crc32c(blocks, kernels.crc32c(manifest)))
+    foot = FOOT.pack(
+        VERSION,
+        lengths,
+        len(manifest),
+        len(blocks),
+        kernels.crc32c(blocks, kernels.crc32c(manifest)),
+    )
     return manifest + blocks + foot + FOOT_CRC.pack(kernels.crc32c(foot)) + MAGIC
 
 
 def read_foot(path: str, data: bytes, size: int) -> Foot:
-    """Parses the foot of an index from its end, at least FOOT_BYTES; the whole index has `size` bytes."""
+    """Parses the foot of an index from its end, at least FOOT_BYTES; the whole index has `size`
+    bytes.
+    """
     foot = data[-FOOT_BYTES:]
     if len(foot) < FOOT_BYTES or not foot.endswith(MAGIC):
         raise ManifestError(
-            f"{path}: this file does not end like an index: it is another file, or an index that is cut off; pass an "
+            f"{path}: this file does not end like an index: it is another file, or an index that "
+            "is cut off; pass an "
             "index: `streamrec index SHARDS NAME.index` writes one"
         )
     (crc,) = FOOT_CRC.unpack_from(foot, FOOT.size)
@@ -202,7 +234,8 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
     version, *sizes = FOOT.unpack_from(foot)
     if version != VERSION:
         raise ManifestError(
-            f"{path}: this index has version {version}, and this streamrec reads version {VERSION}: write it again: "
+            f"{path}: this index has version {version}, and this streamrec reads version "
+            f"{VERSION}: write it again: "
             f"streamrec index SHARDS {path}; or, if a newer streamrec wrote it, update this one"
         )
     sections = Foot(*sizes)
@@ -213,7 +246,9 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
 
 
 def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> Index:
-    """Parses the tables of an index from its last `foot.end_bytes` bytes, or more; names are relative to its `path`."""
+    """Parses the tables of an index from its last `foot.end_bytes` bytes, or more; names are
+    relative to its `path`.
+    """
     end = len(data) - FOOT_BYTES
     tables = data[end - foot.blocks - foot.manifest : end]
     if kernels.crc32c(tables) != foot.crc:
@@ -223,14 +258,18 @@ def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> 
         blocks = np.frombuffer(tables[foot.manifest :], BLOCK)
     except (ManifestError, ValueError) as error:
         raise damage_error(path, repr(error)) from error
-    index = Index(path, manifest.pattern, manifest.compression_type, manifest.shards, blocks, version)
+    index = Index(
+        path, manifest.pattern, manifest.compression_type, manifest.shards, blocks, version
+    )
     if manifest.compression_type or not index.is_sound(foot.lengths):
         raise damage_error(path, "its tables do not fit each other")
     return index
 
 
 def damage_error(path: str, reason: str) -> ManifestError:
-    return ManifestError(f"{path}: this index is damaged ({reason}): write it again: streamrec index SHARDS {path}")
+    return ManifestError(
+        f"{path}: this index is damaged ({reason}): write it again: streamrec index SHARDS {path}"
+    )
 
 
 def cumulative(values: Sequence[int] | Numbers) -> Numbers:
@@ -250,7 +289,8 @@ class IndexedShard(NamedTuple):
 class IndexEncoder:
     """The bytes of an index, in order.
 
-    The pattern is the URL of the shards, with `{shard}` for their number; None for that of the first shard.
+    The pattern is the URL of the shards, with `{shard}` for their number; None for that of the
+    first shard.
     """
 
     def __init__(self, path: str, pattern: str | None = None) -> None:
@@ -268,8 +308,10 @@ class IndexEncoder:
         info, lengths = shard
         if (lengths.records, lengths.end) != (info.records, info.bytes):
             raise ManifestError(
-                f"{info.path}: {lengths.records:,} records end at byte {lengths.end:,}, and the shard has "
-                f"{info.records:,} records and {info.bytes:,} bytes: the shard was written while it was read; write "
+                f"{info.path}: {lengths.records:,} records end at byte {lengths.end:,}, and the "
+                "shard has "
+                f"{info.records:,} records and {info.bytes:,} bytes: the shard was written while "
+                "it was read; write "
                 "the index again"
             )
         head = b"" if self._shards else MAGIC

@@ -1,13 +1,14 @@
 """The records of an index, by number: their lengths, offsets and payloads.
 
 Rules:
-- Opening an index takes a stat and one or two ranges of its end, for any number of records. The lengths of records are
-  read by ranges when they are needed. Their packed blocks are kept, up to `cache_bytes`; the least recently used ones
-  are dropped first.
-- One request reads records that are near each other; see `byte_runs`. Up to `parallel` requests run at the same time.
-  Each record's length and CRC32C are compared with its payload. Only the requested records are kept in memory.
-- All reads are of the version that was opened, or that the index has for a shard: another version or size is an
-  ObjectChangedError.
+- Opening an index takes a stat and one or two ranges of its end, for any number of records. The
+  lengths of records are read by ranges when they are needed. Their packed blocks are kept, up to
+  `cache_bytes`; the least recently used ones are dropped first.
+- One request reads records that are near each other; see `byte_runs`. Up to `parallel` requests run
+  at the same time. Each record's length and CRC32C are compared with its payload. Only the
+  requested records are kept in memory.
+- All reads are of the version that was opened, or that the index has for a shard: another version
+  or size is an ObjectChangedError.
 """
 
 from __future__ import annotations
@@ -24,10 +25,24 @@ from streamrec.display import display_name
 from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, ObjectChangedError
 from streamrec.shards.index import Index, Numbers, damage_error, read_end, read_foot
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
-from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference, group_ranges
+from streamrec.shards.range_runs import (
+    OFFSET_BITS,
+    ByteRun,
+    byte_runs,
+    first_difference,
+    group_ranges,
+)
 from streamrec.storage import Storage, Storages, read_full
 from streamrec.storage.tasks import for_each
-from streamrec.tfrecord import BUFFER_BITS, HEADER_BYTES, Frames, Scattered, are_long, as_spans, unpack
+from streamrec.tfrecord import (
+    BUFFER_BITS,
+    HEADER_BYTES,
+    Frames,
+    Scattered,
+    are_long,
+    as_spans,
+    unpack,
+)
 
 END_BYTES: Final = 256 << 10
 """Bytes at the end of an index that are read before its tables' size is known."""
@@ -45,7 +60,9 @@ async def open_index(storage: Storage, path: str) -> Index:
     """Reads the tables of an index."""
     info = await storage.stat(path)
     if info.size is None:
-        raise ManifestError(f"{path}: the store does not give the size of the index: copy it to another store")
+        raise ManifestError(
+            f"{path}: the store does not give the size of the index: copy it to another store"
+        )
     end = await storage.read_range(path, max(0, info.size - END_BYTES), info.size, info.version)
     foot = read_foot(path, end, info.size)
     if foot.end_bytes > len(end):
@@ -54,11 +71,15 @@ async def open_index(storage: Storage, path: str) -> Index:
 
 
 async def read_blocks(storage: Storage, index: Index, first: int, last: int) -> list[bytes]:
-    """Reads the packed lengths of the blocks `first` to `last` (exclusive), and checks their CRC32C."""
+    """Reads the packed lengths of the blocks `first` to `last` (exclusive), and checks their
+    CRC32C.
+    """
     offsets = index.block_places[first : last + 1].tolist()
     data = await storage.read_range(index.path, offsets[0], offsets[-1], index.version)
     blocks = []
-    for start, end, crc in zip(offsets, offsets[1:], index.blocks["crc"][first:last].tolist(), strict=False):
+    for start, end, crc in zip(
+        offsets, offsets[1:], index.blocks["crc"][first:last].tolist(), strict=False
+    ):
         blocks.append(data[start - offsets[0] : end - offsets[0]])
         if kernels.crc32c(blocks[-1]) != crc:
             raise damage_error(index.path, f"the CRC32C of the lengths at byte {start:,} is wrong")
@@ -66,7 +87,9 @@ async def read_blocks(storage: Storage, index: Index, first: int, last: int) -> 
 
 
 class Places(NamedTuple):
-    """The places of records, each an int64 array [n]: shard numbers, byte offsets of frames, bytes of payloads."""
+    """The places of records, each an int64 array [n]: shard numbers, byte offsets of frames, bytes
+    of payloads.
+    """
 
     shards: Numbers
     offsets: Numbers
@@ -74,12 +97,14 @@ class Places(NamedTuple):
 
 
 class IndexedRecords:
-    """Reads records of an index by their numbers. Any number of tasks of one event loop may share it.
+    """Reads records of an index by their numbers. Any number of tasks of one event loop may share
+    it.
 
     Args:
         verify: Whether each record's length and CRC32C are checked.
         parallel: The largest number of requests of one call at the same time.
-        cache_bytes: The largest number of bytes of packed lengths in memory; a record takes about 2.
+        cache_bytes: The largest number of bytes of packed lengths in memory; a record takes about
+            2.
     """
 
     def __init__(
@@ -100,7 +125,9 @@ class IndexedRecords:
         self._cached_bytes = 0
 
     async def lengths(self, first: int, last: int) -> Numbers:
-        """The payloads' lengths of records `first` to `last` (exclusive), in bytes: int64 [last - first]."""
+        """The payloads' lengths of records `first` to `last` (exclusive), in bytes: int64 [last -
+        first].
+        """
         self._check(first, last)
         if first == last:
             return np.empty(0, np.int64)
@@ -109,7 +136,9 @@ class IndexedRecords:
         return lengths[in_block[0] : in_block[0] + last - first]
 
     async def keep_lengths(self) -> None:
-        """Reads all packed lengths, so that `places` finds those in memory that fit into `cache_bytes`."""
+        """Reads all packed lengths, so that `places` finds those in memory that fit into
+        `cache_bytes`.
+        """
         await self._pack(np.flatnonzero(np.diff(self.index.block_places)).tolist())
 
     async def places(self, records: Numbers) -> Places:
@@ -132,18 +161,25 @@ class IndexedRecords:
         await for_each(find, range(len(bounds) - 1), 4)
         return Places(shards, offsets, lengths)
 
-    async def _places_in(self, blocks: Numbers, which: Numbers, in_block: Numbers) -> tuple[Numbers, Numbers]:
-        """The offsets and lengths of records: record `in_block[i]` of block `blocks[which[i]]` for each i."""
+    async def _places_in(
+        self, blocks: Numbers, which: Numbers, in_block: Numbers
+    ) -> tuple[Numbers, Numbers]:
+        """The offsets and lengths of records: record `in_block[i]` of block `blocks[which[i]]` for
+        each i.
+        """
         lengths = await self._unpack(blocks)
         counts = self.index.block_counts[blocks]
         firsts = np.cumsum(counts) - counts
         ends = np.cumsum(lengths + FRAME_BYTES)
         starts = ends - lengths - FRAME_BYTES
         rows = firsts[which] + in_block
-        return starts[rows] - starts[firsts][which] + self.index.block_offsets[blocks][which], lengths[rows]
+        return starts[rows] - starts[firsts][which] + self.index.block_offsets[blocks][
+            which
+        ], lengths[rows]
 
     async def fetch(self, records: Numbers, most_bytes: int | None = None) -> Frames:
-        """The records with these numbers, int64 [n], in this order; a repeated number gives its record again.
+        """The records with these numbers, int64 [n], in this order; a repeated number gives its
+        record again.
 
         About `most_bytes` may be held besides the records and one request; None: any number.
 
@@ -179,13 +215,19 @@ class IndexedRecords:
     ) -> list[Frames]:
         parts = [Frames.of(())] * len(runs)
         largest = max(run.end - run.start for run in runs)
-        parallel = self._parallel if most_bytes is None else max(1, min(self._parallel, most_bytes // largest))
+        parallel = (
+            self._parallel
+            if most_bytes is None
+            else max(1, min(self._parallel, most_bytes // largest))
+        )
 
         async def read(number: int) -> None:
             run = runs[number]
             data = await self._read_run(run)
             starts = places.offsets[run.first : run.last] + (HEADER_BYTES - run.start)
-            found = Frames(data, np.stack([starts, starts + places.lengths[run.first : run.last]], 1))
+            found = Frames(
+                data, np.stack([starts, starts + places.lengths[run.first : run.last]], 1)
+            )
             if self._verify:
                 self._check_run(run, found, wanted)
             parts[number] = found.trim()
@@ -203,7 +245,8 @@ class IndexedRecords:
             raise self._changed_error(shard, run, error.reason) from error
         except NotFoundError as error:
             raise NotFoundError(
-                f"{self.index.path} names this shard, and it is gone: put it back, or write the index again: "
+                f"{self.index.path} names this shard, and it is gone: put it back, or write the "
+                "index again: "
                 f"streamrec index SHARDS {self.index.path}",
                 shard.path,
                 run.start,
@@ -211,7 +254,9 @@ class IndexedRecords:
             ) from error
         try:
             if stream.info.size not in (None, shard.bytes):
-                raise self._changed_error(shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}")
+                raise self._changed_error(
+                    shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}"
+                )
             room = memoryview(kernels.allocate(run.end - run.start))
             filled = await read_full(stream, room)
             if filled < len(room):
@@ -225,7 +270,8 @@ class IndexedRecords:
 
     def _changed_error(self, shard: ShardInfo, run: ByteRun, reason: str) -> ObjectChangedError:
         return ObjectChangedError(
-            f"this shard is not the one that {self.index.path} was made from ({reason}): bring the index up to date: "
+            f"this shard is not the one that {self.index.path} was made from ({reason}): bring the "
+            "index up to date: "
             f"streamrec index --update {self.index.path}",
             shard.path,
             run.start,
@@ -239,7 +285,8 @@ class IndexedRecords:
         offset = run.start + int(frames.spans[bad, 0]) - HEADER_BYTES
         record = int(wanted[run.first + bad] - self.index.first_records[run.shard])
         raise CorruptRecordError(
-            f"this record's length or CRC32C is not that of its payload: it is damaged, or {self.index.path} is the "
+            "this record's length or CRC32C is not that of its payload: it is damaged, or "
+            f"{self.index.path} is the "
             f"index of other shards: streamrec verify {self.index.path}",
             self.index.shards[run.shard].path,
             offset,
@@ -249,7 +296,9 @@ class IndexedRecords:
     def _check(self, first: int, last: int) -> None:
         if not 0 <= first <= last <= len(self.index):
             path = display_name(self.index.path)
-            raise IndexError(f"records {first:,} to {last:,} of {len(self.index):,}: {path} has no such")
+            raise IndexError(
+                f"records {first:,} to {last:,} of {len(self.index):,}: {path} has no such"
+            )
 
     async def _unpack(self, blocks: Numbers) -> Numbers:
         """The lengths of all records in these sorted blocks."""
@@ -273,7 +322,9 @@ class IndexedRecords:
 
         async def read(group: tuple[int, int]) -> None:
             first, last = int(missing[group[0]]), int(missing[group[1] - 1]) + 1
-            for block, data in enumerate(await read_blocks(storage, self.index, first, last), first):
+            for block, data in enumerate(
+                await read_blocks(storage, self.index, first, last), first
+            ):
                 packed[block] = data
                 self._keep(block, data)
 
@@ -290,7 +341,9 @@ class IndexedRecords:
 
 
 def gather(parts: list[Frames], order: Numbers) -> Frames:
-    """Puts the records of several parts in order: long ones stay in their buffers, short ones are copied."""
+    """Puts the records of several parts in order: long ones stay in their buffers, short ones are
+    copied.
+    """
     rows = np.zeros((sum(map(len, parts)), 4), np.int64)
     rows[:, :2] = np.concatenate([part.spans for part in parts])
     rows[:, 2] = np.repeat(np.arange(len(parts)) << BUFFER_BITS, [len(part) for part in parts])

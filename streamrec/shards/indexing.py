@@ -1,4 +1,5 @@
-"""Writes the index of existing shards, in one process or in many that each index a part of the shards.
+"""Writes the index of existing shards, in one process or in many that each index a part of the
+shards.
 
 Each shard is indexed in the cheapest way:
 
@@ -30,7 +31,15 @@ from streamrec.shards.listing import Filenames, find_shards, to_names
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.places import check_named_once, portable
 from streamrec.shards.scan import scan_file, scan_idx, scan_stream
-from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, local_path, locate, protocol_of
+from streamrec.storage import (
+    Storage,
+    Storages,
+    StoreOptions,
+    check_keywords,
+    local_path,
+    locate,
+    protocol_of,
+)
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import PackedLengths
 
@@ -39,12 +48,18 @@ Job = Callable[[], Awaitable[IndexedShard]]
 
 
 async def assemble(
-    storage: Storage, url: str, jobs: Sequence[Job], *, pattern: str | None, overwrite: bool, parallel: int
+    storage: Storage,
+    url: str,
+    jobs: Sequence[Job],
+    *,
+    pattern: str | None,
+    overwrite: bool,
+    parallel: int,
 ) -> Index:
     """Writes an index, which appears under its name when it is complete.
 
-    The jobs are in the order of the index, and up to `parallel` run at the same time. `pattern` is the URL of the
-    shards, with `{shard}` for their number; None for that of the first one.
+    The jobs are in the order of the index, and up to `parallel` run at the same time. `pattern` is
+    the URL of the shards, with `{shard}` for their number; None for that of the first one.
     """
     encoder = IndexEncoder(url, pattern)
     done: dict[int, IndexedShard] = {}
@@ -72,7 +87,9 @@ async def read_indexed_shard(storage: Storage, index: Index, number: int) -> Ind
 
 
 async def read_unchanged(storages: Storages, index: Index, number: int) -> IndexedShard | None:
-    """As `read_indexed_shard`; None unless the store still has the shard with the same size and version."""
+    """As `read_indexed_shard`; None unless the store still has the shard with the same size and
+    version.
+    """
     shard = index.shards[number]
     info = await (await storages.at(shard.path)).stat(shard.path)
     if shard.version is None or (shard.bytes, shard.version) != (info.size, info.version):
@@ -81,7 +98,9 @@ async def read_unchanged(storages: Storages, index: Index, number: int) -> Index
 
 
 async def scan_shard(storages: Storages, path: str, idx: str | None, local: bool) -> IndexedShard:
-    """Indexes a shard in the cheapest way: from its `.idx` file, from its headers, or from all its bytes."""
+    """Indexes a shard in the cheapest way: from its `.idx` file, from its headers, or from all its
+    bytes.
+    """
     storage = await storages.at(path)
     if idx is not None:
         return await scan_idx(storage, path, await storages.at(idx), idx)
@@ -105,10 +124,11 @@ async def write_index(
     parallel: int = PARALLEL,
     **store: Unpack[StoreOptions],
 ) -> Index:
-    """Writes the index of a data set: the length of each record, so that you can read any record by its number.
+    """Writes the index of a data set: the length of each record, so that you can read any record by
+    its number.
 
-    Shards in a store are read once, whole. Of shards on local disks only the headers are read. `ShardWriter(index=...)`
-    writes an index at no cost.
+    Shards in a store are read once, whole. Of shards on local disks only the headers are read.
+    `ShardWriter(index=...)` writes an index at no cost.
 
     Examples:
         >>> async def build():
@@ -116,13 +136,15 @@ async def write_index(
         ...     return RecordSource("s3://bucket/train.index")[1_234_567]
 
     Args:
-        filenames: The shards: names, braces and globs, as for `TFRecordDataset`. Their order is that of the records.
-        index: The URL to write to. Names of shards below its directory are relative to it, so that a data set may be
-            moved with its index.
-        idx_files: The files of `tfrecord2idx` (DALI's or vahidk's) for these shards, in the same order; None for none.
-            With them only the header of each shard's last record is read.
-        part: `(i, n)`: this process indexes the i-th of n parts of the shards, 0 to n - 1, and writes that index next
-            to `index`, under the name that `part_of` returns; `join_index` joins all n parts.
+        filenames: The shards: names, braces and globs, as for `TFRecordDataset`. Their order is
+            that of the records.
+        index: The URL to write to. Names of shards below its directory are relative to it, so that
+            a data set may be moved with its index.
+        idx_files: The files of `tfrecord2idx` (DALI's or vahidk's) for these shards, in the same
+            order; None for none. With them only the header of each shard's last record is read.
+        part: `(i, n)`: this process indexes the i-th of n parts of the shards, 0 to n - 1, and
+            writes that index next to `index`, under the name that `part_of` returns; `join_index`
+            joins all n parts.
         update: Whether an existing index is used for shards that have not changed since.
         overwrite: Whether an existing object is replaced; see `ShardWriter`.
         on_shard: Called with each finished shard, on the event loop's thread: it must not block.
@@ -135,7 +157,8 @@ async def write_index(
     Raises:
         NotFoundError: A shard or an `.idx` file does not exist.
         CorruptRecordError, TruncatedShardError: A shard is damaged.
-        ManifestError: A shard is compressed or named twice, or an `.idx` file is not that of its shard.
+        ManifestError: A shard is compressed or named twice, or an `.idx` file is not that of its
+            shard.
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
@@ -149,7 +172,11 @@ async def write_index(
         paths = await find_shards(storages, names)
         await storages.check_not_input(target, paths)
         check_named_once(paths)
-        idx_paths = [None] * len(paths) if idx_files is None else await idx_of(storages, paths, idx_files, filesystem)
+        idx_paths = (
+            [None] * len(paths)
+            if idx_files is None
+            else await idx_of(storages, paths, idx_files, filesystem)
+        )
         number, parts = part or (0, 1)
         first, last = number * len(paths) // parts, (number + 1) * len(paths) // parts
         storage, known = await storages.at(target), dict[str, tuple[Index, int]]()
@@ -166,8 +193,13 @@ async def write_index(
                 on_shard(shard.info)
             return shard
 
-        jobs = [partial(index_shard, portable(url, path), idx) for path, idx in zip(paths, idx_paths, strict=True)]
-        return await assemble(storage, target, jobs[first:last], pattern=None, overwrite=overwrite, parallel=parallel)
+        jobs = [
+            partial(index_shard, portable(url, path), idx)
+            for path, idx in zip(paths, idx_paths, strict=True)
+        ]
+        return await assemble(
+            storage, target, jobs[first:last], pattern=None, overwrite=overwrite, parallel=parallel
+        )
 
 
 write_index_sync = bridge.synchronous(write_index)
@@ -180,7 +212,8 @@ async def join_index(
     overwrite: bool = True,
     **store: Unpack[StoreOptions],
 ) -> Index:
-    """Joins several indexes: the parts that many processes wrote, or the indexes of several data sets.
+    """Joins several indexes: the parts that many processes wrote, or the indexes of several data
+    sets.
 
     Args:
         parts: Their URLs, in the order of the new index's shards; "train.index.part-*" for those of
@@ -210,12 +243,16 @@ async def join_index(
             storage = await storages.at(path)
             indexes.append(await open_index(storage, path))
             numbers = range(len(indexes[-1].shards))
-            jobs += [partial(read_indexed_shard, storage, indexes[-1], number) for number in numbers]
+            jobs += [
+                partial(read_indexed_shard, storage, indexes[-1], number) for number in numbers
+            ]
         check_named_once(shard.path for found in indexes for shard in found.shards)
         patterns = {found.pattern for found in indexes}
         pattern = patterns.pop() if len(patterns) == 1 else None
         target = await storages.at(url)
-        return await assemble(target, url, jobs, pattern=pattern, overwrite=overwrite, parallel=PARALLEL)
+        return await assemble(
+            target, url, jobs, pattern=pattern, overwrite=overwrite, parallel=PARALLEL
+        )
 
 
 join_index_sync = bridge.synchronous(join_index)
@@ -241,21 +278,28 @@ def check_parts(paths: Sequence[str]) -> None:
     parts = [(int(match[1]), int(match[2])) for match in matches if match]
     expected = [(number, parts[0][1]) for number in range(parts[0][1])]
     if parts != expected:
-        missing = ", ".join(str(number) for number, total in expected if (number, total) not in parts)
+        missing = ", ".join(
+            str(number) for number, total in expected if (number, total) not in parts
+        )
         raise ManifestError(
-            f"{paths[0]} and {len(paths) - 1} more: these are not all {len(expected)} parts, each once and in order"
+            f"{paths[0]} and {len(paths) - 1} more: these are not all {len(expected)} parts, each "
+            "once and in order"
             + (f"; missing: {missing}" if missing else "")
             + ": write them with write_index(part=(i, n)), or streamrec index --part i/n"
         )
 
 
 async def idx_of(
-    storages: Storages, paths: Sequence[str], idx_files: Filenames, filesystem: AbstractFileSystem | None
+    storages: Storages,
+    paths: Sequence[str],
+    idx_files: Filenames,
+    filesystem: AbstractFileSystem | None,
 ) -> list[str | None]:
     found = await find_shards(storages, [locate(name, filesystem) for name in to_names(idx_files)])
     if len(found) != len(paths):
         raise ManifestError(
-            f"{len(paths):,} shards and {len(found):,} .idx files, from {found[0]} on: pass one for each shard, in the "
+            f"{len(paths):,} shards and {len(found):,} .idx files, from {found[0]} on: pass one "
+            "for each shard, in the "
             "same order"
         )
     return list(found)

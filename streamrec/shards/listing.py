@@ -1,14 +1,17 @@
-"""From names to shards: the listings that globs need, at the same time, with results in order; and the shards' sizes.
+"""From names to shards: the listings that globs need, at the same time, with results in order; and
+the shards' sizes.
 
 Rules:
-- Names come in the caller's order, with a glob's matches, sorted, in its place. The order in which listings end does
-  not matter.
+- Names come in the caller's order, with a glob's matches, sorted, in its place. The order in which
+  listings end does not matter.
 - The names before an unfinished listing are known already: reading may begin with them.
-- An object with exactly the given name wins over the names that its braces and wildcards stand for, so that every
-  listed name can be read. If names are patterns (`list_files`), the objects that a pattern matches win, as in
-  TensorFlow.
-- A name that ends in `.json` or `.index` is a manifest or an index, as for the commands: its shards take its place.
-- A glob that fails, or matches nothing, is an error in its place: the shards before it are read first.
+- An object with exactly the given name wins over the names that its braces and wildcards stand for,
+  so that every listed name can be read. If names are patterns (`list_files`), the objects that a
+  pattern matches win, as in TensorFlow.
+- A name that ends in `.json` or `.index` is a manifest or an index, as for the commands: its shards
+  take its place.
+- A glob that fails, or matches nothing, is an error in its place: the shards before it are read
+  first.
 """
 
 from __future__ import annotations
@@ -30,11 +33,24 @@ import anyio
 from streamrec import bridge, shards
 from streamrec.arguments import describe_value
 from streamrec.display import logger
-from streamrec.errors import NotFoundError, PermissionDeniedError, PositionMismatchError, UnsupportedOperationError
+from streamrec.errors import (
+    NotFoundError,
+    PermissionDeniedError,
+    PositionMismatchError,
+    UnsupportedOperationError,
+)
 from streamrec.shards.assignment import ShardSize, assign_bytes
 from streamrec.shards.options import Expected, Portion
 from streamrec.shards.patterns import expand_braces, has_braces, is_glob, is_web, is_web_glob
-from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, check_keywords, locate, split_chain
+from streamrec.storage import (
+    Glob,
+    ObjectInfo,
+    Storages,
+    StoreOptions,
+    check_keywords,
+    locate,
+    split_chain,
+)
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
@@ -67,18 +83,25 @@ def to_names(filenames: Filenames) -> list[str]:
         names = list(filenames)
     for name in names:
         if not isinstance(name, str | bytes | os.PathLike):
-            raise TypeError(f"a file name is {describe_value(name)}: give a URL or path, a pattern, or a list of them")
+            raise TypeError(
+                f"a file name is {describe_value(name)}: give a URL or path, a pattern, or a list "
+                "of them"
+            )
         if not name:
             raise ValueError("a file name is '': give a URL or path, a pattern, or a list of them")
     return [os.fsdecode(name) for name in names]
 
 
-async def find_shards(storages: Storages, filenames: Filenames, *, patterns: bool = False) -> list[str]:
+async def find_shards(
+    storages: Storages, filenames: Filenames, *, patterns: bool = False
+) -> list[str]:
     """The shards' URLs: braces expanded, globs answered, each glob's matches sorted by name."""
     return (await list_shards(storages, filenames, patterns=patterns)).paths
 
 
-async def list_shards(storages: Storages, filenames: Filenames, *, patterns: bool = False) -> Listing:
+async def list_shards(
+    storages: Storages, filenames: Filenames, *, patterns: bool = False
+) -> Listing:
     """The complete listing of names; see `Listing`.
 
     Raises:
@@ -108,8 +131,8 @@ class Listing:
     Args:
         found: The result of an earlier listing of the same names; None to list.
         keep: Called with the complete result.
-        patterns: Whether all names are patterns: an object with exactly the name counts only if the pattern matches no
-            other, and a pattern for a web server is an error.
+        patterns: Whether all names are patterns: an object with exactly the name counts only if the
+            pattern matches no other, and a pattern for a web server is an error.
 
     Attributes:
         paths: The shards' URLs so far; the list only grows.
@@ -145,7 +168,9 @@ class Listing:
         self.asks = any(part.pattern is not None for part in self._parts)
 
     async def run(self, parts: Iterable[Part] | None = None) -> None:
-        """Runs the listings of some parts, by default of all. It raises nothing: an error waits for its place."""
+        """Runs the listings of some parts, by default of all. It raises nothing: an error waits for
+        its place.
+        """
         async with anyio.create_task_group() as tasks:
             for part in self._parts if parts is None else parts:
                 if part.pattern is not None:
@@ -167,7 +192,9 @@ class Listing:
                 if self.paths and self._keep is not None:
                     self._keep(Found(tuple(self.paths), self.known))
                 if not self.paths:
-                    self.error = NotFoundError("no file name was given: pass at least one, or a pattern that matches")
+                    self.error = NotFoundError(
+                        "no file name was given: pass at least one, or a pattern that matches"
+                    )
 
     def portion(self, number: int) -> Portion:
         """The whole shard, which must be as it was listed."""
@@ -177,7 +204,9 @@ class Listing:
 
     @property
     def fingerprint(self) -> list[Any]:
-        """The listing's part of a state: the number of known shards, whether these are all, and their digest."""
+        """The listing's part of a state: the number of known shards, whether these are all, and
+        their digest.
+        """
         count = len(self.paths)
         if self._fingerprint[:2] != [count, self.complete]:
             self._fingerprint = self._fingerprint_of(count)
@@ -189,14 +218,16 @@ class Listing:
         await self.until(count + 1 if complete else count)
         if self._fingerprint_of(count) != saved:
             raise PositionMismatchError(
-                "this state was saved when the names matched other shards, or shards of other sizes or versions: "
+                "this state was saved when the names matched other shards, or shards of other "
+                "sizes or versions: "
                 "resume with the same shards, or start over without the state"
             )
 
     def _fingerprint_of(self, count: int) -> list[Any]:
         """The same for the first shards: the digest is of their names, sizes and versions."""
         described = [
-            (path, info.size, info.version) if (info := self.known.get(path)) else path for path in self.paths[:count]
+            (path, info.size, info.version) if (info := self.known.get(path)) else path
+            for path in self.paths[:count]
         ]
         complete = self.complete and count == len(self.paths)
         return [count, complete, blake2b(ascii(described).encode(), digest_size=8).hexdigest()]
@@ -247,12 +278,15 @@ def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
 async def expand_name(storages: Storages, name: str) -> list[str]:
     """The names that the braces of a name stand for; or the name itself, if an object has it.
 
-    Web servers are not asked, because braces are never part of a URL; nor is a store if braces are in the bucket.
+    Web servers are not asked, because braces are never part of a URL; nor is a store if braces are
+    in the bucket.
     """
     scheme, colon, rest = split_chain(name).url.partition("://")
     bucket = scheme + rest.partition("/")[0] if colon and "/" not in scheme else ""
     if has_braces(name) and not is_web(name) and "{" not in bucket:
-        with suppress(NotFoundError, PermissionDeniedError):  # a store may refuse this for missing objects
+        with suppress(
+            NotFoundError, PermissionDeniedError
+        ):  # a store may refuse this for missing objects
             await (await storages.at(name)).stat(name)
             return [name]
     return list(expand_braces(name))
@@ -272,7 +306,9 @@ def is_pattern(name: str) -> bool:
 def is_manifest(name: str) -> bool:
     """Whether a name is that of a manifest or an index, and not a pattern."""
     url = split_chain(name).url
-    return (url.partition("?")[0] if is_web(name) else url).endswith(MANIFESTS) and not is_glob(name)
+    return (url.partition("?")[0] if is_web(name) else url).endswith(MANIFESTS) and not is_glob(
+        name
+    )
 
 
 async def shards_in(storages: Storages, name: str) -> list[ObjectInfo]:
@@ -292,19 +328,25 @@ async def matches(storages: Storages, name: str, patterns: bool, alone: bool) ->
             if not patterns:  # a URL may have the character
                 return [await storage.stat(name)]
         raise UnsupportedOperationError(
-            "a web server cannot be asked which files a pattern matches: give the names, braces such as "
+            "a web server cannot be asked which files a pattern matches: give the names, braces "
+            "such as "
             "train-{00000..00127}.tfrecord, or the URL of a manifest",
             name,
         )
     glob = Glob(name)
     found = [info async for info in storage.list(glob.prefix, glob)]
     if not found:
-        raise NotFoundError("no object matches this pattern: check the bucket, the name and the wildcards", name)
+        raise NotFoundError(
+            "no object matches this pattern: check the bucket, the name and the wildcards", name
+        )
     exact = [info for info in found if info.path == name]
     others = [info for info in found if glob.matches(info.path)]
     left_out = sum(info.path != name for info in others)
     if exact and left_out and not patterns:
-        text = "%s: an object has exactly this name, so only that is read; as a pattern it would match %d more"
+        text = (
+            "%s: an object has exactly this name, so only that is read; as a pattern it would "
+            "match %d more"
+        )
         logger.log(logging.WARNING if alone else logging.DEBUG, text, name, left_out)
     return sorted(others or exact if patterns else exact or others, key=attrgetter("path"))
 
@@ -313,17 +355,20 @@ def matching_files(
     pattern: Filenames,
     **store: Unpack[StoreOptions],
 ) -> list[str]:
-    """Returns the names that patterns match, in the order of the patterns and sorted for each; [] without a match.
+    """Returns the names that patterns match, in the order of the patterns and sorted for each; []
+    without a match.
 
-    It is `tf.io.matching_files` for any store, without directories. `Dataset.list_files` returns the same names as a
-    Dataset, which takes each name literally, whatever characters it contains.
+    It is `tf.io.matching_files` for any store, without directories. `Dataset.list_files` returns
+    the same names as a Dataset, which takes each name literally, whatever characters it contains.
 
     Args:
-        pattern: A URL or path with a glob or braces, or a list of them. A name that is not a glob is not looked up.
+        pattern: A URL or path with a glob or braces, or a list of them. A name that is not a glob
+            is not looked up.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Raises:
-        PermissionDeniedError: You lack permission to list the bucket, or a directory that the pattern can match.
+        PermissionDeniedError: You lack permission to list the bucket, or a directory that the
+            pattern can match.
         UnsupportedOperationError: The pattern is for a web server, which cannot be listed.
         StorageError: The store failed, and retrying did not help.
 
@@ -335,7 +380,9 @@ def matching_files(
     """
     check_keywords("matching_files", store)
     find, filesystem = partial(_match, **store), store.get("filesystem")
-    return [path for name in to_names(pattern) for path in bridge.run(find, locate(name, filesystem))]
+    return [
+        path for name in to_names(pattern) for path in bridge.run(find, locate(name, filesystem))
+    ]
 
 
 async def _match(name: str, **store: Unpack[StoreOptions]) -> list[str]:
@@ -347,14 +394,20 @@ async def _match(name: str, **store: Unpack[StoreOptions]) -> list[str]:
 
 
 async def sizes_of(
-    storages: Storages, paths: Sequence[str], known: Mapping[str, ObjectInfo], readers: int | None = None
+    storages: Storages,
+    paths: Sequence[str],
+    known: Mapping[str, ObjectInfo],
+    readers: int | None = None,
 ) -> list[ShardSize]:
-    """The sizes of shards; the store is asked for unknown ones. `readers` is None if all sizes are needed.
+    """The sizes of shards; the store is asked for unknown ones. `readers` is None if all sizes are
+    needed.
 
-    The sizes of many shards come from listings of their directories. If a directory cannot be listed, or holds many
-    other objects, the store is asked for each shard; or, with many shards for each reader, all count as equally large.
+    The sizes of many shards come from listings of their directories. If a directory cannot be
+    listed, or holds many other objects, the store is asked for each shard; or, with many shards for
+    each reader, all count as equally large.
 
-    If the store does not give the size before the end of an object, the shard has size 0 and cannot be cut.
+    If the store does not give the size before the end of an object, the shard has size 0 and cannot
+    be cut.
     """
     infos = dict(known)
 
@@ -376,7 +429,9 @@ async def sizes_of(
 
 
 async def list_sizes(storages: Storages, paths: Iterable[str]) -> dict[str, ObjectInfo]:
-    """The shards in listings of their directories, except in directories that cannot be listed cheaply."""
+    """The shards in listings of their directories, except in directories that cannot be listed
+    cheaply.
+    """
     found: dict[str, ObjectInfo] = {}
     directories: dict[str, list[str]] = {}
     for path in paths:
@@ -391,7 +446,9 @@ async def list_sizes(storages: Storages, paths: Iterable[str]) -> dict[str, Obje
                 if info.path in wanted and info.size is not None:
                     found[info.path] = info
 
-    many = [names for names in directories.values() if len(names) > 8]  # for fewer, a listing costs more than it saves
+    many = [
+        names for names in directories.values() if len(names) > 8
+    ]  # for fewer, a listing costs more than it saves
     await for_each(list_directory, many, PARALLEL_REQUESTS)
     return found
 
@@ -401,14 +458,24 @@ async def assign_shards(
 ) -> list[list[Portion]]:
     """`assign_bytes`, for shards that may be compressed.
 
-    Only shards that would be cut are checked, and a sample if there are many. If some are compressed, all shards are
-    checked; if all of a sample are, all shards count as compressed. So every reader makes the same plan.
+    Only shards that would be cut are checked, and a sample if there are many. If some are
+    compressed, all shards are checked; if all of a sample are, all shards count as compressed. So
+    every reader makes the same plan.
     """
     named = check_compression_type(compression_type)
-    plan = assign_bytes([replace(shard, splittable=shard.splittable and not named) for shard in shards], readers)
+    plan = assign_bytes(
+        [replace(shard, splittable=shard.splittable and not named) for shard in shards], readers
+    )
     if named is not None:
         return plan
-    cut = sorted({portion.path for portions in plan for portion in portions if portion.byte_range is not None})
+    cut = sorted(
+        {
+            portion.path
+            for portions in plan
+            for portion in portions
+            if portion.byte_range is not None
+        }
+    )
     sample = set(cut[:: len(cut) // FEW_SHARDS + 1])
     compressed = await find_compressed(storages, sample)
     if not compressed:
@@ -416,7 +483,10 @@ async def assign_shards(
     if len(shards) > FEW_SHARDS and compressed == sample:
         return assign_bytes([replace(shard, splittable=False) for shard in shards], readers)
     compressed |= await find_compressed(storages, {shard.path for shard in shards} - sample)
-    shards = [replace(shard, splittable=shard.splittable and shard.path not in compressed) for shard in shards]
+    shards = [
+        replace(shard, splittable=shard.splittable and shard.path not in compressed)
+        for shard in shards
+    ]
     return assign_bytes(shards, readers)
 
 

@@ -1,20 +1,23 @@
-"""Manifests: the shards of a data set, as its writer described them. Pure; `manifest_files.py` reads and writes them.
+"""Manifests: the shards of a data set, as its writer described them. Pure; `manifest_files.py`
+reads and writes them.
 
 A manifest is a JSON object:
 
     {"format": "streamrec manifest", "version": 1,
      "pattern": "train-{shard:05d}.tfrecord", "compression_type": "GZIP",
-     "shards": [{"name": "train-00000.tfrecord", "records": 4096, "bytes": 209715104, "crc32c": "1a2b3c4d"}, ...]}
+     "shards": [{"name": "train-00000.tfrecord", "records": 4096, "bytes": 209715104, "crc32c":
+     "1a2b3c4d"}, ...]}
 
-- `pattern` and `name` are relative to the manifest's own directory, so that a data set may be moved or copied with its
-  manifest; an object outside that directory has its full URL. A relative name that looks like a full one (it begins
-  with `/`, or contains `://`), or that begins with `./`, has `./` before it. `places.py` says which names are allowed.
-- Each shard has one entry. Numbers are whole and not negative, and a shard holds at most as many records as fit in its
-  bytes, so that a manifest cannot make a reader allocate more.
-- `bytes` and `crc32c` are those of the whole object as it is stored, compressed or not; `crc32c` is the plain CRC32C
-  (not masked) as eight hexadecimal digits.
-- `marks` (optional): `[record, byte]` for a few records of an uncompressed shard: their number, and the byte where
-  their header begins. A reader of records in the middle begins there.
+- `pattern` and `name` are relative to the manifest's own directory, so that a data set may be moved
+  or copied with its manifest; an object outside that directory has its full URL. A relative name
+  that looks like a full one (it begins with `/`, or contains `://`), or that begins with `./`, has
+  `./` before it. `places.py` says which names are allowed.
+- Each shard has one entry. Numbers are whole and not negative, and a shard holds at most as many
+  records as fit in its bytes, so that a manifest cannot make a reader allocate more.
+- `bytes` and `crc32c` are those of the whole object as it is stored, compressed or not; `crc32c` is
+  the plain CRC32C (not masked) as eight hexadecimal digits.
+- `marks` (optional): `[record, byte]` for a few records of an uncompressed shard: their number, and
+  the byte where their header begins. A reader of records in the middle begins there.
 - `object_version`, in an index: the store's version of the shard, or null.
 - Readers ignore members that they do not know, and refuse a `version` that they do not know.
 """
@@ -31,7 +34,14 @@ from typing import Any, Final, Self
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
 from streamrec.shards.patterns import NUMBER
-from streamrec.shards.places import absolute, check_name, check_places, find_repeated, portable, relative
+from streamrec.shards.places import (
+    absolute,
+    check_name,
+    check_places,
+    find_repeated,
+    portable,
+    relative,
+)
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, CompressionType, check_compression_type
 
 FORMAT = "streamrec manifest"
@@ -47,7 +57,8 @@ MAX_FIELDS: Final = 2
 """How often a pattern may have the number of the shard."""
 
 MARK_BYTES = 8 << 20
-"""The approximate distance of marks: a reader that begins between two reads and drops up to this many bytes."""
+"""The approximate distance of marks: a reader that begins between two reads and drops up to this
+many bytes."""
 
 
 @display_repr
@@ -59,10 +70,10 @@ class ShardInfo:
         path: Its URL.
         records: Its number of records.
         bytes: Its size as it is stored.
-        crc32c: The CRC32C of all its bytes as they are stored; None if they were not all read (an index of local
-            shards, or one made from `.idx` files).
-        marks: The number of some of its records, about every MARK_BYTES, and the offset of their header in bytes; none
-            for a compressed shard.
+        crc32c: The CRC32C of all its bytes as they are stored; None if they were not all read (an
+            index of local shards, or one made from `.idx` files).
+        marks: The number of some of its records, about every MARK_BYTES, and the offset of their
+            header in bytes; none for a compressed shard.
         version: The store's version of the object; None if it has none, or was not asked.
     """
 
@@ -75,7 +86,9 @@ class ShardInfo:
 
 
 def add_mark(marks: list[tuple[int, int]], record: int, byte: int) -> None:
-    """Adds a mark for the record whose header begins at `byte`, if the mark before is far enough."""
+    """Adds a mark for the record whose header begins at `byte`, if the mark before is far
+    enough.
+    """
     if byte - (marks[-1][1] if marks else 0) >= MARK_BYTES:
         marks.append((record, byte))
 
@@ -97,7 +110,8 @@ class Manifest:
     shards: tuple[ShardInfo, ...]
 
     def to_json(self, *, in_index: bool = False) -> bytes:
-        """The manifest as it is stored; in an index with the versions of objects, and without marks.
+        """The manifest as it is stored; in an index with the versions of objects, and without
+        marks.
 
         Examples:
             >>> shard = ShardInfo("s3://b/x/train-0", records=2, bytes=40, crc32c=0xE3069283)
@@ -106,14 +120,19 @@ class Manifest:
             True
             >>> b'{"name": "train-0", "records": 2, "bytes": 40, "crc32c": "e3069283"}' in manifest.to_json()
             True
-        """
+        """  # noqa: E501
 
         def name_of(url: str) -> str:
             return relative(self.path, url if in_index else portable(self.path, url))
 
         def entry(shard: ShardInfo) -> dict[str, Any]:
             crc = None if shard.crc32c is None else f"{shard.crc32c:08x}"
-            fields = {"name": name_of(shard.path), "records": shard.records, "bytes": shard.bytes, "crc32c": crc}
+            fields = {
+                "name": name_of(shard.path),
+                "records": shard.records,
+                "bytes": shard.bytes,
+                "crc32c": crc,
+            }
             if in_index:
                 return {**fields, "object_version": shard.version}
             return {**fields, "marks": shard.marks} if shard.marks else fields
@@ -137,10 +156,13 @@ class Manifest:
         except (ValueError, LookupError, TypeError) as error:
             reason = "it has no 'format'" if isinstance(error, LookupError | TypeError) else error
             advice = "pass the URL of one that write_manifest or a writer wrote"
-            raise ManifestError(f"{path}: this JSON is not a manifest ({reason}): {advice}") from error
+            raise ManifestError(
+                f"{path}: this JSON is not a manifest ({reason}): {advice}"
+            ) from error
         if version != VERSION:
             raise ManifestError(
-                f"{path}: this is format {manifest['format']!r}, version {manifest['version']!r}, not {FORMAT!r}, "
+                f"{path}: this is format {manifest['format']!r}, version {manifest['version']!r}, "
+                f"not {FORMAT!r}, "
                 f"version {VERSION}: it needs another streamrec"
             )
         try:
@@ -149,7 +171,9 @@ class Manifest:
             check_shards(shards, compression)
             pattern = check_name(manifest["pattern"], path)
             if len(NUMBER.findall(pattern)) > MAX_FIELDS:
-                raise ValueError(f"the pattern {pattern!r} has the shard's number more than {MAX_FIELDS} times")
+                raise ValueError(
+                    f"the pattern {pattern!r} has the shard's number more than {MAX_FIELDS} times"
+                )
             return Manifest(path, absolute(path, pattern), compression, shards)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ManifestError(
@@ -171,7 +195,9 @@ def _parse_shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
         raise ValueError(f"{version!r} is not a version of an object")
     if crc is not None and not (isinstance(crc, str) and re.fullmatch("[0-9a-fA-F]{8}", crc)):
         raise ValueError(f"{crc!r} is not a CRC32C of eight hexadecimal digits")
-    return ShardInfo(url, entry["records"], entry["bytes"], None if crc is None else int(crc, 16), marks, version)
+    return ShardInfo(
+        url, entry["records"], entry["bytes"], None if crc is None else int(crc, 16), marks, version
+    )
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -197,13 +223,20 @@ def check_shards(shards: Sequence[ShardInfo], compression_type: str) -> None:
     for shard in shards:
         numbers = (shard.records, shard.bytes, *chain.from_iterable(shard.marks))
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-            raise ValueError(f"the numbers of {shard.path} are not whole numbers from 0 to 2**63 - 1")
+            raise ValueError(
+                f"the numbers of {shard.path} are not whole numbers from 0 to 2**63 - 1"
+            )
         longest = shard.bytes * MAX_RATIO if compression_type else shard.bytes
-        if shard.records > longest // FRAME_BYTES or (shard.bytes and not shard.records and not compression_type):
-            raise ValueError(f"{shard.path} cannot have {shard.records:,} records in {shard.bytes:,} bytes")
+        if shard.records > longest // FRAME_BYTES or (
+            shard.bytes and not shard.records and not compression_type
+        ):
+            raise ValueError(
+                f"{shard.path} cannot have {shard.records:,} records in {shard.bytes:,} bytes"
+            )
         marks = ((0, 0), *shard.marks, (shard.records, shard.bytes))
         if shard.marks and (
-            compression_type or any(b - a < FRAME_BYTES * (n - m) or m >= n for (m, a), (n, b) in pairwise(marks))
+            compression_type
+            or any(b - a < FRAME_BYTES * (n - m) or m >= n for (m, a), (n, b) in pairwise(marks))
         ):
             raise ValueError(f"the marks of {shard.path} are not those of its records")
     if max(sum(shard.records for shard in shards), sum(shard.bytes for shard in shards)) >= 1 << 63:

@@ -1,10 +1,12 @@
-"""Manifests in a store: read, written for existing shards, compared with shards; shards without one are checked.
+"""Manifests in a store: read, written for existing shards, compared with shards; shards without one
+are checked.
 
 Rules of `verify`:
-- Every shard is read once, whole, as a stream: its bytes go through CRC32C and through the framer, and are dropped. The
-  framer counts the records and checks their lengths. It checks payloads only if no manifest has a CRC32C of the shard.
-- A problem of the *data* is a row in the report. A problem that prevents a check (no permission, a store that is down,
-  a manifest that cannot be read) is an error: a report covers everything.
+- Every shard is read once, whole, as a stream: its bytes go through CRC32C and through the framer,
+  and are dropped. The framer counts the records and checks their lengths. It checks payloads only
+  if no manifest has a CRC32C of the shard.
+- A problem of the *data* is a row in the report. A problem that prevents a check (no permission, a
+  store that is down, a manifest that cannot be read) is an error: a report covers everything.
 - A shard whose size differs is not read: its records cannot be right.
 - Memory: a few blocks for each of `parallel` shards, even if their records are long.
 """
@@ -40,13 +42,14 @@ Kind = Literal["missing", "extra", "bytes", "crc32c", "records", "damage"]
 @display_repr
 @dataclass(frozen=True, slots=True)
 class VerifyProblem:
-    """One difference from the manifest, or the first damage of a shard that was verified without one.
+    """One difference from the manifest, or the first damage of a shard that was verified without
+    one.
 
     Attributes:
         path: The shard's URL.
-        kind: "missing": the shard does not exist. "extra": the manifest does not name the shard, but its name matches
-            the pattern, so a glob would read it. "bytes", "crc32c", "records": this value differs. "damage": the shard
-            has no manifest, and is damaged.
+        kind: "missing": the shard does not exist. "extra": the manifest does not name the shard,
+            but its name matches the pattern, so a glob would read it. "bytes", "crc32c", "records":
+            this value differs. "damage": the shard has no manifest, and is damaged.
         expected: The manifest's value, in words; "" without a manifest.
         found: The store's value, in words.
     """
@@ -64,7 +67,8 @@ class VerifyProblem:
 @display_repr
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The result of `verify`. It is true if the data set matches the manifest, or has none and is not damaged.
+    """The result of `verify`. It is true if the data set matches the manifest, or has none and is
+    not damaged.
 
     Attributes:
         manifest: The manifest's URL; None if shards were verified without one.
@@ -92,11 +96,15 @@ class VerifyReport:
         if self.manifest is not None:
             name, fine = f"{display_name(self.manifest)}: ", "all as the manifest says"
         found = f"{len(rows):,} problem{'s' * (len(rows) > 1)}" if rows else fine
-        return "\n".join([f"{name}{self.shards:,} shards, {self.bytes:,} bytes read: {found}", *rows])
+        return "\n".join(
+            [f"{name}{self.shards:,} shards, {self.bytes:,} bytes read: {found}", *rows]
+        )
 
 
 async def read_manifest(storage: Storage, path: str) -> Manifest:
-    """Reads a manifest, or the manifest in an index. Call `Manifest.follow` before its names are used."""
+    """Reads a manifest, or the manifest in an index. Call `Manifest.follow` before its names are
+    used.
+    """
     manifest = await read_if_manifest(storage, path)
     if manifest is None:
         raise ManifestError(f"{path}: this is neither a manifest nor an index: pass the URL of one")
@@ -104,7 +112,9 @@ async def read_manifest(storage: Storage, path: str) -> Manifest:
 
 
 async def read_if_manifest(storage: Storage, path: str) -> Manifest | None:
-    """The same; None if the object is neither. Of a long object that is neither, only the end is read."""
+    """The same; None if the object is neither. Of a long object that is neither, only the end is
+    read.
+    """
     info = await storage.stat(path)
     size = info.size or 0
     end = await storage.read_range(path, max(0, size - END_BYTES), size, info.version)
@@ -112,7 +122,9 @@ async def read_if_manifest(storage: Storage, path: str) -> Manifest | None:
         return (await open_index(storage, path)).manifest
     if not end.rstrip().endswith(b"}"):
         return None
-    start = await storage.read_range(path, 0, size - len(end), info.version) if size > len(end) else b""
+    start = (
+        await storage.read_range(path, 0, size - len(end), info.version) if size > len(end) else b""
+    )
     return Manifest.from_json(path, start + end)
 
 
@@ -122,7 +134,8 @@ async def find_in_manifest(
     """Finds shards in a manifest, and compares it with the listed objects of these paths.
 
     Raises:
-        ManifestError: It is not a manifest, does not name a shard, or has another size or version of it.
+        ManifestError: It is not a manifest, does not name a shard, or has another size or version
+            of it.
     """
     entries = (await read_manifest(await storages.at(manifest), manifest)).shards
     known = {location_of(shard.path): shard for shard in entries}
@@ -131,7 +144,8 @@ async def find_in_manifest(
         shard = known.get(location_of(path))
         if shard is None:
             raise ManifestError(
-                f"{manifest}: this manifest does not name {path}, so the number of its records is unknown: pass the "
+                f"{manifest}: this manifest does not name {path}, so the number of its records is "
+                "unknown: pass the "
                 f"names that it has; or {rewrite_advice(manifest)}"
             )
         if path in listed:
@@ -147,11 +161,12 @@ async def verify(
     parallel: int = 8,
     **store: Unpack[StoreOptions],
 ) -> VerifyReport:
-    """Reads a whole data set and compares it with its manifest or index, or looks for damage if it has neither.
+    """Reads a whole data set and compares it with its manifest or index, or looks for damage if it
+    has neither.
 
-    With a manifest, it finds shards that are missing, shards that the manifest does not name, and shards whose size,
-    CRC32C or number of records differs. Without one, it checks the CRC32C of each record, and reports the first damage
-    of each shard; `streamrec verify` lists all of it.
+    With a manifest, it finds shards that are missing, shards that the manifest does not name, and
+    shards whose size, CRC32C or number of records differs. Without one, it checks the CRC32C of
+    each record, and reports the first damage of each shard; `streamrec verify` lists all of it.
 
     Examples:
         >>> async def check():
@@ -160,10 +175,10 @@ async def verify(
         ...         print(problem)
 
     Args:
-        source: The URL of a manifest or an index; or of a shard, or a pattern of shards. An index that was made without
-            reading the shards has no CRC32C of them.
-        shard_root: The URL of the shards' directory, if that is not the manifest's own. A manifest that names objects
-            outside both is refused.
+        source: The URL of a manifest or an index; or of a shard, or a pattern of shards. An index
+            that was made without reading the shards has no CRC32C of them.
+        shard_root: The URL of the shards' directory, if that is not the manifest's own. A manifest
+            that names objects outside both is refused.
         parallel: Shards that are read at the same time.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
@@ -173,7 +188,8 @@ async def verify(
     Raises:
         NotFoundError: `source` does not exist, or matches nothing.
         ManifestError: The manifest is invalid, or it names objects elsewhere.
-        UnsupportedOperationError: The store cannot be listed (plain HTTP), and there may be more than one shard.
+        UnsupportedOperationError: The store cannot be listed (plain HTTP), and there may be more
+            than one shard.
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
@@ -193,7 +209,9 @@ async def verify(
 
             async def check(path: str) -> None:
                 storage = await storages.at(path)
-                found, _, damage = await scan(storage, await storage.stream(path), verify=True, to_end=True)
+                found, _, damage = await scan(
+                    storage, await storage.stream(path), verify=True, to_end=True
+                )
                 sizes.append(found.bytes)
                 if damage is not None:
                     text = f"{found.records:,} good records before this: {damage}"
@@ -216,7 +234,9 @@ async def verify(
                         size = f"an object of {info.size:,} bytes"
                         problems.append(VerifyProblem(info.path, "extra", "nothing of it", size))
 
-            await run_concurrently(find_extra_shards, partial(for_each, compare, expected.shards, parallel))
+            await run_concurrently(
+                find_extra_shards, partial(for_each, compare, expected.shards, parallel)
+            )
     problems.sort(key=attrgetter("path", "kind"))
     return VerifyReport(None if manifest is None else path, len(paths), sum(sizes), tuple(problems))
 
@@ -224,8 +244,12 @@ async def verify(
 verify_sync = bridge.synchronous(verify)
 
 
-async def compare_shard(storages: Storages, manifest: Manifest, shard: ShardInfo) -> tuple[int, list[VerifyProblem]]:
-    """Reads a shard; returns the number of bytes that were read, and the differences from the manifest."""
+async def compare_shard(
+    storages: Storages, manifest: Manifest, shard: ShardInfo
+) -> tuple[int, list[VerifyProblem]]:
+    """Reads a shard; returns the number of bytes that were read, and the differences from the
+    manifest.
+    """
     storage = await storages.at(shard.path)
     try:
         stream = await storage.stream(shard.path)
@@ -237,14 +261,20 @@ async def compare_shard(storages: Storages, manifest: Manifest, shard: ShardInfo
             await stream.aclose()
         return 0, [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
     verify_records = shard.crc32c is None
-    found, _, damage = await scan(storage, stream, manifest.compression_type, verify=verify_records, to_end=True)
+    found, _, damage = await scan(
+        storage, stream, manifest.compression_type, verify=verify_records, to_end=True
+    )
     problems = []
     if found.bytes != shard.bytes:
         problems.append(VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{found.bytes:,}"))
     if shard.crc32c is not None and found.crc32c != shard.crc32c:
-        problems.append(VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{found.crc32c:08x}"))
+        problems.append(
+            VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{found.crc32c:08x}")
+        )
     if damage is not None or found.records != shard.records:
-        counted = f"{found.records:,}" if damage is None else f"{found.records:,} before this: {damage}"
+        counted = (
+            f"{found.records:,}" if damage is None else f"{found.records:,} before this: {damage}"
+        )
         problems.append(VerifyProblem(shard.path, "records", f"{shard.records:,}", counted))
     return found.bytes, problems
 
@@ -274,12 +304,15 @@ async def write_manifest(
     Raises:
         NotFoundError: A shard does not exist.
         CorruptRecordError, TruncatedShardError: A shard is damaged.
-        ManifestError: A shard is named twice; or the shards are compressed in different ways, and a manifest has one
-            compression for all.
+        ManifestError: A shard is named twice; or the shards are compressed in different ways, and a
+            manifest has one compression for all.
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
-    target, names = locate(manifest, filesystem), [locate(name, filesystem) for name in to_names(filenames)]
+    target, names = (
+        locate(manifest, filesystem),
+        [locate(name, filesystem) for name in to_names(filenames)],
+    )
     check_keywords("write_manifest", store)
     async with Storages(**store) as storages:
         paths = await find_shards(storages, names)
@@ -307,5 +340,8 @@ def compression_of(scans: Mapping[str, Scan]) -> CompressionType:
     kinds = {scan.compression_type: path for path, scan in sorted(scans.items())}
     if len(kinds) > 1:
         examples = ", ".join(f"{path} ({kind or 'not compressed'})" for kind, path in kinds.items())
-        raise ManifestError(f"these shards are compressed in different ways: {examples}; give each kind its manifest")
+        raise ManifestError(
+            f"these shards are compressed in different ways: {examples}; give each kind its "
+            "manifest"
+        )
     return next(iter(kinds))

@@ -1,9 +1,11 @@
 """Opens one shard, whole or a byte range of it, up to the first byte of its first record.
 
-The plain bytes of a compressed shard are a stream: storage × Inflater. Inflating runs in a worker thread.
+The plain bytes of a compressed shard are a stream: storage × Inflater. Inflating runs in a worker
+thread.
 
-Short shards are read whole and framed at once: many local ones in one step, a store's by one response each. A
-ShardReader reads all other shards (compressed, damaged, cut off, empty, long); it continues a store's open response.
+Short shards are read whole and framed at once: many local ones in one step, a store's by one
+response each. A ShardReader reads all other shards (compressed, damaged, cut off, empty, long); it
+continues a store's open response.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from streamrec.display import display_name
 from streamrec.errors import NotFoundError, StorageError, StreamrecError
 from streamrec.shards.byte_ranges import RangeStream, begin_range
 from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange
-from streamrec.storage import ByteStream, ObjectInfo, ShortObject, Storage, Storages, directory_advice, read_full
+from streamrec.storage import (
+    ByteStream,
+    ObjectInfo,
+    ShortObject,
+    Storage,
+    Storages,
+    directory_advice,
+    read_full,
+)
 from streamrec.storage.tasks import finish
 from streamrec.tfrecord import (
     DETECT_BYTES,
@@ -33,15 +43,17 @@ from streamrec.tfrecord import (
 )
 
 INPUT_BYTES = 1 << 20
-"""Compressed bytes that are received at a time, after a few smaller steps for a quick first record. This many keep a
-thread busy for some milliseconds."""
+"""Compressed bytes that are received at a time, after a few smaller steps for a quick first record.
+This many keep a thread busy for some milliseconds."""
 
 WHOLE_BYTES = 64 << 10
 """A store's shard up to this size is read whole. It is the size of a reader's first block."""
 
 
 class InflatedStream:
-    """The plain bytes, but the first `skip`, of a compressed stream, of which `head` was read already."""
+    """The plain bytes, but the first `skip`, of a compressed stream, of which `head` was read
+    already.
+    """
 
     def __init__(self, stream: ByteStream, inflater: Inflater, head: bytes, skip: int) -> None:
         self.info, self.tally = stream.info, stream.tally
@@ -54,7 +66,9 @@ class InflatedStream:
         self._ended = False
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for plain bytes, and writes them to the buffer; returns their number, 0 at the end."""
+        """Waits for plain bytes, and writes them to the buffer; returns their number, 0 at the
+        end.
+        """
         while not self._ended:
             if self._inflater.needs_input:
                 await self._feed()
@@ -75,7 +89,9 @@ class InflatedStream:
     async def _inflate(self, buffer: memoryview) -> int:
         if len(buffer) <= 64 << 10:  # inflating this takes less time than calling a thread
             return self._inflater.read_into(buffer)
-        return await finish(asyncio.get_running_loop().run_in_executor(None, self._inflater.read_into, buffer))
+        return await finish(
+            asyncio.get_running_loop().run_in_executor(None, self._inflater.read_into, buffer)
+        )
 
     async def _feed(self) -> None:
         """Gives the inflater the next compressed bytes, when it has used those before."""
@@ -114,14 +130,17 @@ async def open_whole(
     stream: ByteStream | None = None,
     expected: Expected | None = None,
 ) -> Opened:
-    """Opens a shard from a place to its end; continues its `stream` of all bytes, if that is open already.
+    """Opens a shard from a place to its end; continues its `stream` of all bytes, if that is open
+    already.
 
     Raises:
         ValueError: The place is within the shard, and the compression is not given.
         ObjectChangedError, ManifestError: The object is not the expected one.
     """
     named = check_compression_type(options.compression_type)
-    stream = stream or await open_bytes(storage, path, place.offset if named == "" else 0, place.version)
+    stream = stream or await open_bytes(
+        storage, path, place.offset if named == "" else 0, place.version
+    )
     try:
         if expected is not None:
             expected.check(stream.info)
@@ -129,9 +148,13 @@ async def open_whole(
         head = bytes(room[: await read_full(stream, room)])
         kind = detect_compression(head) if named is None else named
         if kind:
-            return Opened(InflatedStream(stream, Inflater(kind, path), head, place.offset), kind, place)
+            return Opened(
+                InflatedStream(stream, Inflater(kind, path), head, place.offset), kind, place
+            )
         if named is None and place.offset:
-            raise ValueError(f"{display_name(path)}: reading from the middle needs compression_type; '' for none")
+            raise ValueError(
+                f"{display_name(path)}: reading from the middle needs compression_type; '' for none"
+            )
         return Opened(stream, kind, place, head)
     except BaseException:
         with anyio.CancelScope(shield=True):
@@ -158,18 +181,24 @@ async def open_range(
         kind = detect_compression(await storage.read_range(path, 0, DETECT_BYTES))
     if kind:
         raise ValueError(
-            f"{display_name(path)}: this shard is compressed ({kind}), so reading cannot begin in the middle: read it "
+            f"{display_name(path)}: this shard is compressed ({kind}), so reading cannot begin in "
+            "the middle: read it "
             "without start and end, or write it uncompressed, or as several shards"
         )
-    stream, position, head = await begin_range(storage, path, byte_range, options.max_record_bytes, place, expected)
+    stream, position, head = await begin_range(
+        storage, path, byte_range, options.max_record_bytes, place, expected
+    )
     at = ShardPlace(position, place.record, stream.info.version)
     return Opened(stream, "", at, head, byte_range.end)
 
 
-async def open_bytes(storage: Storage, path: str, start: int = 0, version: str | None = None) -> ByteStream:
+async def open_bytes(
+    storage: Storage, path: str, start: int = 0, version: str | None = None
+) -> ByteStream:
     """Opens a shard's bytes; the error for a directory says what to write instead.
 
-    Object stores have no directories: there is no object of that name, or an empty one whose name ends in a slash.
+    Object stores have no directories: there is no object of that name, or an empty one whose name
+    ends in a slash.
     """
     try:
         stream = await storage.stream(path, start, None, version)
@@ -198,8 +227,12 @@ class ShortShard:
     frames: Frames
 
 
-async def read_short_shards(storages: Storages, paths: Sequence[str], options: ReadOptions) -> list[ShortShard | None]:
-    """Reads these shards whole, if their store reads many at a time; None for each that must be opened alone."""
+async def read_short_shards(
+    storages: Storages, paths: Sequence[str], options: ReadOptions
+) -> list[ShortShard | None]:
+    """Reads these shards whole, if their store reads many at a time; None for each that must be
+    opened alone.
+    """
     objects: Sequence[ShortObject | None] = [None] * len(paths)
     with suppress(StreamrecError):  # opening the shard reports it
         stores = {await storages.at(path) for path in paths}
@@ -212,8 +245,12 @@ async def read_short_shards(storages: Storages, paths: Sequence[str], options: R
     return shards
 
 
-async def open_short_shard(storage: Storage, path: str, options: ReadOptions) -> ShortShard | ByteStream:
-    """Opens a shard by one response: whole if it is short and good, else its bytes, for a ShardReader."""
+async def open_short_shard(
+    storage: Storage, path: str, options: ReadOptions
+) -> ShortShard | ByteStream:
+    """Opens a shard by one response: whole if it is short and good, else its bytes, for a
+    ShardReader.
+    """
     stream = await open_bytes(storage, path)
     size = stream.info.size
     if not size or size > WHOLE_BYTES:
@@ -243,7 +280,9 @@ async def _read_whole(stream: ByteStream, size: int) -> ReceivedBytes:
 
 
 class ReceivedBytes:
-    """A ByteStream that was read to its end or to an error: it gives the bytes again, and then the error."""
+    """A ByteStream that was read to its end or to an error: it gives the bytes again, and then the
+    error.
+    """
 
     def __init__(self, stream: ByteStream, data: bytearray, error: StreamrecError | None) -> None:
         self.info, self.tally = stream.info, stream.tally

@@ -23,16 +23,21 @@ class ReadOptions:
     Args:
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         verify: Check each record's CRC32C; the lengths' are always checked.
-        max_record_bytes: A longer record counts as corruption; by default longer than a store can hold.
-        block_bytes: How much of a shard is framed at a time, and the size of its buffers; None for the storage's own.
-        on_error: How damage in a shard is handled: "raise", "skip_record", "resync" or "skip_shard"; see
-            `streamrec.open_shard`. Network faults are never damage.
-        max_skipped: How many losses of one shard are tolerated before the next one is an error; None for any number.
+        max_record_bytes: A longer record counts as corruption; by default longer than a store can
+            hold.
+        block_bytes: How much of a shard is framed at a time, and the size of its buffers; None for
+            the storage's own.
+        on_error: How damage in a shard is handled: "raise", "skip_record", "resync" or
+            "skip_shard"; see `streamrec.open_shard`. Network faults are never damage.
+        max_skipped: How many losses of one shard are tolerated before the next one is an error;
+            None for any number.
         on_loss: Called with each Loss, on the event loop's thread: it must not block.
-        block_records: Blocks end after a multiple of this number of records since the shard's start, if their size
-            allows it: then a batch, or a turn of the interleave, is in one block and need not be copied.
-        long_bytes: Longer records are checked and counted, and not returned: see `ShardReader.take_long_records`. A
-            damaged one is read again, into memory. None: records of all lengths are returned. Not for byte ranges of a
+        block_records: Blocks end after a multiple of this number of records since the shard's
+            start, if their size allows it: then a batch, or a turn of the interleave, is in one
+                block and need not be copied.
+        long_bytes: Longer records are checked and counted, and not returned: see
+            `ShardReader.take_long_records`. A damaged one is read again, into memory. None: records
+                of all lengths are returned. Not for byte ranges of a
             shard.
     """
 
@@ -61,7 +66,8 @@ class ShardPlace:
 
     Args:
         offset: Of the record's header in the (decompressed) shard, in bytes.
-        record: The number of records read before it: its index, counted from 0, if nothing was lost.
+        record: The number of records read before it: its index, counted from 0, if nothing was
+            lost.
         version: The object's version that has this place; None for any version.
     """
 
@@ -72,9 +78,11 @@ class ShardPlace:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A shard as a listing, a manifest or an index describes it: an opened shard is compared with it.
+    """A shard as a listing, a manifest or an index describes it: an opened shard is compared with
+    it.
 
-    What is None is unknown; without a `manifest` (its URL, or that of an index) a listing described it.
+    What is None is unknown; without a `manifest` (its URL, or that of an index) a listing described
+    it.
     """
 
     size: int | None
@@ -85,7 +93,8 @@ class Expected:
     def check(self, found: ObjectInfo) -> None:
         """Compares the opened object; a value that is None on one side is not compared.
 
-        A difference is a ManifestError if a manifest described the shard, else an ObjectChangedError.
+        A difference is a ManifestError if a manifest described the shard, else an
+        ObjectChangedError.
         """
         if None not in (self.size, found.size) and self.size != found.size:
             self._differs(found.path, f"{self.size:,} bytes", f"{found.size:,}")
@@ -100,11 +109,13 @@ class Expected:
     def _differs(self, path: str, expected: str, found: str) -> NoReturn:
         if self.manifest is not None:
             raise ManifestError(
-                f"{path}: {self.manifest} says that this shard has {expected}, and it has {found}: the shard was "
+                f"{path}: {self.manifest} says that this shard has {expected}, and it has {found}: "
+                "the shard was "
                 f"written since, or the manifest is wrong; {rewrite_advice(self.manifest)}"
             )
         raise ObjectChangedError(
-            f"this shard had {expected} when it was listed, and it has {found}: it was written since; to read it as it "
+            f"this shard had {expected} when it was listed, and it has {found}: it was written "
+            "since; to read it as it "
             "is now, make the Dataset again, or run the command again",
             path,
         )
@@ -113,16 +124,22 @@ class Expected:
 def rewrite_advice(manifest: str) -> str:
     """The advice to write a manifest or an index again, with the command."""
     if manifest.endswith(".json"):
-        return f"to accept the shards as they are, write it again: streamrec.write_manifest_sync(SHARDS, {manifest!r})"
-    return f"to accept the shards as they are, write it again: streamrec index --update SHARDS {manifest}"
+        return (
+            "to accept the shards as they are, write it again: "
+            f"streamrec.write_manifest_sync(SHARDS, {manifest!r})"
+        )
+    return (
+        "to accept the shards as they are, write it again: streamrec index --update SHARDS "
+        f"{manifest}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRange:
     """A byte range of an uncompressed shard: the records whose headers begin in it.
 
-    At 0 a record's header begins; from any other `start` the reader searches for the first one. `end` is None for the
-    end of the shard.
+    At 0 a record's header begins; from any other `start` the reader searches for the first one.
+    `end` is None for the end of the shard.
     """
 
     start: int = 0
@@ -130,7 +147,10 @@ class ShardRange:
 
     def __post_init__(self) -> None:
         if self.start < 0 or (self.end is not None and self.end < self.start):
-            raise ValueError(f"bytes {self.start} to {self.end}: a byte range begins at 0 or later and ends no earlier")
+            raise ValueError(
+                f"bytes {self.start} to {self.end}: a byte range begins at 0 or later and ends no "
+                "earlier"
+            )
 
 
 @display_repr
@@ -143,8 +163,10 @@ class Portion:
         byte_range: A byte range of it; None for all of it.
         first: Number of the first record to give, counted from the start of the shard.
         last: One past the number of the last record; None for all records.
-        place: The record where reading begins, without a byte range: the first one, or one before it.
-        expected: The description that the opened shard is compared with, and its number of records at its end.
+        place: The record where reading begins, without a byte range: the first one, or one before
+            it.
+        expected: The description that the opened shard is compared with, and its number of records
+            at its end.
     """
 
     path: str
@@ -156,10 +178,19 @@ class Portion:
 
     @property
     def is_all(self) -> bool:
-        return self.byte_range is None and self.first == 0 and self.last is None and not self.place.offset
+        return (
+            self.byte_range is None
+            and self.first == 0
+            and self.last is None
+            and not self.place.offset
+        )
 
     def within(self, number: int, count: int) -> tuple[int, int]:
-        """The records of the portion among `count` records from this number on: their first index, and one past it."""
-        known = self.expected.records if self.last is None and self.expected is not None else self.last
+        """The records of the portion among `count` records from this number on: their first index,
+        and one past it.
+        """
+        known = (
+            self.expected.records if self.last is None and self.expected is not None else self.last
+        )
         last = count if known is None else min(max(known - number, 0), count)
         return min(max(self.first - number, 0), last), last

@@ -3,11 +3,12 @@
 - `train-{00000..00127}.tfrecord`, `{train,test}.tfrecord`: braces as in a shell.
 - `gs://bucket/train-*.tfrecord`: a glob (`storage/urls.py`), answered by one listing.
 - An object with exactly the given name wins over the names that its braces and wildcards stand for.
-- A glob's matches come sorted by name; the names of a list keep its order. So the same call always gives the same
-  order.
-- `train-{shard:05d}.tfrecord` names a writer's shards; `{shards}` is their number, if that is known before. A writer
-  replaces no other braces.
-- A web URL is never a glob: `?` and `[` are part of it, and web servers cannot list. Braces are never part of it.
+- A glob's matches come sorted by name; the names of a list keep its order. So the same call always
+  gives the same order.
+- `train-{shard:05d}.tfrecord` names a writer's shards; `{shards}` is their number, if that is known
+  before. A writer replaces no other braces.
+- A web URL is never a glob: `?` and `[` are part of it, and web servers cannot list. Braces are
+  never part of it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ WEB = re.compile(r"https?://", re.IGNORECASE)
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """All names that the braces of a pattern stand for, in order; braces without `..` or `,` stay as they are.
+    """All names that the braces of a pattern stand for, in order; braces without `..` or `,` stay
+    as they are.
 
     `[{]` stands for a literal brace, as in a glob.
 
@@ -49,7 +51,10 @@ def brace_choices(inside: str) -> Iterator[str]:
     numbers = RANGE.fullmatch(inside)
     if numbers:
         first, last = int(numbers[1]), int(numbers[2])
-        padded = any(len(text.lstrip("-")) > 1 and text.lstrip("-").startswith("0") for text in numbers.groups())
+        padded = any(
+            len(text.lstrip("-")) > 1 and text.lstrip("-").startswith("0")
+            for text in numbers.groups()
+        )
         width = max(map(len, numbers.groups())) if padded else 0
         step = 1 if last >= first else -1
         for number in range(first, last + step, step):
@@ -73,17 +78,22 @@ def is_web(name: str) -> bool:
 
 
 def is_web_glob(name: str) -> bool:
-    """Whether a name is the URL of a web server with `*` in its path: it may be meant as a pattern."""
+    """Whether a name is the URL of a web server with `*` in its path: it may be meant as a
+    pattern.
+    """
     return "*" in name.partition("?")[0] and is_web(name)
 
 
 def is_numbered(pattern: str) -> bool:
-    """Whether a writer's pattern has a place for the shard's number: `{shard}`, or with a format, `{shard:05d}`."""
+    """Whether a writer's pattern has a place for the shard's number: `{shard}`, or with a format,
+    `{shard:05d}`.
+    """
     return NUMBER.search(pattern) is not None
 
 
 def fill_total(pattern: str, shards: int | None) -> str:
-    """A writer's pattern with the number of its shards in place of `{shards}`; a ValueError if it is needed and None.
+    """A writer's pattern with the number of its shards in place of `{shards}`; a ValueError if it
+    is needed and None.
 
     Examples:
         >>> fill_total("train-{shard:03d}-of-{shards:03d}", 8), fill_total("train-{shard}", None)
@@ -91,8 +101,10 @@ def fill_total(pattern: str, shards: int | None) -> str:
     """
     if shards is None and TOTAL.search(pattern):
         raise ValueError(
-            f"{display_name(pattern)!r}: {{shards}}, the number of all shards, is not known before they are written: "
-            "leave it out; or pass their number: Dataset.write(num_shards=), or streamrec reshard --shards"
+            f"{display_name(pattern)!r}: {{shards}}, the number of all shards, is not known before "
+            "they are written: "
+            "leave it out; or pass their number: Dataset.write(num_shards=), or streamrec reshard "
+            "--shards"
         )
     return _fill(TOTAL, pattern, shards or 0)
 
@@ -111,7 +123,9 @@ def _fill(field: re.Pattern[str], pattern: str, number: int) -> str:
     try:
         return field.sub(lambda match: format(number, match[1] or ""), pattern)
     except ValueError as error:
-        raise ValueError(f"{pattern!r}: this is not a format of a number ({error}): write {{shard:05d}}") from error
+        raise ValueError(
+            f"{pattern!r}: this is not a format of a number ({error}): write {{shard:05d}}"
+        ) from error
 
 
 def is_shard_of(path: str, pattern: str) -> bool:
@@ -120,15 +134,19 @@ def is_shard_of(path: str, pattern: str) -> bool:
     Examples:
         >>> is_shard_of("d/train-007", "d/train-{shard:03d}"), is_shard_of("d/train-x", "d/train-{shard:03d}")
         (True, False)
-    """
+    """  # noqa: E501
     parts = NUMBER.split(pattern)  # a text, a format, a text, ...
     parts[::2] = map(re.escape, parts[::2])
-    parts[1::2] = ["[0-9a-fA-F]+" if (spec or "").endswith(("x", "X")) else "[0-9]+" for spec in parts[1::2]]
+    parts[1::2] = [
+        "[0-9a-fA-F]+" if (spec or "").endswith(("x", "X")) else "[0-9]+" for spec in parts[1::2]
+    ]
     return re.fullmatch("".join(parts), path) is not None
 
 
 async def list_numbered(storages: Storages, pattern: str) -> AsyncIterator[ObjectInfo]:
-    """The listed objects that could be shards of a writer's pattern; none if it has no `{shard}`."""
+    """The listed objects that could be shards of a writer's pattern; none if it has no
+    `{shard}`.
+    """
     if is_numbered(pattern):
         before, url, after = split_chain(pattern)
         texts = NUMBER.split(url)[::2]

@@ -1,11 +1,15 @@
-"""The URLs that the names in a manifest or an index mean, and the directories that these may be in. Pure.
+"""The URLs that the names in a manifest or an index mean, and the directories that these may be in.
+Pure.
 
 A manifest may come from anywhere, and its reader has credentials and files of its own. So:
 
-- A name is relative to the directory of the manifest and stays below it, or is the full URL of an object below it.
-- Shards elsewhere need `shard_root`: the caller passes the one other directory that they may be in. If the caller names
-  the shards and takes only their numbers of records from the manifest, the manifest's names are not followed.
-- Storage options are for one store. So the manifest and `shard_root` are in one store, or one of them is local.
+- A name is relative to the directory of the manifest and stays below it, or is the full URL of an
+  object below it.
+- Shards elsewhere need `shard_root`: the caller passes the one other directory that they may be in.
+  If the caller names the shards and takes only their numbers of records from the manifest, the
+  manifest's names are not followed.
+- Storage options are for one store. So the manifest and `shard_root` are in one store, or one of
+  them is local.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ def absolute(path: str, name: str) -> str:
 
     >>> absolute("s3://b/d/m.json", "train-0"), absolute("https://h/d/m.json?v=a/b", "x"), absolute("m.json", "/x")
     ('s3://b/d/train-0', 'https://h/d/x', '/x')
-    """
+    """  # noqa: E501
     if name.startswith("./"):
         name = name[2:]
     elif "://" in name or name.startswith("/"):
@@ -40,35 +44,46 @@ def absolute(path: str, name: str) -> str:
 
 
 def relative(path: str, url: str) -> str:
-    """A URL as a manifest at `path` names it: without the manifest's directory, if the object is below that."""
+    """A URL as a manifest at `path` names it: without the manifest's directory, if the object is
+    below that.
+    """
     before, link, after = split_chain(path)
     directory = before + _directory(link)
     name = url.removeprefix(directory).removesuffix(after)
-    if name.startswith("./") or (directory and url.startswith(directory) and ("://" in name or name.startswith("/"))):
+    if name.startswith("./") or (
+        directory and url.startswith(directory) and ("://" in name or name.startswith("/"))
+    ):
         name = f"./{name}"
     return name if absolute(path, name) == url and not _climbs(name) else url
 
 
 def portable(path: str, url: str) -> str:
-    """A shard's URL as a manifest at `path` can name it: a relative path that is not below it becomes absolute.
+    """A shard's URL as a manifest at `path` can name it: a relative path that is not below it
+    becomes absolute.
 
     >>> portable("d/m.json", "d/train-0"), portable("d/m.json", "/data/train-0")
     ('d/train-0', '/data/train-0')
     """
     name = relative(path, url)
-    if "://" in url or (absolute(path, name) == url and not name.startswith("~") and not _climbs(name)):
+    if "://" in url or (
+        absolute(path, name) == url and not name.startswith("~") and not _climbs(name)
+    ):
         return url
     return os.path.abspath(os.path.expanduser(url))
 
 
 def check_name(value: Any, path: str) -> str:
-    """Returns a name in the manifest at `path`; a ValueError if no object has it, or it leads out of the directory."""
+    """Returns a name in the manifest at `path`; a ValueError if no object has it, or it leads out
+    of the directory.
+    """
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"{value!r} is not a name of an object")
     try:
         os.fsencode(value) if "://" not in path else value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{value!r} is not a name of an object: it holds half a character") from None
+        raise ValueError(
+            f"{value!r} is not a name of an object: it holds half a character"
+        ) from None
     if _climbs(value):
         raise ValueError(f"the name {value!r} leads out of the manifest's directory")
     return value
@@ -91,7 +106,9 @@ def check_named_once(urls: Iterable[str]) -> None:
 
 
 def check_places(path: str, urls: Iterable[str], shard_root: str | None) -> None:
-    """Refuses a manifest at `path` that names objects outside its directory and, if given, `shard_root`."""
+    """Refuses a manifest at `path` that names objects outside its directory and, if given,
+    `shard_root`.
+    """
     before, link, after = split_chain(path)
     roots = [_root(before + (_directory(link) or "./") + after)]
     if shard_root is not None:
@@ -99,14 +116,17 @@ def check_places(path: str, urls: Iterable[str], shard_root: str | None) -> None
         stores = {store for store, _ in roots} - {"file://"}
         if len(stores) > 1:
             raise ManifestError(
-                f"{path}: shard_root={shard_root!r} is in another store, and storage options are for one store: "
+                f"{path}: shard_root={shard_root!r} is in another store, and storage options are "
+                "for one store: "
                 "copy the manifest to a local directory, or next to the shards"
             )
     for url in urls:
         if not any(_is_in(url, root) for root in roots):
             raise ManifestError(
-                f"{path}: it names {url}, which is not below the manifest's directory: if this is right, pass the "
-                f"directory of its shards: shard_root={split_chain(url).before + _directory(split_chain(url).url)!r} "
+                f"{path}: it names {url}, which is not below the manifest's directory: if this is "
+                "right, pass the "
+                "directory of its shards: "
+                f"shard_root={split_chain(url).before + _directory(split_chain(url).url)!r} "
                 "(--shard-root on the command line)"
             )
 
@@ -116,7 +136,7 @@ def is_below(url: str, directory: str) -> bool:
 
     >>> is_below("s3://b/d/x", "s3a://b/d"), is_below("s3://b/d/../x", "s3://b/d/"), is_below("s3://b/dx", "s3://b/d")
     (True, False, False)
-    """
+    """  # noqa: E501
     (store, key), (root_store, root) = location_of(url), _root(directory)
     if "\0" in key or _climbs(key):
         return False

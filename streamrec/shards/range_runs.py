@@ -1,4 +1,6 @@
-"""The byte ranges to read for records of known offsets, and the check that the bytes are these records. Pure."""
+"""The byte ranges to read for records of known offsets, and the check that the bytes are these
+records. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 OFFSET_BITS: Final = 42
-"""A reference is `shard << OFFSET_BITS | offset`: shards of up to 4 TiB, and two million of them."""
+"""A reference is `shard << OFFSET_BITS | offset`: shards of up to 4 TiB, and two million of
+them."""
 
 GAP_BYTES: Final = 256 << 10
-"""One request reads records whose distance is at most this: a second request costs more than these bytes."""
+"""One request reads records whose distance is at most this: a second request costs more than these
+bytes."""
 
 RUN_BYTES: Final = 8 << 20
 """The approximate size of one request, so that several can run at the same time."""
@@ -36,37 +40,52 @@ class ByteRun(NamedTuple):
     last: int
 
 
-def byte_runs(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: int = RUN_BYTES) -> list[ByteRun]:
+def byte_runs(
+    references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: int = RUN_BYTES
+) -> list[ByteRun]:
     """The byte ranges to read for records with these sorted references and sizes of payloads.
 
-    Up to `gap` other bytes are read instead of sending two requests. A range ends after about `most` bytes.
+    Up to `gap` other bytes are read instead of sending two requests. A range ends after about
+    `most` bytes.
 
     >>> byte_runs(np.array([0, 100, 5000]), np.array([84, 84, 84]), gap=1000)
-    [ByteRun(shard=0, start=0, end=200, first=0, last=2), ByteRun(shard=0, start=5000, end=5100, first=2, last=3)]
+    [ByteRun(shard=0, start=0, end=200, first=0, last=2), ByteRun(shard=0, start=5000, end=5100,
+    first=2, last=3)]
     """
     ends = references + sizes + (HEADER_BYTES + FOOTER_BYTES)
     shards = references >> OFFSET_BITS
-    apart = shards * (gap + 1)  # keeps the end of a shard of 4 TiB away from the start of the next one
+    apart = shards * (
+        gap + 1
+    )  # keeps the end of a shard of 4 TiB away from the start of the next one
     runs = []
     for first, last in group_ranges(references + apart, ends + apart, gap, most):
         shard = int(shards[first])
         origin = shard << OFFSET_BITS
-        runs.append(ByteRun(shard, int(references[first]) - origin, int(ends[last - 1]) - origin, first, last))
+        runs.append(
+            ByteRun(
+                shard, int(references[first]) - origin, int(ends[last - 1]) - origin, first, last
+            )
+        )
     return runs
 
 
 def group_ranges(starts: Numbers, ends: Numbers, gap: int, most: int) -> Iterator[tuple[int, int]]:
-    """Groups sorted ranges that are at most `gap` apart, into groups of about `most`: `first` to `last` (exclusive)."""
+    """Groups sorted ranges that are at most `gap` apart, into groups of about `most`: `first` to
+    `last` (exclusive).
+    """
     breaks = (np.flatnonzero(starts[1:] - ends[:-1] > gap) + 1).tolist()
     for first, last in zip([0, *breaks], [*breaks, len(starts)], strict=True):
         while first < last:
-            stop = max(first + 1, int(np.searchsorted(starts[first:last], starts[first] + most)) + first)
+            stop = max(
+                first + 1, int(np.searchsorted(starts[first:last], starts[first] + most)) + first
+            )
             yield first, stop
             first = stop
 
 
 def first_difference(frames: Frames) -> int | None:
-    """The first record whose stored length or CRC32C is not that of its payload; None if there is none.
+    """The first record whose stored length or CRC32C is not that of its payload; None if there is
+    none.
 
     The payloads are as in a shard, each between its header and its footer.
     """
@@ -79,7 +98,11 @@ def first_difference(frames: Frames) -> int | None:
     if bytes_equal(stored, correct):
         return None
     bounds = enumerate(as_spans(spans).tolist())
-    return next(i for i, (start, end) in bounds if memoryview(stored)[start:end] != memoryview(correct)[start:end])
+    return next(
+        i
+        for i, (start, end) in bounds
+        if memoryview(stored)[start:end] != memoryview(correct)[start:end]
+    )
 
 
 def are_framed(frames: Frames) -> bool:
@@ -87,9 +110,17 @@ def are_framed(frames: Frames) -> bool:
     first = int(frames.spans[0, 0]) - HEADER_BYTES
     data = memoryview(frames.buffer)[first : int(frames.spans[-1, 1]) + FOOTER_BYTES]
     spans, position, code, _ = kernels.scan_frames(data, 0, True, len(data))
-    return code == kernels.OK and position == len(data) and np.array_equal(as_spans(spans) + first, frames.spans)
+    return (
+        code == kernels.OK
+        and position == len(data)
+        and np.array_equal(as_spans(spans) + first, frames.spans)
+    )
 
 
 def bytes_equal(one: Buffer, other: Buffer) -> bool:
-    """Whether two buffers hold the same bytes. (Python compares memoryviews byte by byte, which is far slower.)"""
-    return np.array_equal(np.frombuffer(memoryview(one), np.uint8), np.frombuffer(memoryview(other), np.uint8))
+    """Whether two buffers hold the same bytes. (Python compares memoryviews byte by byte, which is
+    far slower.)
+    """
+    return np.array_equal(
+        np.frombuffer(memoryview(one), np.uint8), np.frombuffer(memoryview(other), np.uint8)
+    )

@@ -1,18 +1,21 @@
-"""Reads one shard: storage gives bytes, tfrecord makes Frames of them, this file moves blocks between the two.
+"""Reads one shard: storage gives bytes, tfrecord makes Frames of them, this file moves blocks
+between the two.
 
 Rules:
-- Bytes are received into the framer's blocks (`Framer.reserve`), framed in place, and never copied again.
-- Blocks grow from 64 KiB to their full size, so that the first record comes with the first bytes. A record that
-  is longer than a block gets its memory at once if the shard is known to be that long; else step by step, as its bytes
-  arrive: a length alone allocates nothing.
-- Records before damage, or before the network failed despite retries, are returned first; the next read raises the
-  error.
-- Data that `on_error` skips is a Loss: kept, logged and given to `on_loss`. The framer skips damage within a shard.
-  This file handles damage that ends a shard: "skip_shard", and with "resync" a broken compressed stream, after which
-  no record can be found.
-- Several tasks may read one shard: calls take turns, and a separate task reads each block. If its caller is cancelled,
-  the task continues, and the next call gets its result.
-- Inflating runs in a worker thread; framing and CRC release the GIL and take about 0.1 ms for each block.
+- Bytes are received into the framer's blocks (`Framer.reserve`), framed in place, and never copied
+  again.
+- Blocks grow from 64 KiB to their full size, so that the first record comes with the first bytes. A
+  record that is longer than a block gets its memory at once if the shard is known to be that long;
+  else step by step, as its bytes arrive: a length alone allocates nothing.
+- Records before damage, or before the network failed despite retries, are returned first; the next
+  read raises the error.
+- Data that `on_error` skips is a Loss: kept, logged and given to `on_loss`. The framer skips damage
+  within a shard. This file handles damage that ends a shard: "skip_shard", and with "resync" a
+  broken compressed stream, after which no record can be found.
+- Several tasks may read one shard: calls take turns, and a separate task reads each block. If its
+  caller is cancelled, the task continues, and the next call gets its result.
+- Inflating runs in a worker thread; framing and CRC release the GIL and take about 0.1 ms for each
+  block.
 """
 
 from __future__ import annotations
@@ -47,7 +50,15 @@ from streamrec.storage import (
     check_keywords,
     locate,
 )
-from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
+from streamrec.tfrecord import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    MAX_RECORD_BYTES,
+    CompressionType,
+    Framer,
+    Frames,
+    Loss,
+)
 from streamrec.tfrecord.frames import NO_SPANS, mask_crc32c
 
 if TYPE_CHECKING:
@@ -56,19 +67,23 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("streamrec")
 
 KEPT = 1000
-"""Losses of a shard that are kept, so that a shard with damage everywhere does not fill the memory."""
+"""Losses of a shard that are kept, so that a shard with damage everywhere does not fill the
+memory."""
 
 LOGGED = 10
 """Losses that are logged one by one; then one line says that there are more."""
 
 GROUP_BLOCKS = 2
-"""A block may be up to this many times `block_bytes` long, if it then holds one whole group of records."""
+"""A block may be up to this many times `block_bytes` long, if it then holds one whole group of
+records."""
 
 NO_FRAMES = Frames(b"", NO_SPANS)
 
 
 class LongRecord(NamedTuple):
-    """A good record that was checked and not returned: the offset of its header, and the length of its payload."""
+    """A good record that was checked and not returned: the offset of its header, and the length of
+    its payload.
+    """
 
     offset: int
     length: int
@@ -81,11 +96,12 @@ class LongRecord(NamedTuple):
 class ShardReader:
     """The records of one shard, in order. `open_shard` makes it.
 
-    Iterate it (`async for record in shard`) for `bytes`, or `shard.frames()` for Frames. Both take from one stream:
-    each record is delivered once, and a new iteration continues where the last one stopped.
+    Iterate it (`async for record in shard`) for `bytes`, or `shard.frames()` for Frames. Both take
+    from one stream: each record is delivered once, and a new iteration continues where the last one
+    stopped.
 
-    Sharing: any number of tasks of one event loop may read from one reader. A cancelled call (a timeout) loses nothing:
-    the next call gets its records.
+    Sharing: any number of tasks of one event loop may read from one reader. A cancelled call (a
+    timeout) loses nothing: the next call gets its records.
 
     Attributes:
         path: The shard's URL.
@@ -95,15 +111,17 @@ class ShardReader:
         most_block_bytes: The largest size of a block that does not hold a longer single record.
         losses: The losses to damage so far, in order; the first thousand of them.
         skipped: The number of losses.
-        reserve: Called before a record that is longer than a block, with its missing bytes; waits until they may be
-            allocated. None: they always may.
+        reserve: Called before a record that is longer than a block, with its missing bytes; waits
+            until they may be allocated. None: they always may.
     """
 
     path: str
     info: ObjectInfo
     compression_type: CompressionType
 
-    def __init__(self, storage: Storage, path: str, options: ReadOptions, opened: Opened, block_bytes: int) -> None:
+    def __init__(
+        self, storage: Storage, path: str, options: ReadOptions, opened: Opened, block_bytes: int
+    ) -> None:
         self.path = path
         self._storage = storage
         self.info = opened.source.info
@@ -153,10 +171,11 @@ class ShardReader:
         stream: ByteStream | None = None,
         expected: Expected | None = None,
     ) -> Self:
-        """Opens a shard, or a byte range of it, at a place: waits for the first response, and pins the version.
+        """Opens a shard, or a byte range of it, at a place: waits for the first response, and pins
+        the version.
 
-        A whole shard continues from `stream`, if its bytes are open already. An object that differs from `expected` is
-        an error.
+        A whole shard continues from `stream`, if its bytes are open already. An object that differs
+        from `expected` is an error.
         """
         options, place = options or ReadOptions(), place or ShardPlace()
         if byte_range is None:
@@ -203,7 +222,9 @@ class ShardReader:
                 block = memoryview(kernels.allocate(min(self.block_bytes, end - start)))
                 count = await opened.source.readinto(block)
                 if not count:
-                    raise TruncatedShardError("the shard became shorter while it was read", self.path, start)
+                    raise TruncatedShardError(
+                        "the shard became shorter while it was read", self.path, start
+                    )
                 yield block[:count]
                 start += count
         finally:
@@ -218,7 +239,9 @@ class ShardReader:
         return await open_whole(self._storage, self.path, options, ShardPlace(offset), stream)
 
     async def _pass_long_record(self) -> None:
-        """Checks a record while its bytes arrive, and drops them. The framer reads a damaged one again."""
+        """Checks a record while its bytes arrive, and drops them. The framer reads a damaged one
+        again.
+        """
         framer, offset, length = self._framer, self._framer.position, self._framer.length
         room, crc, footer = memoryview(kernels.allocate(self.block_bytes)), 0, b""
         data, left = memoryview(framer.take_held())[HEADER_BYTES:], length + FOOTER_BYTES
@@ -230,7 +253,9 @@ class ShardReader:
             if not left or not (count := await self._source.readinto(room[:left])):
                 break
             data = room[:count]
-        if not left and (footer == mask_crc32c(crc).to_bytes(4, "little") or not self._options.verify):
+        if not left and (
+            footer == mask_crc32c(crc).to_bytes(4, "little") or not self._options.verify
+        ):
             self._long_records.append(LongRecord(offset, length))
             framer.skip(self._long_records[-1].nbytes)
             return
@@ -285,7 +310,11 @@ class ShardReader:
                 elif self._exhausted:
                     frames = self._framer.close()
                     self._ended = not len(frames)
-                elif longest is not None and self._framer.length > longest and self._framer.position != self._held_at:
+                elif (
+                    longest is not None
+                    and self._framer.length > longest
+                    and self._framer.position != self._held_at
+                ):
                     await self._pass_long_record()
                 else:
                     frames, failure = await self._read_block()
@@ -309,13 +338,21 @@ class ShardReader:
             if reading is not None:
                 reading.cancel()
                 await asyncio.wait([reading])
-                _ = reading.cancelled() or reading.exception()  # marks it as retrieved, so that it is not logged
+                _ = (
+                    reading.cancelled() or reading.exception()
+                )  # marks it as retrieved, so that it is not logged
             await self._source.aclose()
 
     async def _read_block(self) -> tuple[Frames, StreamrecError | None]:
-        """Fills a block, or less at the end, and frames it; returns its records, and the error that ended the bytes."""
+        """Fills a block, or less at the end, and frames it; returns its records, and the error that
+        ended the bytes.
+        """
         wanted = self._framer.wants
-        if self.reserve is not None and wanted > self.block_bytes and self._framer.position != self._long_at:
+        if (
+            self.reserve is not None
+            and wanted > self.block_bytes
+            and self._framer.position != self._long_at
+        ):
             self._long_at = self._framer.position
             await self.reserve(wanted)
         room = self._framer.reserve(self._room())
@@ -326,7 +363,9 @@ class ShardReader:
         except StreamrecError as error:
             failure = error
         self._exhausted = filled < len(room)
-        return self._framer.commit(filled, 1 if self._exhausted else self._options.block_records), failure
+        return self._framer.commit(
+            filled, 1 if self._exhausted else self._options.block_records
+        ), failure
 
     def _fail(self, error: StreamrecError) -> None:
         """Ends the shard, with this error, or with the loss of its rest."""
@@ -335,7 +374,11 @@ class ShardReader:
             self._options.on_error == "resync" and self.compression_type != ""
         )
         too_many = limit is not None and self.skipped >= limit
-        if not isinstance(error, CorruptRecordError | TruncatedShardError) or not rest_is_lost or too_many:
+        if (
+            not isinstance(error, CorruptRecordError | TruncatedShardError)
+            or not rest_is_lost
+            or too_many
+        ):
             self._error = error
             return
         place, nbytes = self.place, None
@@ -372,24 +415,34 @@ class ShardReader:
         if self._options.block_records > 1 and records:
             block = self._end_after_group(block, records)
         missing = self._framer.wants - self._framer.held
-        is_there = self.info.size is not None and not self.compression_type  # the framer compared its length with that
+        is_there = (
+            self.info.size is not None and not self.compression_type
+        )  # the framer compared its length with that
         step = 1 << 30 if is_there else 16 << 20
         size = max(block, min(missing, max(self._framer.held, step)))
         return self._source.room(size, missing) if isinstance(self._source, RangeStream) else size
 
     def _end_after_group(self, block: int, records: int) -> int:
-        """The bytes to about the end of a group of `block_records`, if all are as long as the `records` so far.
+        """The bytes to about the end of a group of `block_records`, if all are as long as the
+        `records` so far.
 
-        That is up to a quarter more or less than a block, or one group of at most `GROUP_BLOCKS` blocks.
+        That is up to a quarter more or less than a block, or one group of at most `GROUP_BLOCKS`
+        blocks.
         """
-        group = (self._framer.position - self._start.offset) * self._options.block_records // records
+        group = (
+            (self._framer.position - self._start.offset) * self._options.block_records // records
+        )
         groups = (block + block // 4) // group or int(group <= GROUP_BLOCKS * block)
         room = groups * group + group // 32 - self._framer.held  # a little more: lengths differ
-        return room if groups and room >= block // 4 else block  # what is held may be longer than records were so far
+        return (
+            room if groups and room >= block // 4 else block
+        )  # what is held may be longer than records were so far
 
 
 class _Blocks:
-    """The blocks of a reader in an `async for`. Unlike a generator, it continues after a cancellation."""
+    """The blocks of a reader in an `async for`. Unlike a generator, it continues after a
+    cancellation.
+    """
 
     def __init__(self, reader: ShardReader) -> None:
         self._reader = reader
@@ -418,7 +471,8 @@ class OpeningShard(AbstractAsyncContextManager[ShardReader]):
 
     if not TYPE_CHECKING:  # so that type checkers refuse it
         __enter__ = __exit__ = __iter__ = __aiter__ = __await__ = refuse_with(
-            "write `async with open_shard(...) as shard`; without asyncio, `for record in TFRecordDataset(...)`"
+            "write `async with open_shard(...) as shard`; without asyncio, `for record in "
+            "TFRecordDataset(...)`"
         )
 
 
@@ -437,11 +491,13 @@ def open_shard(
     buffer_bytes: int = BUFFER_BYTES,
     **store: Unpack[StoreOptions],
 ) -> AbstractAsyncContextManager[ShardReader]:
-    """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
+    """Opens one shard:
+    `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
-    With `start` or `end`, it returns exactly the records whose headers begin in [start, end). If you cut a shard
-    anywhere and read all byte ranges, you get each record once. The shard must not be compressed.
-    (`streamrec.shards.byte_ranges` explains what happens if payloads contain whole TFRecord files.)
+    With `start` or `end`, it returns exactly the records whose headers begin in [start, end). If
+    you cut a shard anywhere and read all byte ranges, you get each record once. The shard must not
+    be compressed. (`streamrec.shards.byte_ranges` explains what happens if payloads contain whole
+    TFRecord files.)
 
     Args:
         url: Any fsspec URL, or a local path; with `filesystem`, a path in it.
@@ -449,25 +505,31 @@ def open_shard(
         start: First byte to read, at any offset; None or 0 for the beginning.
         end: One past its last byte; None for the end of the shard.
         verify: Check each record's CRC32C.
-        on_error: How to handle damage. "raise" (default) raises an error, after the records before it. "skip_record"
-            skips a record with a damaged payload and a good length. "resync" does the same, and searches for the next
-            good record after a damaged length. "skip_shard" ends the shard at its first damage.
-        max_skipped: How many losses to tolerate before the next one is an error; None for any number.
-        on_loss: Called with each Loss, on the event loop's thread: it must not block. Losses are also logged (logger
-            "streamrec", as warnings) and kept in `shard.losses`.
-        max_record_bytes: A longer record counts as damage; by default without limit. A record takes as much
-            memory as it has bytes.
+        on_error: How to handle damage. "raise" (default) raises an error, after the records before
+            it. "skip_record" skips a record with a damaged payload and a good length. "resync" does
+            the same, and searches for the next good record after a damaged length. "skip_shard"
+            ends the shard at its first damage.
+        max_skipped: How many losses to tolerate before the next one is an error; None for any
+            number.
+        on_loss: Called with each Loss, on the event loop's thread: it must not block. Losses are
+            also logged (logger "streamrec", as warnings) and kept in `shard.losses`.
+        max_record_bytes: A longer record counts as damage; by default without limit. A record takes
+            as much memory as it has bytes.
         block_bytes: Bytes that are framed at a time; None for the storage's own size.
-        buffer_bytes: Bytes to hold ahead of the reader when several requests fetch a large shard; by default 96 MiB.
-            0 sends one request and fetches nothing ahead, for a service that has many shards open.
+        buffer_bytes: Bytes to hold ahead of the reader when several requests fetch a large shard;
+            by default 96 MiB. 0 sends one request and fetches nothing ahead, for a service that has
+            many shards open.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Raises:
         NotFoundError, PermissionDeniedError, StorageError: The shard cannot be opened.
         MissingExtraError: The package for this kind of URL is not installed.
-        ValueError: An argument is out of its range, or a byte range of a compressed shard was asked for.
+        ValueError: An argument is out of its range, or a byte range of a compressed shard was asked
+            for.
     """
-    options = ReadOptions(compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss)
+    options = ReadOptions(
+        compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss
+    )
     byte_range = ShardRange(start or 0, end) if start or end is not None else None
     url = locate(os.fspath(url), store.get("filesystem"))
     buffer_bytes = check_integer("buffer_bytes", buffer_bytes, 0)
@@ -477,7 +539,11 @@ def open_shard(
 
 @asynccontextmanager
 async def _opened(
-    url: str, options: ReadOptions, byte_range: ShardRange | None, buffer_bytes: int, store: StoreOptions
+    url: str,
+    options: ReadOptions,
+    byte_range: ShardRange | None,
+    buffer_bytes: int,
+    store: StoreOptions,
 ) -> AsyncIterator[ShardReader]:
     """Opens a shard with connections of its own."""
     async with Storages(**store, buffer_bytes=buffer_bytes) as storages:

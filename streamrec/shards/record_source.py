@@ -1,10 +1,12 @@
 """RecordSource: an indexed data set as a sequence of records.
 
 Rules for its connections:
-- Storages belong to the loop that made them, so each calling loop has its own; sync callers share the bridge's.
-- They are closed when the source is dropped, and when their loop ends: an async generator holds them, and a loop closes
-  its generators (`asyncio.run` and the bridge call `shutdown_asyncgens`).
-- A forked child opens its own. It never uses or frees the inherited ones: they belong to loops of the parent.
+- Storages belong to the loop that made them, so each calling loop has its own; sync callers share
+  the bridge's.
+- They are closed when the source is dropped, and when their loop ends: an async generator holds
+  them, and a loop closes its generators (`asyncio.run` and the bridge call `shutdown_asyncgens`).
+- A forked child opens its own. It never uses or frees the inherited ones: they belong to loops of
+  the parent.
 """
 
 from __future__ import annotations
@@ -23,13 +25,20 @@ from streamrec import bridge
 from streamrec.arguments import check_flag, check_integer, describe_value
 from streamrec.display import display_name
 from streamrec.shards.index import Index, Numbers
-from streamrec.shards.indexed_records import CACHE_BYTES, PARALLEL, IndexedRecords, Places, open_index
+from streamrec.shards.indexed_records import (
+    CACHE_BYTES,
+    PARALLEL,
+    IndexedRecords,
+    Places,
+    open_index,
+)
 from streamrec.storage import Storages, StoreOptions, check_keywords, check_source, locate
 from streamrec.storage.tasks import running_loop
 from streamrec.tfrecord import Frames
 
 Open = Callable[[], AsyncGenerator[IndexedRecords]]
-"""Opens storages, gives their IndexedRecords, and closes the storages when the generator is closed."""
+"""Opens storages, gives their IndexedRecords, and closes the storages when the generator is
+closed."""
 
 Opening = asyncio.Future[IndexedRecords]
 
@@ -39,13 +48,15 @@ _inherited: list[object] = []
 class RecordSource:
     """The records of an indexed data set, by number.
 
-    Numbers count from 0 through all shards, in the order of the index. Each call fetches its records by range
-    requests: one request for records near each other, and several requests at the same time. So fetch many records
-    with one call: `source[a:b]`, `source.__getitems__([...])`, `await source.get([...])`.
+    Numbers count from 0 through all shards, in the order of the index. Each call fetches its
+    records by range requests: one request for records near each other, and several requests at the
+    same time. So fetch many records with one call: `source[a:b]`, `source.__getitems__([...])`,
+    `await source.get([...])`.
 
-    It is a map-style dataset for `torch.utils.data.DataLoader` (which fetches a batch with one call) and a source for
-    `grain.MapDataset.source`. You can pickle it, and use it after a fork; each process opens its own connections. Any
-    number of threads and tasks may share it, also tasks of different event loops.
+    It is a map-style dataset for `torch.utils.data.DataLoader` (which fetches a batch with one
+    call) and a source for `grain.MapDataset.source`. You can pickle it, and use it after a fork;
+    each process opens its own connections. Any number of threads and tasks may share it, also tasks
+    of different event loops.
 
     Examples:
         >>> import streamrec
@@ -60,10 +71,10 @@ class RecordSource:
         [b'cat 4', b'cat 0', b'cat 4']
 
     Args:
-        index: The URL of the index; see `write_index` and `ShardWriter`. It is opened at once: in an event loop, use
-            `await RecordSource.open(...)`, which does not block.
-        shard_root: The URL of the shards' directory, if that is not the index's own. An index that names objects
-            outside both is refused.
+        index: The URL of the index; see `write_index` and `ShardWriter`. It is opened at once: in
+            an event loop, use `await RecordSource.open(...)`, which does not block.
+        shard_root: The URL of the shards' directory, if that is not the index's own. An index that
+            names objects outside both is refused.
         verify: Check each record's length and CRC32C.
         parallel: The largest number of requests of one call at the same time.
         cache_bytes: How many bytes of the index to keep in memory; a record takes about 2.
@@ -74,8 +85,8 @@ class RecordSource:
 
     Raises:
         NotFoundError: The index does not exist.
-        ManifestError: The object is not an index, is cut off or damaged, has another version, or names objects
-            elsewhere.
+        ManifestError: The object is not an index, is cut off or damaged, has another version, or
+            names objects elsewhere.
         StorageError: The store failed, and retrying did not help.
     """
 
@@ -93,7 +104,10 @@ class RecordSource:
         filesystem = store.get("filesystem")
         check_source(store.get("storage_options"), filesystem, store.get("retry"))
         verify = check_flag("verify", verify)
-        parallel, cache = check_integer("parallel", parallel, 1), check_integer("cache_bytes", cache_bytes, 0)
+        parallel, cache = (
+            check_integer("parallel", parallel, 1),
+            check_integer("cache_bytes", cache_bytes, 0),
+        )
         storages = partial(Storages, **store)
         opened: Index = bridge.run(index_at, storages, locate(os.fspath(index), filesystem))
         self.index = opened.follow(None if shard_root is None else locate(shard_root, filesystem))
@@ -129,13 +143,16 @@ class RecordSource:
             wanted = operator.index(number)
         except TypeError:
             raise TypeError(
-                f"a record's number is {describe_value(number)}: it must be a whole number or a slice; for several "
+                f"a record's number is {describe_value(number)}: it must be a whole number or a "
+                "slice; for several "
                 "numbers write source.__getitems__([...])"
             ) from None
         return self.__getitems__([wanted])[0]
 
     def __getitems__(self, numbers: npt.ArrayLike) -> Frames:
-        """The records with these numbers, in this order, fetched by one call. Arguments and errors as for `get`."""
+        """The records with these numbers, in this order, fetched by one call. Arguments and errors
+        as for `get`.
+        """
         return bridge.run(self.get, numbers)
 
     def _getitems(self, numbers: Sequence[int]) -> list[bytes]:
@@ -146,12 +163,13 @@ class RecordSource:
         """The records with these numbers, in this order.
 
         Args:
-            numbers: Whole numbers: a list, or an array. Negative ones count from the end; a repeated number gives its
-                record again.
+            numbers: Whole numbers: a list, or an array. Negative ones count from the end; a
+                repeated number gives its record again.
 
         Raises:
             IndexError: A number is out of range. Nothing was fetched.
-            ObjectChangedError: A shard, or the index, was written since; the message says what to run.
+            ObjectChangedError: A shard, or the index, was written since; the message says what to
+                run.
             NotFoundError: A shard is gone.
             CorruptRecordError: A record is damaged.
             ManifestError: The index is damaged.
@@ -161,7 +179,8 @@ class RecordSource:
         return await (await self._here()).fetch(wanted)
 
     async def places(self, numbers: npt.ArrayLike) -> Places:
-        """The shards of the records with these numbers, their byte offsets in them, and their lengths.
+        """The shards of the records with these numbers, their byte offsets in them, and their
+        lengths.
 
         Arguments and errors as for `get`; no shard is read.
         """
@@ -175,19 +194,25 @@ class RecordSource:
             yield from self[first : first + step]
 
     def close(self) -> None:
-        """Frees the connections of sync callers. The source can still be used: the next call opens them again."""
+        """Frees the connections of sync callers. The source can still be used: the next call opens
+        them again.
+        """
         bridge.run(self.aclose)
 
     async def aclose(self) -> None:
         """Frees the connections that calls on the running event loop have opened."""
-        if self._process == os.getpid() and (kept := self._of_loop.pop(asyncio.get_running_loop(), None)):
+        if self._process == os.getpid() and (
+            kept := self._of_loop.pop(asyncio.get_running_loop(), None)
+        ):
             await kept[1]
             await kept[0].aclose()
 
     def _start(self) -> None:
         """Begins in this process, without open connections."""
         self._process = os.getpid()
-        self._of_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[IndexedRecords], Opening]] = {}
+        self._of_loop: dict[
+            asyncio.AbstractEventLoop, tuple[AsyncGenerator[IndexedRecords], Opening]
+        ] = {}
 
     async def _here(self) -> IndexedRecords:
         """The open records of the running loop; opens them at its first call."""
@@ -196,7 +221,9 @@ class RecordSource:
             _inherited.append(self._of_loop)
             self._start()
         if loop not in self._of_loop:
-            self._of_loop = {other: kept for other, kept in self._of_loop.items() if not other.is_closed()}
+            self._of_loop = {
+                other: kept for other, kept in self._of_loop.items() if not other.is_closed()
+            }
             generator = self._open()
             self._of_loop[loop] = generator, asyncio.ensure_future(anext(generator))
         return await asyncio.shield(self._of_loop[loop][1])
@@ -223,7 +250,9 @@ async def open_records(
 ) -> AsyncGenerator[IndexedRecords]:
     """Opens storages, and closes them when the generator is closed."""
     async with storages() as opened:
-        yield IndexedRecords(opened, index, verify=verify, parallel=parallel, cache_bytes=cache_bytes)
+        yield IndexedRecords(
+            opened, index, verify=verify, parallel=parallel, cache_bytes=cache_bytes
+        )
 
 
 def in_bounds(numbers: npt.ArrayLike, count: int) -> Numbers:
@@ -235,9 +264,15 @@ def in_bounds(numbers: npt.ArrayLike, count: int) -> Numbers:
     """
     found = np.asarray(numbers)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise TypeError(f"the numbers are {describe_value(numbers)}: they must be a list or an array of whole numbers")
+        raise TypeError(
+            f"the numbers are {describe_value(numbers)}: they must be a list or an array of whole "
+            "numbers"
+        )
     wanted = found.astype(np.int64)
     outside = (wanted >= count) | (wanted < -count)
     if outside.any():
-        raise IndexError(f"record {int(wanted[outside][0]):,} of {count:,} does not exist: numbers are below {count:,}")
+        raise IndexError(
+            f"record {int(wanted[outside][0]):,} of {count:,} does not exist: numbers are below "
+            f"{count:,}"
+        )
     return np.where(wanted < 0, wanted + count, wanted)

@@ -1,10 +1,11 @@
 """The lengths of one shard's records: from all its bytes, from its headers, or from an `.idx` file.
 
-The payloads of a local shard are skipped. If records are short, reading all bytes is faster than a call for each
-header: then READ_BYTES are read at a time.
+The payloads of a local shard are skipped. If records are short, reading all bytes is faster than a
+call for each header: then READ_BYTES are read at a time.
 
-DALI's and vahidk's `tfrecord2idx` write `.idx` and `.index` files: a line "offset size" for each record, in the order
-of the shard. Offset and size are those of the frame, which has 16 bytes more than the payload.
+DALI's and vahidk's `tfrecord2idx` write `.idx` and `.index` files: a line "offset size" for each
+record, in the order of the shard. Offset and size are those of the frame, which has 16 bytes more
+than the payload.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ from streamrec.tfrecord import (
 
 READ_BYTES: Final = 1 << 20
 SKIP_BYTES: Final = 16 << 10
-"""Records that are longer than this on average are skipped one by one: a call costs as much as reading this."""
+"""Records that are longer than this on average are skipped one by one: a call costs as much as
+reading this."""
 
 
 def lengths_of_file(path: Path, url: str) -> PackedLengths:
@@ -81,7 +83,9 @@ def lengths_of_file(path: Path, url: str) -> PackedLengths:
     return packer.finish()
 
 
-def _damage(data: bytes, position: int, record: int, url: str, size: int) -> CorruptRecordError | TruncatedShardError:
+def _damage(
+    data: bytes, position: int, record: int, url: str, size: int
+) -> CorruptRecordError | TruncatedShardError:
     """The framer's error for bytes that do not begin with a whole record."""
     framer = Framer(verify=False, path=url, position=position, record=record, size=size)
     try:
@@ -89,7 +93,9 @@ def _damage(data: bytes, position: int, record: int, url: str, size: int) -> Cor
         framer.close()
     except (CorruptRecordError, TruncatedShardError) as error:
         return error
-    return TruncatedShardError("the shard ends within a record: it was cut off; write it again", url, position, record)
+    return TruncatedShardError(
+        "the shard ends within a record: it was cut off; write it again", url, position, record
+    )
 
 
 def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengths:
@@ -107,17 +113,23 @@ def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengt
             f"{path}: this is not a file of tfrecord2idx, which has two numbers in each line"
         ) from error
     ends = np.concatenate([[0], np.cumsum(rows[:, 1])])
-    wrong = np.flatnonzero((rows[:, 0] != ends[:-1]) | (rows[:, 1] < HEADER_BYTES + FOOTER_BYTES) | (rows[:, 1] > size))
+    wrong = np.flatnonzero(
+        (rows[:, 0] != ends[:-1]) | (rows[:, 1] < HEADER_BYTES + FOOTER_BYTES) | (rows[:, 1] > size)
+    )
     if len(wrong):
         line = int(wrong[0])
         raise ManifestError(
-            f"{path}, line {line + 1}: a frame at byte {rows[line, 0]:,} of {rows[line, 1]:,} bytes, and the one "
-            f"before ends at byte {ends[line]:,}: make this file again with tfrecord2idx, or index the shard itself"
+            f"{path}, line {line + 1}: a frame at byte {rows[line, 0]:,} of {rows[line, 1]:,} "
+            "bytes, and the one "
+            f"before ends at byte {ends[line]:,}: make this file again with tfrecord2idx, or index "
+            "the shard itself"
         )
     if ends[-1] != size:
         raise ManifestError(
-            f"{path}: the last record ends at byte {ends[-1]:,}, and {shard} has {size:,} bytes: this is the file of "
-            "another shard, or the shard was written since; make it again, or index the shard itself"
+            f"{path}: the last record ends at byte {ends[-1]:,}, and {shard} has {size:,} bytes: "
+            "this is the file of "
+            "another shard, or the shard was written since; make it again, or index the shard "
+            "itself"
         )
     packer = LengthPacker()
     packer.add(rows[:, 1] - (HEADER_BYTES + FOOTER_BYTES))
@@ -145,7 +157,8 @@ class SummedStream:
 class Scan(NamedTuple):
     """The result of reading a whole shard.
 
-    `info` has the number of records before the first `damage`, if the shard was read to its end in spite of it.
+    `info` has the number of records before the first `damage`, if the shard was read to its end in
+    spite of it.
     """
 
     info: ShardInfo
@@ -162,7 +175,8 @@ async def scan(
     to_end: bool = False,
     lengths: LengthPacker | None = None,
 ) -> Scan:
-    """Reads a whole shard once, for its entry in a manifest or an index. Records are counted and dropped.
+    """Reads a whole shard once, for its entry in a manifest or an index. Records are counted and
+    dropped.
 
     Args:
         stream: All of the shard's bytes; closed when they are read.
@@ -201,7 +215,9 @@ async def scan(
     finally:
         await reader.aclose()
     known_marks = () if reader.compression_type else tuple(marks)
-    info = ShardInfo(path, records, summed.position, summed.crc32c, known_marks, stream.info.version)
+    info = ShardInfo(
+        path, records, summed.position, summed.crc32c, known_marks, stream.info.version
+    )
     return Scan(info, reader.compression_type, damage)
 
 
@@ -217,7 +233,9 @@ async def scan_stream(storage: Storage, path: str) -> IndexedShard:
 
 
 async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
-    """Indexes a local shard from its headers; an ObjectChangedError if the file was written meanwhile."""
+    """Indexes a local shard from its headers; an ObjectChangedError if the file was written
+    meanwhile.
+    """
     before = await storage.stat(path)
     try:
         lengths = await anyio.to_thread.run_sync(partial(lengths_of_file, local, path))
@@ -227,12 +245,16 @@ async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
     except OSError as error:
         raise StorageError(f"this file cannot be read ({error})", path) from error
     if await storage.stat(path) != before:
-        raise ObjectChangedError("this shard was written while it was indexed: index it again", path)
+        raise ObjectChangedError(
+            "this shard was written while it was indexed: index it again", path
+        )
     return _make_index(before, lengths)
 
 
 async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) -> IndexedShard:
-    """Indexes a shard from a file of tfrecord2idx; the shard itself gives its size and its last record's header."""
+    """Indexes a shard from a file of tfrecord2idx; the shard itself gives its size and its last
+    record's header.
+    """
     idx_info = await idx_storage.stat(idx)
     data = await idx_storage.read_range(idx, 0, idx_info.size or 0, idx_info.version)
     info = await storage.stat(path)
@@ -243,14 +265,18 @@ async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) 
         header = await storage.read_range(path, start, start + HEADER_BYTES, info.version)
         if not is_record_header(header) or int.from_bytes(header[:8], "little") != last:
             raise ManifestError(
-                f"{idx}: {path} has no record of {last:,} bytes at byte {start:,}: this is the file of another shard, "
-                "or the shard is compressed or was written since; make it again, or index the shard itself"
+                f"{idx}: {path} has no record of {last:,} bytes at byte {start:,}: this is the "
+                "file of another shard, "
+                "or the shard is compressed or was written since; make it again, or index the "
+                "shard itself"
             )
     return _make_index(info, lengths)
 
 
 def _make_index(info: ObjectInfo, lengths: PackedLengths) -> IndexedShard:
-    return IndexedShard(ShardInfo(info.path, lengths.records, info.size or 0, None, version=info.version), lengths)
+    return IndexedShard(
+        ShardInfo(info.path, lengths.records, info.size or 0, None, version=info.version), lengths
+    )
 
 
 def _last_length(lengths: PackedLengths) -> int:
@@ -267,6 +293,8 @@ async def _refuse_compressed(storage: Storage, path: str, error: StreamrecError)
         kind = detect_compression(await storage.read_range(path, 0, DETECT_BYTES))
         if kind:
             raise ManifestError(
-                f"{path}: this shard is compressed ({kind}), so its records cannot be read by number, and it has no "
-                "index: write the data set again without compression: streamrec reshard --compression none"
+                f"{path}: this shard is compressed ({kind}), so its records cannot be read by "
+                "number, and it has no "
+                "index: write the data set again without compression: streamrec reshard "
+                "--compression none"
             ) from error

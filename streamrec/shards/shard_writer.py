@@ -1,20 +1,23 @@
 """Writes shards: records are framed and compressed in blocks, and go to the store in parts.
 
-`ShardUpload` is one unfinished shard, `ShardOutput` all objects of one writer, `ShardWriter` the part that tasks share.
+`ShardUpload` is one unfinished shard, `ShardOutput` all objects of one writer, `ShardWriter` the
+part that tasks share.
 
 Rules:
-- A shard appears under its name when it is complete, and not before: an exception, a cancellation or a killed process
-  leaves no partial object there, and (except the killed process) no unfinished upload either.
-- Shards that were finished before an exception stay, because each is complete. If names are taken, the shards that
-  replace others appear together, when all are complete (`storage/replacement.py`).
+- A shard appears under its name when it is complete, and not before: an exception, a cancellation
+  or a killed process leaves no partial object there, and (except the killed process) no unfinished
+  upload either.
+- Shards that were finished before an exception stay, because each is complete. If names are taken,
+  the shards that replace others appear together, when all are complete (`storage/replacement.py`).
 - Each complete shard is verified: the store has the bytes that were sent (see `storage/upload.py`).
 - A writer that was killed can be run again with the same names: its unfinished uploads are removed.
-- The manifest is written last, when all shards are complete, and also appears complete or not at all.
+- The manifest is written last, when all shards are complete, and also appears complete or not at
+  all.
 - Memory is bounded: one block of records, and the parts in flight of the upload.
-- Tasks of one loop may share a writer. Calls that wait take turns, in their order; a record that only joins a block
-  takes no turn, unless a call waits for one. A caller that is cancelled before its call has begun cancels the call. A
-  call that has begun continues without its caller, so that it is never half done: the next call waits for it, and
-  raises its error.
+- Tasks of one loop may share a writer. Calls that wait take turns, in their order; a record that
+  only joins a block takes no turn, unless a call waits for one. A caller that is cancelled before
+  its call has begun cancels the call. A call that has begun continues without its caller, so that
+  it is never half done: the next call waits for it, and raises its error.
 """
 
 from __future__ import annotations
@@ -67,7 +70,9 @@ BLOCK_BYTES: Final = 1 << 20
 class ShardUpload:
     """An unfinished shard: its upload, its compressor, and the current block of records."""
 
-    def __init__(self, path: str, upload: Upload, deflater: Deflater, lengths: LengthPacker | None = None) -> None:
+    def __init__(
+        self, path: str, upload: Upload, deflater: Deflater, lengths: LengthPacker | None = None
+    ) -> None:
         self.path = path
         self.records = 0
         self.lengths = lengths
@@ -81,7 +86,9 @@ class ShardUpload:
 
     @property
     def size(self) -> int:
-        """Bytes sent, and those of the current block before compression; without bytes inside a compressor."""
+        """Bytes sent, and those of the current block before compression; without bytes inside a
+        compressor.
+        """
         return self._sent + self._block_bytes
 
     def add(self, record: bytes) -> bool:
@@ -112,7 +119,9 @@ class ShardUpload:
             await self._compress(piece)
 
     async def send_block(self) -> None:
-        """Frames the current block, compresses it if the shard is compressed, and sends it to the upload."""
+        """Frames the current block, compresses it if the shard is compressed, and sends it to the
+        upload.
+        """
         if self._block:
             block, self._block, self._block_bytes = self._block, [], 0
             self._add_lengths(list(map(len, block)))
@@ -127,8 +136,17 @@ class ShardUpload:
         await self.send_block()
         await self._send(self._deflater.close())
         info = await self._upload.complete()
-        version = info.version if info.path == self.path else None  # the copy of a staged shard has another version
-        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, tuple(self._marks), version)
+        version = (
+            info.version if info.path == self.path else None
+        )  # the copy of a staged shard has another version
+        return ShardInfo(
+            self.path,
+            self.records,
+            self._sent,
+            self._upload.sent.crc32c,
+            tuple(self._marks),
+            version,
+        )
 
     async def abort(self) -> None:
         await self._upload.abort()
@@ -161,7 +179,8 @@ class ShardTarget:
     Attributes:
         pattern: The shards' URL, with `{shard}` for the number; or that of the only one.
         manifest, index: The URLs of what describes them; None for none.
-        num_shards: Record i goes into shard i modulo this; None for one shard after the other, up to the limits.
+        num_shards: Record i goes into shard i modulo this; None for one shard after the other, up
+            to the limits.
         max_shard_bytes, max_shard_records: The limits; None for none.
     """
 
@@ -181,13 +200,19 @@ class ShardTarget:
         shard_path(self.pattern, 0)
         limited = self.max_shard_bytes is not None or self.max_shard_records is not None
         if self.num_shards is not None and limited:
-            raise ValueError("num_shards and a limit of a shard's size exclude each other: leave one of them out")
+            raise ValueError(
+                "num_shards and a limit of a shard's size exclude each other: leave one of them out"
+            )
         if not self.numbered and (limited or self.num_shards is not None):
             pattern = display_name(self.pattern)
-            raise ValueError(f"{pattern!r} gives all shards the same name: add '{{shard:05d}}' for their number")
+            raise ValueError(
+                f"{pattern!r} gives all shards the same name: add '{{shard:05d}}' for their number"
+            )
         if self.index is not None and self.compression_type:
             index = display_name(self.index)
-            raise ValueError(f"{index}: compressed shards have no index: leave out the compression, or index=")
+            raise ValueError(
+                f"{index}: compressed shards have no index: leave out the compression, or index="
+            )
 
     @property
     def numbered(self) -> bool:
@@ -207,12 +232,16 @@ class ShardOutput:
         upload_options: How each shard is uploaded; see `Storage.upload`.
 
     Attributes:
-        current: The shard for the next record, if one shard follows the other; None if it has not been started.
+        current: The shard for the next record, if one shard follows the other; None if it has not
+            been started.
         finished: The complete shards, by number.
-        objects: The set that all objects join, and that its caller commits; None for the output's own set.
+        objects: The set that all objects join, and that its caller commits; None for the output's
+            own set.
     """
 
-    def __init__(self, target: ShardTarget, storages: Storages, at_once: int = 1, **upload_options: int) -> None:
+    def __init__(
+        self, target: ShardTarget, storages: Storages, at_once: int = 1, **upload_options: int
+    ) -> None:
         self.current: ShardUpload | None = None
         self.finished: dict[int, ShardInfo] = {}
         self.objects: Replacement | None = None
@@ -230,7 +259,9 @@ class ShardOutput:
         return [self.finished[number] for number in sorted(self.finished)]
 
     async def shard_for(self, size: int, records: int) -> ShardUpload:
-        """The shard for `records` more records of `size` bytes together: the current one, or the next."""
+        """The shard for `records` more records of `size` bytes together: the current one, or the
+        next.
+        """
         if self.current is not None and self.is_full(self.current, size, records):
             await self._finish(len(self.finished))
             self.current = None
@@ -253,7 +284,9 @@ class ShardOutput:
             await shard.send_block()
 
     async def write_block(self, records: list[bytes]) -> None:
-        """Writes records that are objects into the current shard; the caller must not change the list any more."""
+        """Writes records that are objects into the current shard; the caller must not change the
+        list any more.
+        """
         await (await self.shard_for(0, 0)).add_records(records)
 
     async def write_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
@@ -275,7 +308,10 @@ class ShardOutput:
             shard = await self.shard_for(int(sizes[0]), 1)
             fitting = int(np.searchsorted(sizes, BLOCK_BYTES, "right"))
             if self._target.max_shard_bytes is not None:
-                fitting = min(fitting, int(np.searchsorted(sizes, self._target.max_shard_bytes - shard.size, "right")))
+                fitting = min(
+                    fitting,
+                    int(np.searchsorted(sizes, self._target.max_shard_bytes - shard.size, "right")),
+                )
             if self._target.max_shard_records is not None:
                 fitting = min(fitting, self._target.max_shard_records - shard.records)
             last = first + max(fitting, 1)
@@ -290,28 +326,39 @@ class ShardOutput:
         await for_each(self._finish, sorted(self._open), self._at_once)
         target = self._target
         if target.manifest is not None:
-            manifest = Manifest(target.manifest, target.pattern, target.compression_type, tuple(self.shards))
+            manifest = Manifest(
+                target.manifest, target.pattern, target.compression_type, tuple(self.shards)
+            )
             await self._write(manifest.path, manifest.to_json())
         if target.index is not None:
             shards = [
-                IndexedShard(replace(info, path=portable(target.index, info.path)), self._lengths[number])
+                IndexedShard(
+                    replace(info, path=portable(target.index, info.path)), self._lengths[number]
+                )
                 for number, info in sorted(self.finished.items())
             ]
-            await self._write(target.index, encode_index(target.index, shards, portable(target.index, target.pattern)))
+            await self._write(
+                target.index,
+                encode_index(target.index, shards, portable(target.index, target.pattern)),
+            )
         replaced = await self._own_objects.commit()
         for number, shard in self.finished.items():
             if shard.path in replaced:  # the object in place has a version of its own
                 self.finished[number] = replace(shard, version=replaced[shard.path].version)
 
     async def abort(self, cause: BaseException | None = None) -> None:
-        """Drops the unfinished shards; an error of that becomes a note on the cause, if there is one."""
+        """Drops the unfinished shards; an error of that becomes a note on the cause, if there is
+        one.
+        """
         unfinished, self._open = list(self._open.values()), {}
         try:
             await run_concurrently(*(shard.abort for shard in unfinished))
         except StreamrecError as error:
             if cause is None:
                 raise
-            cause.add_note(display_text(f"An unfinished shard could not be dropped either: {error}"))
+            cause.add_note(
+                display_text(f"An unfinished shard could not be dropped either: {error}")
+            )
         finally:
             await self._own_objects.abort(cause)
 
@@ -336,11 +383,15 @@ class ShardOutput:
         while first < len(records):
             before = int(ends[first - 1]) if first else 0
             last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
-            await (self._open.get(number) or await self._start(number)).add_batch(records.window(first, last))
+            await (self._open.get(number) or await self._start(number)).add_batch(
+                records.window(first, last)
+            )
             first = last
 
     async def _upload(self, path: str, **options: Any) -> Upload:
-        return await (self.objects or self._own_objects).upload(path, overwrite=self._target.overwrite, **options)
+        return await (self.objects or self._own_objects).upload(
+            path, overwrite=self._target.overwrite, **options
+        )
 
     async def _write(self, path: str, data: bytes) -> None:
         async with await self._upload(path, describes=True) as upload:
@@ -350,9 +401,10 @@ class ShardOutput:
 class ShardWriter:
     """Writes records into one shard, or into a new one whenever a limit is reached.
 
-    Sharing: any number of tasks of one event loop may write to one writer. Each record is written once, in the order of
-    the calls; the records of a batch stay together. A cancelled write is written whole or not at all. `close` waits for
-    the writes before it, and refuses those after it (ClosedError). Threads share a TFRecordWriter.
+    Sharing: any number of tasks of one event loop may write to one writer. Each record is written
+    once, in the order of the calls; the records of a batch stay together. A cancelled write is
+    written whole or not at all. `close` waits for the writes before it, and refuses those after it
+    (ClosedError). Threads share a TFRecordWriter.
 
     Examples:
         >>> async def write(images):
@@ -361,36 +413,41 @@ class ShardWriter:
         ...             await writer.write(image)
         ...     return [shard.path for shard in writer.shards]
 
-    On local disks a symbolic link is followed. A target that is not a plain file (/dev/stdout, a named pipe) is written
-    directly, and keeps the bytes that were written before an error.
+    On local disks a symbolic link is followed. A target that is not a plain file (/dev/stdout, a
+    named pipe) is written directly, and keeps the bytes that were written before an error.
 
     Args:
-        pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0. Other braces
-            stay as they are. `{shards}` is refused: the number of all shards is not known before they are written.
+        pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number,
+            from 0. Other braces stay as they are. `{shards}` is refused: the number of all shards
+            is not known before they are written.
         options: Compression; None for none.
-        max_shard_bytes: A record that would exceed this begins the next shard; a single longer record gets its own
-            shard. In compressed shards the current block counts before compression, and bytes inside
-            `compression_threads`, about 2 MiB each, do not count yet. None for one shard.
+        max_shard_bytes: A record that would exceed this begins the next shard; a single longer
+            record gets its own shard. In compressed shards the current block counts before
+            compression, and bytes inside `compression_threads`, about 2 MiB each, do not count yet.
+            None for one shard.
         max_shard_records: The largest number of records in a shard.
-        overwrite: Whether a shard replaces an existing object of its name. With several shards, a manifest or an index,
-            the replacing objects appear together when all are complete; after any failure the old ones are unchanged,
-            and nothing new stays. If False, an existing object raises AlreadyExistsError: when the shard begins if
-            the object exists by then, otherwise when it ends. S3, GCS, local files and memory support False; any other
-            filesystem refuses it (UnsupportedOperationError).
-        manifest: The URL for a manifest, which a successful close writes: records, bytes and CRC32C of each shard, as
-            JSON; see `verify`. None for none. `overwrite` applies to it, too.
-        index: The URL for an index, which a successful close writes: a manifest and the length of each record, for
-            `RecordSource`. Shards must not be compressed. Until then it takes about 2 bytes of memory for each record.
-            None for none.
+        overwrite: Whether a shard replaces an existing object of its name. With several shards, a
+            manifest or an index, the replacing objects appear together when all are complete; after
+            any failure the old ones are unchanged, and nothing new stays. If False, an existing
+                object raises AlreadyExistsError: when the shard begins if
+            the object exists by then, otherwise when it ends. S3, GCS, local files and memory
+            support False; any other filesystem refuses it (UnsupportedOperationError).
+        manifest: The URL for a manifest, which a successful close writes: records, bytes and CRC32C
+            of each shard, as JSON; see `verify`. None for none. `overwrite` applies to it, too.
+        index: The URL for an index, which a successful close writes: a manifest and the length of
+            each record, for `RecordSource`. Shards must not be compressed. Until then it takes
+            about 2 bytes of memory for each record. None for none.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Attributes:
-        warns: Whether a writer that is dropped without `close` is logged; set it before entering the writer.
+        warns: Whether a writer that is dropped without `close` is logged; set it before entering
+            the writer.
 
     Raises:
-        ValueError: A limit is given and the pattern has no `{shard}`, or one whose format is not that of a number; or
-            the pattern has `{shards}`; or `index` is given for compressed shards.
-    """
+        ValueError: A limit is given and the pattern has no `{shard}`, or one whose format is not
+            that of a number; or the pattern has `{shards}`; or `index` is given for compressed
+            shards.
+    """  # noqa: E501
 
     def __init__(
         self,
@@ -432,7 +489,9 @@ class ShardWriter:
         return self._output.shards
 
     def join(self, objects: Replacement) -> None:
-        """Makes the writer's objects part of a set that the caller commits; call it before entering the writer."""
+        """Makes the writer's objects part of a set that the caller commits; call it before entering
+        the writer.
+        """
         self._output.objects = objects
 
     async def __aenter__(self) -> Self:
@@ -443,11 +502,16 @@ class ShardWriter:
         await self._stack.enter_async_context(self._storages)
         self._process = os.getpid()
         if self.warns:
-            self._dropped = weakref.finalize(self, warn_dropped, self._target.pattern, self._process)
+            self._dropped = weakref.finalize(
+                self, warn_dropped, self._target.pattern, self._process
+            )
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await (self.close() if error is None else self.abort())
 
@@ -473,21 +537,27 @@ class ShardWriter:
             await self._in_turn(shard.send_block)
 
     async def write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
-        """Writes many records; Frames and other RecordBatches are written without an object for each record.
+        """Writes many records; Frames and other RecordBatches are written without an object for
+        each record.
 
         Raises:
-            TypeError, StorageError, ClosedError: As `write`. The records before one that is not bytes-like are written.
+            TypeError, StorageError, ClosedError: As `write`. The records before one that is not
+                bytes-like are written.
         """
         self._check_open()
         await self._in_turn(self._write_batch, records)
 
     async def write_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
-        """Writes one record of `length` bytes whose frame (header, payload, CRC) comes in pieces, as it is."""
+        """Writes one record of `length` bytes whose frame (header, payload, CRC) comes in pieces,
+        as it is.
+        """
         self._check_open()
         await self._in_turn(self._output.write_frame, frame, length)
 
     async def flush(self) -> None:
-        """Sends the records so far to the store. They become visible when their shard is complete."""
+        """Sends the records so far to the store. They become visible when their shard is
+        complete.
+        """
         self._check_open()
         await self._in_turn(self._output.flush)
 
@@ -518,14 +588,18 @@ class ShardWriter:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-                _ = task.cancelled() or task.exception()  # marks the exception as retrieved, so that it is not logged
+                _ = (
+                    task.cancelled() or task.exception()
+                )  # marks the exception as retrieved, so that it is not logged
             self._stop_warning()
             try:
                 await self._output.abort()
             finally:
                 await self._stack.aclose()
 
-    async def _in_turn(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+    async def _in_turn(
+        self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any
+    ) -> None:
         """Awaits `function(*args)` when all calls before it are done."""
         self._callers += 1
         try:
@@ -545,7 +619,9 @@ class ShardWriter:
         await asyncio.wait([task])  # a cancellation leaves the task as it is
         self._running = None
         if task.cancelled():
-            raise ClosedError(f"{self._target.pattern}: this writer was closed: make a new one to write more")
+            raise ClosedError(
+                f"{self._target.pattern}: this writer was closed: make a new one to write more"
+            )
         task.result()
 
     async def _write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
@@ -558,7 +634,9 @@ class ShardWriter:
         )
 
     async def write_block(self, records: list[bytes]) -> None:
-        """Writes a list of records, which the caller must not change any more; for writers of one shard."""
+        """Writes a list of records, which the caller must not change any more; for writers of one
+        shard.
+        """
         self._check_open()
         await self._in_turn(self._output.write_block, records)
 
@@ -576,17 +654,27 @@ class ShardWriter:
 
     def _check_open(self) -> None:
         if self._closing:
-            raise ClosedError(f"{self._target.pattern}: this writer was closed: make a new one to write more")
+            raise ClosedError(
+                f"{self._target.pattern}: this writer was closed: make a new one to write more"
+            )
         if self._process != os.getpid():
-            why = "is not open yet" if self._process is None else "belongs to the process that forked this one"
-            raise ClosedError(f"{self._target.pattern}: this writer {why}: write within its own `async with` block")
+            why = (
+                "is not open yet"
+                if self._process is None
+                else "belongs to the process that forked this one"
+            )
+            raise ClosedError(
+                f"{self._target.pattern}: this writer {why}: write within its own `async with` "
+                "block"
+            )
 
 
 def warn_dropped(pattern: str, maker: int) -> None:
     """Warns when the writer is collected, or the interpreter ends, before `close`."""
     if os.getpid() == maker:
         logger.warning(
-            "%s: its ShardWriter was dropped without close(), so the unfinished shard is not kept: use an `async with` "
+            "%s: its ShardWriter was dropped without close(), so the unfinished shard is not kept: "
+            "use an `async with` "
             "block, or close it",
             display_name(pattern),
         )

@@ -30,21 +30,23 @@ BLOCK_BYTES = 2 << 20
 class TFRecordWriter:
     """Writes records to one shard, as `tf.io.TFRecordWriter` does, to any URL or path.
 
-    Unlike in TensorFlow, the shard appears only when it is closed and complete. If an exception leaves the `with`
-    block, no new object appears, and an old one of this name stays. The same holds for a writer that is dropped
-    without `close`, or is open when the interpreter exits; both are logged.
+    Unlike in TensorFlow, the shard appears only when it is closed and complete. If an exception
+    leaves the `with` block, no new object appears, and an old one of this name stays. The same
+    holds for a writer that is dropped without `close`, or is open when the interpreter exits; both
+    are logged.
 
-    A symbolic link is followed. A target that is not a plain file (/dev/stdout, a named pipe) is written directly, and
-    keeps the bytes that were written before an error.
+    A symbolic link is followed. A target that is not a plain file (/dev/stdout, a named pipe) is
+    written directly, and keeps the bytes that were written before an error.
 
-    Sharing: any number of threads may write to one writer; each record is written once, those of one thread in order.
-    `close` waits for the writes that have begun, and refuses later ones (ClosedError).
+    Sharing: any number of threads may write to one writer; each record is written once, those of
+    one thread in order. `close` waits for the writes that have begun, and refuses later ones
+    (ClosedError).
 
     Args:
         path: The shard's URL or path.
         options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
-        overwrite: Whether to replace an existing object of this name. If False, an existing object raises
-            AlreadyExistsError (see ShardWriter).
+        overwrite: Whether to replace an existing object of this name. If False, an existing object
+            raises AlreadyExistsError (see ShardWriter).
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Examples:
@@ -69,7 +71,9 @@ class TFRecordWriter:
         self._lock = threading.RLock()  # re-entrant: a signal handler may close the writer
         self._writer = ShardWriter(self._path, options, overwrite=overwrite, **store)
         self._writer.warns = False  # this writer does
-        self._dropped = weakref.finalize(self, warn_dropped, self._path, bridge.detach(self._writer.abort))
+        self._dropped = weakref.finalize(
+            self, warn_dropped, self._path, bridge.detach(self._writer.abort)
+        )
         bridge.run(self._writer.__aenter__)
 
     def write(self, record: Buffer) -> None:
@@ -78,7 +82,8 @@ class TFRecordWriter:
         Raises:
             TypeError: The record is not bytes-like; the message says what to write instead.
             StorageError: The store failed, and retrying did not help.
-            ClosedError: The writer was closed, or is used in a process that was forked since it was made.
+            ClosedError: The writer was closed, or is used in a process that was forked since it was
+                made.
         """
         data = record if type(record) is bytes else as_record(record)
         with self._lock:
@@ -122,7 +127,10 @@ class TFRecordWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is None:
             self.close()
@@ -146,15 +154,22 @@ class TFRecordWriter:
 
     def _check_open(self) -> None:
         if self._failed:
-            raise ClosedError(f"{self._path}: a write failed or was interrupted, so nothing of this shard is kept")
+            raise ClosedError(
+                f"{self._path}: a write failed or was interrupted, so nothing of this shard is kept"
+            )
         if self._closed:
             raise ClosedError(f"{self._path}: this writer was closed: make a new one to write more")
         if self._process != os.getpid():
-            raise ClosedError(f"{self._path}: this writer belongs to the process that forked this one: make another")
+            raise ClosedError(
+                f"{self._path}: this writer belongs to the process that forked this one: make "
+                "another"
+            )
 
 
 def warn_dropped(path: str, abort: Callable[[], bool]) -> None:
-    """Drops the shard and warns, when the writer is collected, or the interpreter ends, before `close`."""
+    """Drops the shard and warns, when the writer is collected, or the interpreter ends, before
+    `close`.
+    """
     if abort():
         logger.warning(
             "%s: its TFRecordWriter was dropped without close(), so nothing of it is kept: "

@@ -3,9 +3,23 @@ from streamrec.storage.base import ByteStream, Storage, read_full
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity
-from streamrec.storage.registry import Storages, StoreOptions, check_keywords, check_source, import_client, locate
+from streamrec.storage.registry import (
+    Storages,
+    StoreOptions,
+    check_keywords,
+    check_source,
+    import_client,
+    locate,
+)
 from streamrec.storage.replacement import Replacement
-from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
+from streamrec.storage.statistics import (
+    Counts,
+    Distribution,
+    Snapshot,
+    Statistics,
+    Tally,
+    collecting,
+)
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.upload import Upload
 from streamrec.storage.urls import (

@@ -3,17 +3,19 @@
 Rules for every backend:
 
 * A method makes **one** attempt. It never retries, and it switches off the retries of its client.
-* A method waits as long as its client waits. The layer above enforces time limits for all backends, by cancelling
-  the attempt (but see `Backend.may_stall`). A cancelled method frees its connection and never touches the caller's
-  buffer again.
-* A backend raises only our exceptions: `faults.TransientError` if another attempt may succeed, else one of the final
-  errors of `streamrec.errors`, `from` the original, with the path and the byte range.
-* A backend delivers only the bytes that were requested: a wrong range from the server is a TransientError.
+* A method waits as long as its client waits. The layer above enforces time limits for all backends,
+  by cancelling the attempt (but see `Backend.may_stall`). A cancelled method frees its connection
+  and never touches the caller's buffer again.
+* A backend raises only our exceptions: `faults.TransientError` if another attempt may succeed, else
+  one of the final errors of `streamrec.errors`, `from` the original, with the path and the byte
+  range.
+* A backend delivers only the bytes that were requested: a wrong range from the server is a
+  TransientError.
 * Paths are full URLs, in arguments and results.
-* A `FastPath` uses a client's private details, which change with each release of the client. It never fails a request
-  that the client itself would complete. An error in it that is neither an answer of the store nor a network failure
-  disables it permanently for its key (a bucket, a session); the log says so once per process, and the statistics
-  count it (`Counts.fallbacks`).
+* A `FastPath` uses a client's private details, which change with each release of the client. It
+  never fails a request that the client itself would complete. An error in it that is neither an
+  answer of the store nor a network failure disables it permanently for its key (a bucket, a
+  session); the log says so once per process, and the statistics count it (`Counts.fallbacks`).
 """
 
 from __future__ import annotations
@@ -49,14 +51,18 @@ class Body(Protocol):
 
     @property
     def splits(self) -> bool:
-        """Whether parallel requests for other ranges of the object are possible and make reading faster."""
+        """Whether parallel requests for other ranges of the object are possible and make reading
+        faster.
+        """
 
     @property
     def info(self) -> ObjectInfo:
         """The whole object's size and version, from this response."""
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for at least one byte and copies the bytes available; returns 0 only at the end of the response."""
+        """Waits for at least one byte and copies the bytes available; returns 0 only at the end of
+        the response.
+        """
 
     async def aclose(self) -> None:
         """Frees the connection, even if bytes are left. May be called twice."""
@@ -72,7 +78,9 @@ class ShortObject:
 
 @dataclass(frozen=True, slots=True)
 class ContentDigest:
-    """Size in bytes and CRC32C of the data that was sent, for comparison with what the store has."""
+    """Size in bytes and CRC32C of the data that was sent, for comparison with what the store
+    has.
+    """
 
     size: int
     crc32c: int
@@ -93,20 +101,25 @@ class PartSink(Protocol):
     parallel: int = 1
     grows: bool = False
 
-    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
+    async def put_part(
+        self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
+    ) -> None:
         """Stores one part; the same part may be stored again after a fault.
 
-        Parts are counted from 0. Unless `grows` is True, all but the last have the same size; the last may be empty,
-        and it alone comes with the digest of the whole object.
+        Parts are counted from 0. Unless `grows` is True, all but the last have the same size; the
+        last may be empty, and it alone comes with the digest of the whole object.
         """
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
-        """Makes the object visible, and compares what the store has with what was sent. May be called again.
+        """Makes the object visible, and compares what the store has with what was sent. May be
+        called again.
 
-        A lost answer is not a failure: if a second call finds the upload gone, the object shows the outcome.
+        A lost answer is not a failure: if a second call finds the upload gone, the object shows the
+        outcome.
 
         Raises:
-            IntegrityError: The store has other bytes. They were removed, unless they were replaced meanwhile.
+            IntegrityError: The store has other bytes. They were removed, unless they were replaced
+                meanwhile.
             AlreadyExistsError: An object of this name exists and must not be replaced.
             ObjectChangedError: Another writer wrote the same name at the same time.
         """
@@ -123,14 +136,15 @@ class Backend(Protocol):
     """One kind of store, one attempt per method, with the defaults that most stores share.
 
     Attributes:
-        remote: Whether the store answers over a network, so that a second request may help when an answer is late, and
-            parallel ones may be faster than one.
-        may_stall: Whether a body may give nothing for a while, or break off, so that each read of it has a time limit,
-            and is tried again.
+        remote: Whether the store answers over a network, so that a second request may help when an
+            answer is late, and parallel ones may be faster than one.
+        may_stall: Whether a body may give nothing for a while, or break off, so that each read of
+            it has a time limit, and is tried again.
         verifies_first: Whether an upload is verified before its object becomes visible.
         reads_short: Whether `read_short` is implemented.
         fast_paths: The fast paths that this backend uses.
-        endpoint: The URL of the server; "" if the objects' URLs contain it, or it is the default one.
+        endpoint: The URL of the server; "" if the objects' URLs contain it, or it is the default
+            one.
     """
 
     remote: bool = False
@@ -143,10 +157,11 @@ class Backend(Protocol):
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """Returns one page of the objects whose URL begins with `prefix`, in any order, and the next page's token.
+        """Returns one page of the objects whose URL begins with `prefix`, in any order, and the
+        next page's token.
 
-        The prefix need not end at a slash. The first page has no token, and the last one gives none. A store with
-        directories lists only those that the glob enters.
+        The prefix need not end at a slash. The first page has no token, and the last one gives
+        none. A store with directories lists only those that the glob enters.
         """
 
     async def stat(self, path: str) -> ObjectInfo:
@@ -155,15 +170,16 @@ class Backend(Protocol):
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """Requests the bytes from `start` to `end`; returns when the response's head has arrived.
 
-        A `start` at or after the end of the object gives an empty body. `end` is None for all the rest, or greater than
-        `start`, and may be past the end. With a version, another one is an ObjectChangedError.
+        A `start` at or after the end of the object gives an empty body. `end` is None for all the
+        rest, or greater than `start`, and may be past the end. With a version, another one is an
+        ObjectChangedError.
         """
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Starts an upload, and cleans up what a killed writer left unfinished under the same name.
 
-        Without `overwrite`, an existing object of this name is an AlreadyExistsError, here or in `complete`; a store
-        that cannot guarantee that raises UnsupportedOperationError here.
+        Without `overwrite`, an existing object of this name is an AlreadyExistsError, here or in
+        `complete`; a store that cannot guarantee that raises UnsupportedOperationError here.
         """
 
     async def copy(self, source: str, target: str) -> None:
@@ -175,12 +191,15 @@ class Backend(Protocol):
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         """Reads many small objects in one step, if each costs little compared with the step.
 
-        The result has None for an object that must be opened: it is long, empty, changing, special, or unreadable.
+        The result has None for an object that must be opened: it is long, empty, changing, special,
+        or unreadable.
         """
         return [None] * len(paths)
 
     async def follow(self, path: str) -> str | None:
-        """Returns the target of a symbolic link, else the path itself; None if it is not a regular file."""
+        """Returns the target of a symbolic link, else the path itself; None if it is not a regular
+        file.
+        """
         return path
 
     async def aclose(self) -> None:
@@ -215,7 +234,8 @@ _logged: set[tuple[str, Hashable]] = set()
 
 
 class FastPath:
-    """One kind of fast path, and the keys (buckets, clients) for which it is disabled; `fallbacks` counts them.
+    """One kind of fast path, and the keys (buckets, clients) for which it is disabled; `fallbacks`
+    counts them.
 
     Its description is for the log: "repeating the client's GET".
     """
@@ -237,7 +257,8 @@ class FastPath:
         if (self._description, key) not in _logged:
             _logged.add((self._description, key))
             logger.warning(
-                "%s does not work here (%s: %s): from now on the client's own way is taken, which is slower",
+                "%s does not work here (%s: %s): from now on the client's own way is taken, which "
+                "is slower",
                 self._description,
                 key,
                 reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}",

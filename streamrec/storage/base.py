@@ -1,11 +1,14 @@
-"""Storage: the interface of a store to the packages above. It handles bytes and paths, never records.
+"""Storage: the interface of a store to the packages above. It handles bytes and paths, never
+records.
 
-A Storage is a backend (one attempt per method) with the retry policy around it. Its methods take and return full
-URLs, retry transient faults, and raise only errors of `streamrec.errors`, with path and byte range.
+A Storage is a backend (one attempt per method) with the retry policy around it. Its methods take
+and return full URLs, retry transient faults, and raise only errors of `streamrec.errors`, with path
+and byte range.
 
-Why `readinto` and not an iterator of buffers: the caller owns the memory that receives the bytes. So the caller can
-bound it, reuse it (glibc returns large freed buffers to the kernel, and the page faults of new ones cost more than
-the copy), and read local files into it without a copy. A stream holds one response's socket buffer and nothing more.
+Why `readinto` and not an iterator of buffers: the caller owns the memory that receives the bytes.
+So the caller can bound it, reuse it (glibc returns large freed buffers to the kernel, and the page
+faults of new ones cost more than the copy), and read local files into it without a copy. A stream
+holds one response's socket buffer and nothing more.
 
 A Storage belongs to the event loop in which it was made.
 """
@@ -37,7 +40,8 @@ T = TypeVar("T")
 
 
 class ByteStream(Protocol):
-    """The bytes of one version of an object, in order, from a start offset; it resumes after faults.
+    """The bytes of one version of an object, in order, from a start offset; it resumes after
+    faults.
 
     Attributes:
         info: The whole object's size and version, from the first response.
@@ -50,7 +54,9 @@ class ByteStream(Protocol):
     tally: Tally
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for at least one byte; 0 only at the end (or for an empty buffer). Never overfills."""
+        """Waits for at least one byte; 0 only at the end (or for an empty buffer). Never
+        overfills.
+        """
 
     async def aclose(self) -> None:
         """Frees the connection, even if bytes are left. May be called twice."""
@@ -65,7 +71,8 @@ async def read_full(stream: ByteStream, buffer: memoryview) -> int:
 
 
 class Storage:
-    """One store, for one event loop. Every method raises a StorageError if the store failed permanently.
+    """One store, for one event loop. Every method raises a StorageError if the store failed
+    permanently.
 
     Without `release`, which returns a shared backend, `aclose` closes the backend.
     """
@@ -88,7 +95,9 @@ class Storage:
         self._closed = False
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
-        """Reads many small objects in one step; None for one that must be read, or reported as missing, by `stream`."""
+        """Reads many small objects in one step; None for one that must be read, or reported as
+        missing, by `stream`.
+        """
         self._check_open(paths[0])
         began = time.monotonic()
         objects = await self._backend.read_short(paths)
@@ -105,15 +114,16 @@ class Storage:
     ) -> AsyncIterator[ObjectInfo]:
         """Lists all objects whose URL begins with `prefix`, sorted by path.
 
-        A prefix is a string, as object stores understand it: "s3://b/train-" matches "s3://b/train-1" and
-        "s3://b/train-x/2". Directories are searched and not reported. An empty listing is not an error, but a missing
-        bucket is. A listing is complete, or an error names what cannot be listed. All pages are fetched before the
-        first object is yielded, because not every store sorts (SeaweedFS goes directory by directory, as do S3's
-        directory buckets).
+        A prefix is a string, as object stores understand it: "s3://b/train-" matches
+        "s3://b/train-1" and "s3://b/train-x/2". Directories are searched and not reported. An empty
+        listing is not an error, but a missing bucket is. A listing is complete, or an error names
+        what cannot be listed. All pages are fetched before the first object is yielded, because not
+        every store sorts (SeaweedFS goes directory by directory, as do S3's directory buckets).
 
         Args:
             prefix: A URL prefix.
-            glob: Selects objects; `prefix` is its prefix. Directories without possible matches are skipped. None: all.
+            glob: Selects objects; `prefix` is its prefix. Directories without possible matches are
+                skipped. None: all.
             hidden: Whether to include the hidden names of uploads (`.NAME.streamrec-*`).
             most: If there are more objects than this, none is yielded; None: no limit.
         """
@@ -121,9 +131,13 @@ class Storage:
         token: str | None = None
         seen: set[str] = set()
         while True:
-            page, token = await self._attempt(prefix, partial(self._page, prefix, token, glob, seen), "listing")
+            page, token = await self._attempt(
+                prefix, partial(self._page, prefix, token, glob, seen), "listing"
+            )
             visible = (info for info in page if hidden or not is_temporary(info.path))
-            objects += visible if glob is None else (info for info in visible if glob.wants(info.path))
+            objects += (
+                visible if glob is None else (info for info in visible if glob.wants(info.path))
+            )
             if most is not None and len(objects) > most:
                 return
             if token is None:
@@ -143,32 +157,51 @@ class Storage:
         version: str | None = None,
         tally: Tally | None = None,
     ) -> ByteStream:
-        """Opens one object; when this returns, the first response has arrived and the version is pinned.
+        """Opens one object; when this returns, the first response has arrived and the version is
+        pinned.
 
-        Several parallel requests read a large object when few streams are open (see `connections`). At or after the end
-        of the object, the stream is empty; `end` may be past it, and is None for all the rest. With a version (from
-        `ObjectInfo.version`), any other one is an ObjectChangedError. A `tally` is that of an earlier stream that this
-        one continues.
+        Several parallel requests read a large object when few streams are open (see `connections`).
+        At or after the end of the object, the stream is empty; `end` may be past it, and is None
+        for all the rest. With a version (from `ObjectInfo.version`), any other one is an
+        ObjectChangedError. A `tally` is that of an earlier stream that this one continues.
         """
         if start < 0 or (end is not None and end < start):
-            raise ValueError(f"bytes {start} to {end}: a range begins at 0 or later and ends no earlier than it begins")
+            raise ValueError(
+                f"bytes {start} to {end}: a range begins at 0 or later and ends no earlier than it "
+                "begins"
+            )
         self._check_open(path)
         tally = tally or Tally(self._traffic.tally)
         if not self._backend.may_stall and start != end:
-            direct = DirectStream(self._backend, path, start, end, version, self._traffic.statistics, tally)
+            direct = DirectStream(
+                self._backend, path, start, end, version, self._traffic.statistics, tally
+            )
             await attempt(
-                self._retry, path, direct.open, "opening", traffic=self._traffic, tally=tally, start=start, end=end
+                self._retry,
+                path,
+                direct.open,
+                "opening",
+                traffic=self._traffic,
+                tally=tally,
+                start=start,
+                end=end,
             )
             return direct
-        request = partial(ResumingStream, self._backend, self._retry, path, traffic=self._traffic, tally=tally)
+        request = partial(
+            ResumingStream, self._backend, self._retry, path, traffic=self._traffic, tally=tally
+        )
         if not self._backend.remote:
             stream = request(start, end, version)
             await stream.open()
             return stream
         return await open_parallel(request, self._connections, start, end, version)
 
-    async def read_range(self, path: str, start: int, end: int, version: str | None = None) -> bytes:
-        """Reads the bytes from `start` to `end`; fewer if the object ends before `end`, none if it ends at `start`."""
+    async def read_range(
+        self, path: str, start: int, end: int, version: str | None = None
+    ) -> bytes:
+        """Reads the bytes from `start` to `end`; fewer if the object ends before `end`, none if it
+        ends at `start`.
+        """
         stream = await self.stream(path, start, end, version)
         try:
             size = stream.info.size
@@ -195,34 +228,47 @@ class Storage:
             path: The object's URL. An existing object stays until completion, which replaces it.
             part_size: Bytes of a part: a multiple of 256 KiB, and at least 5 MiB on S3.
             parallel: Parts that may be in progress at the same time.
-            overwrite: Whether to replace an existing object; else it is an AlreadyExistsError, here or in `complete`.
+            overwrite: Whether to replace an existing object; else it is an AlreadyExistsError, here
+                or in `complete`.
             free: Whether the caller knows that no object has this name.
         """
         if part_size < 1 << 18 or part_size % (1 << 18):
-            raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")
-        looks = overwrite and not free and not self._backend.verifies_first and not is_temporary(path)
+            raise ValueError(
+                f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)"
+            )
+        looks = (
+            overwrite and not free and not self._backend.verifies_first and not is_temporary(path)
+        )
         taken = looks and await self.find_replaced(path) is not None
         written = hidden_name(path) if taken else path
-        sink = await self._attempt(path, lambda: self._backend.begin_upload(written, overwrite), "starting an upload")
+        sink = await self._attempt(
+            path, lambda: self._backend.begin_upload(written, overwrite), "starting an upload"
+        )
         if taken:
             sink = StagedSink(self._backend, path, written, sink)
         return Upload(sink, self._retry, path, part_size, parallel, self._traffic)
 
     async def find_replaced(self, path: str) -> str | None:
-        """Returns the URL of the object that an upload to `path` would replace, with symbolic links resolved.
+        """Returns the URL of the object that an upload to `path` would replace, with symbolic links
+        resolved.
 
-        None if there certainly is none, and for targets that are written directly (a pipe, /dev/stdout).
+        None if there certainly is none, and for targets that are written directly (a pipe,
+        /dev/stdout).
         """
         try:
             await self.stat(path)
         except NotFoundError:
             return None
-        except PermissionDeniedError:  # S3's answer for a missing object to clients that may not list
+        except (
+            PermissionDeniedError
+        ):  # S3's answer for a missing object to clients that may not list
             return path
         return await self._backend.follow(path)
 
     async def copy(self, source: str, target: str) -> None:
-        """Copies an object within the store, replacing the target; UnsupportedOperationError if the store cannot."""
+        """Copies an object within the store, replacing the target; UnsupportedOperationError if the
+        store cannot.
+        """
         await self._attempt(target, lambda: self._backend.copy(source, target), "copying")
 
     async def remove(self, path: str) -> None:
@@ -231,7 +277,9 @@ class Storage:
             await self._attempt(path, lambda: self._backend.remove(path), "removing")
 
     async def aclose(self) -> None:
-        """Closes or returns the client. Close streams and uploads first; later calls raise ClosedError."""
+        """Closes or returns the client. Close streams and uploads first; later calls raise
+        ClosedError.
+        """
         self._closed = True
         if self._release is not None:
             self._release()
@@ -239,20 +287,26 @@ class Storage:
             await self._backend.aclose()
 
     def _check_open(self, path: str) -> None:
-        """Raises ClosedError after `aclose`: a closed client would open connections that are never closed."""
+        """Raises ClosedError after `aclose`: a closed client would open connections that are never
+        closed.
+        """
         if self._closed:
             raise ClosedError(f"{path}: the storage is closed; ask new Storages for it")
 
     async def _page(
         self, prefix: str, token: str | None, glob: Glob | None, seen: set[str]
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """Fetches one page of a listing; a missing or repeated page is a transient fault, not the end."""
+        """Fetches one page of a listing; a missing or repeated page is a transient fault, not the
+        end.
+        """
         try:
             page, next_token = await _read(self._backend.list_page(prefix, token, glob))
         except NotFoundError as error:
             if token is None:
                 raise
-            raise TransientError(Cause.WRONG_ANSWER, "a further page of the listing is not found") from error
+            raise TransientError(
+                Cause.WRONG_ANSWER, "a further page of the listing is not found"
+            ) from error
         if next_token in seen:
             raise TransientError(Cause.WRONG_ANSWER, "the listing repeats an earlier page")
         if next_token is not None:

@@ -1,14 +1,15 @@
 """Shared clients: one per event loop and set of options.
 
-Creating an S3 client takes 50 to 85 ms of processor time, so a service that opens a shard for each request must not
-create a client each time.
+Creating an S3 client takes 50 to 85 ms of processor time, so a service that opens a shard for each
+request must not create a client each time.
 
 Rules:
-- A client belongs to its event loop and to its options: protocol, storage options, retry policy, filesystem, and the
-  environment variables that clients read. Different credentials never share a client.
+- A client belongs to its event loop and to its options: protocol, storage options, retry policy,
+  filesystem, and the environment variables that clients read. Different credentials never share a
+  client.
 - Concurrent callers share one creation. A client whose creation failed is not kept.
-- A client is closed after `IDLE` seconds without use, and when its loop ends: `shutdown_asyncgens`, which
-  `asyncio.run` and the bridge call, closes the generator that keeps it.
+- A client is closed after `IDLE` seconds without use, and when its loop ends: `shutdown_asyncgens`,
+  which `asyncio.run` and the bridge call, closes the generator that keeps it.
 - A forked child does not run its parent's loop, so it never uses its parent's clients.
 """
 
@@ -59,13 +60,17 @@ class _Loop:
     def release(self, key: Hashable, client: _Client) -> None:
         client.users -= 1
         if not client.users and self.clients.get(key) is client:
-            client.timer = asyncio.get_running_loop().call_later(IDLE, self._close_idle, key, client)
+            client.timer = asyncio.get_running_loop().call_later(
+                IDLE, self._close_idle, key, client
+            )
 
     def _close_idle(self, key: Hashable, client: _Client) -> None:
         if not client.users and self.clients.get(key) is client:
             del self.clients[key]
             self.closing.add(client)
-            task = asyncio.get_running_loop().create_task(self._close(client), name="streamrec closes a client")
+            task = asyncio.get_running_loop().create_task(
+                self._close(client), name="streamrec closes a client"
+            )
             client.kept = (*client.kept, task)
 
     async def _close(self, client: _Client) -> None:
@@ -74,7 +79,9 @@ class _Loop:
         self.closing.remove(client)
 
     async def close_at_the_end(self) -> AsyncGenerator[None]:
-        """Closes the remaining clients when the loop closes it; again if their closing was cancelled just before."""
+        """Closes the remaining clients when the loop closes it; again if their closing was
+        cancelled just before.
+        """
         try:
             yield
         finally:
@@ -94,8 +101,8 @@ async def borrow(
 ) -> tuple[Backend, Callable[[], None]]:
     """Returns a client of this loop, and the function that returns it.
 
-    `make` creates the client if there is none for this key. Objects that the key contains by identity are `kept` as
-    long as the client.
+    `make` creates the client if there is none for this key. Objects that the key contains by
+    identity are `kept` as long as the client.
     """
     running = asyncio.get_running_loop()
     loop = _loops.setdefault(running, _Loop())
@@ -114,20 +121,27 @@ async def borrow(
     except BaseException:
         client.users -= 1
         creation = client.creation
-        if creation.done() and (creation.cancelled() or creation.exception()) and loop.clients.get(key) is client:
+        if (
+            creation.done()
+            and (creation.cancelled() or creation.exception())
+            and loop.clients.get(key) is client
+        ):
             del loop.clients[key]
         raise
     return backend, partial(loop.release, key, client)
 
 
 def make_key(*parts: Any) -> tuple[Hashable, tuple[Any, ...]]:
-    """Returns a key that is equal for clients made from equal parts, and the objects that it contains by identity.
+    """Returns a key that is equal for clients made from equal parts, and the objects that it
+    contains by identity.
 
     >>> make_key({"a": [1, True]}) == make_key({"a": [1, True]}), make_key({"a": 1})[0] == make_key({"a": True})[0]
     (True, False)
-    """
+    """  # noqa: E501
     kept: list[Any] = []
-    environment = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(ENVIRONMENT)))
+    environment = tuple(
+        sorted(item for item in os.environ.items() if item[0].upper().startswith(ENVIRONMENT))
+    )
     return (_freeze(parts, kept), environment), tuple(kept)
 
 
@@ -136,7 +150,9 @@ def _freeze(value: Any, kept: list[Any]) -> Hashable:
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return type(value).__name__, value
     if isinstance(value, Mapping):
-        return "mapping", frozenset((_freeze(key, kept), _freeze(part, kept)) for key, part in value.items())
+        return "mapping", frozenset(
+            (_freeze(key, kept), _freeze(part, kept)) for key, part in value.items()
+        )
     if isinstance(value, list | tuple):
         return "sequence", tuple(_freeze(part, kept) for part in value)
     kept.append(value)

@@ -1,39 +1,46 @@
-"""Connections: limits the concurrent requests of each stream of a run, and plans their ranges. Pure except its clock.
+"""Connections: limits the concurrent requests of each stream of a run, and plans their ranges. Pure
+except its clock.
 
-All streams of one run share the connections. Each stream always has one request; further connections, up to the
-number that fills the network link, are divided evenly among the active streams: many shards have one each, a single
-large one has them all, and when one ends the others get its share with their next range.
+All streams of one run share the connections. Each stream always has one request; further
+connections, up to the number that fills the network link, are divided evenly among the active
+streams: many shards have one each, a single large one has them all, and when one ends the others
+get its share with their next range.
 
 Rules:
-- A stream is active while it waits for bytes, or if it delivered some a moment ago. A stream that rests, because its
-  consumer has enough, is not active, and its share goes to the others.
-- A stream that rests keeps its connections: there are at most twice as many ranges ahead of their streams' positions
-  as fill the link. The range at each stream's position always gets a connection: clients' pools have no limit.
-- A stream gets a second connection only after it has delivered many bytes: reading the head of an object opens one.
-- Bytes that arrive ahead of a stream's position need reserved room. The reservations of all streams stay within the
-  budget. The range at the position needs no reservation, so nothing can block it.
-- Room is reserved block by block, while a range arrives; to request the range, room for half of its bytes must be
-  free, because of the ranges in progress about half has arrived. Without room, a range waits, and TCP slows it down.
-- Connections are measured all the time: medians of the last latencies and rates, and the total rate in each window of
-  time.
-- The number of connections that fills the link is unknown and changes, so `KneeSearch` searches for it: one connection
-  gives 50 to 100 MB/s, however fast the machine. The search tries a few more, and keeps them if the total rate grows by
-  at least half of what it would without a bottleneck. Otherwise it removes them, and waits before it tries again,
-  longer each time (Jain and Ramakrishnan's "knee", not TCP's "cliff": a store is never pushed until it refuses).
-- A connection is slow compared with the others, not by the clock: while the event loop is blocked, none receives
-  anything. Time in which its bytes are not awaited, or have no room, does not count.
+- A stream is active while it waits for bytes, or if it delivered some a moment ago. A stream that
+  rests, because its consumer has enough, is not active, and its share goes to the others.
+- A stream that rests keeps its connections: there are at most twice as many ranges ahead of their
+  streams' positions as fill the link. The range at each stream's position always gets a connection:
+  clients' pools have no limit.
+- A stream gets a second connection only after it has delivered many bytes: reading the head of an
+  object opens one.
+- Bytes that arrive ahead of a stream's position need reserved room. The reservations of all streams
+  stay within the budget. The range at the position needs no reservation, so nothing can block it.
+- Room is reserved block by block, while a range arrives; to request the range, room for half of its
+  bytes must be free, because of the ranges in progress about half has arrived. Without room, a
+  range waits, and TCP slows it down.
+- Connections are measured all the time: medians of the last latencies and rates, and the total rate
+  in each window of time.
+- The number of connections that fills the link is unknown and changes, so `KneeSearch` searches for
+  it: one connection gives 50 to 100 MB/s, however fast the machine. The search tries a few more,
+  and keeps them if the total rate grows by at least half of what it would without a bottleneck.
+  Otherwise it removes them, and waits before it tries again, longer each time (Jain and
+  Ramakrishnan's "knee", not TCP's "cliff": a store is never pushed until it refuses).
+- A connection is slow compared with the others, not by the clock: while the event loop is blocked,
+  none receives anything. Time in which its bytes are not awaited, or have no room, does not count.
 
-**Ranges.** At first one open request fetches an object to its end. When more connections are available, that request
-is cut short, and parallel ranges fetch the bytes after the cut. When they are not available any more, one request
-fetches the rest again.
+**Ranges.** At first one open request fetches an object to its end. When more connections are
+available, that request is cut short, and parallel ranges fetch the bytes after the cut. When they
+are not available any more, one request fetches the rest again.
 
 Rules, each with a property test over any order of arrivals:
 - The ranges are adjacent, in order: each byte is requested exactly once.
 - No more ranges are in progress than the limits allow.
-- A range is large enough to make its latency negligible, and small enough for all to fit the budget.
-- The fewer ranges are in progress, the smaller the next one is, and the last ones shrink. So ranges that begin
-  together, after a cut or after a late range has delayed all others, end one after the other; the consumer gets an even
-  flow, and at the end no connection works alone for long.
+- A range is large enough to make its latency negligible, and small enough for all to fit the
+  budget.
+- The fewer ranges are in progress, the smaller the next one is, and the last ones shrink. So ranges
+  that begin together, after a cut or after a late range has delayed all others, end one after the
+  other; the consumer gets an even flow, and at the end no connection works alone for long.
 """
 
 from __future__ import annotations
@@ -54,8 +61,9 @@ START: Final = 16
 """The initial number of connections: at 60 MB/s each, they nearly fill a link of 10 Gbit/s."""
 
 MAX_CONNECTIONS: Final = 32
-"""The default maximum. At 60 MB/s each, 32 give 1.9 GB/s, which is more than one process reads over TLS, and as much as
-over plain HTTP; beyond, stores begin to refuse, and each connection costs buffers."""
+"""The default maximum. At 60 MB/s each, 32 give 1.9 GB/s, which is more than one process reads over
+TLS, and as much as over plain HTTP; beyond, stores begin to refuse, and each connection costs
+buffers."""
 
 MIN_RANGE: Final = 4 << 20
 """Smaller ranges do not pay: a request to S3 takes 1.6 ms of processor time."""
@@ -65,15 +73,16 @@ MIN_SPLIT: Final = 2 * MIN_RANGE
 
 MAX_RANGE: Final = 16 << 20
 FIRST_RANGE: Final = 2 << 20
-"""The minimum of the few ranges that begin while few are in progress. A cut is at least this far ahead, too, so a
-caller that waits for fewer bytes does not read beyond it."""
+"""The minimum of the few ranges that begin while few are in progress. A cut is at least this far
+ahead, too, so a caller that waits for fewer bytes does not read beyond it."""
 
 
 class KneeSearch:
     """A search for the number of parallel workers beyond which more of them gain little.
 
-    It keeps a step that brings half of its proportional gain. After it takes a step back it rests for 8 measurements,
-    and each time for twice as many, up to 256. `failed` is True once a step was taken back.
+    It keeps a step that brings half of its proportional gain. After it takes a step back it rests
+    for 8 measurements, and each time for twice as many, up to 256. `failed` is True once a step was
+    taken back.
 
     Examples:
         >>> search = KneeSearch(start=4, most=32)
@@ -92,7 +101,9 @@ class KneeSearch:
         self._next_rest = 8
 
     def settle(self, rate: float, enough: bool = False) -> bool:
-        """Takes the last step back and returns False, unless it has raised the total rate, or the rate is `enough`."""
+        """Takes the last step back and returns False, unless it has raised the total rate, or the
+        rate is `enough`.
+        """
         if self._before is None:
             return True
         (count, before), self._before = self._before, None
@@ -116,7 +127,8 @@ class KneeSearch:
         self.target = min(self.target + step, self.most)
 
     def observe(self, rate: float, step: int = 0) -> None:
-        """Takes the total rate of the current workers, and tries a quarter more, at least `step`, if that may pay.
+        """Takes the total rate of the current workers, and tries a quarter more, at least `step`,
+        if that may pay.
 
         With fewer than one more for each open shard, a step changes nothing.
         """
@@ -126,7 +138,9 @@ class KneeSearch:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSpeed:
-    """Rate of one connection after its first byte, in bytes per second, and seconds from the request to that byte."""
+    """Rate of one connection after its first byte, in bytes per second, and seconds from the
+    request to that byte.
+    """
 
     rate: float = 64e6
     latency: float = 0.04
@@ -154,10 +168,11 @@ class ByteRange(NamedTuple):
 
 
 def range_bytes(pace: ConnectionSpeed, connections: int, budget: int) -> int:
-    """Returns the best size of ranges in bytes: four latencies long, so that latency costs at most a fifth.
+    """Returns the best size of ranges in bytes: four latencies long, so that latency costs at most
+    a fifth.
 
-    On average half of each range in progress is buffered ahead of the stream's position; the other half of the `budget`
-    is for ranges after a late one.
+    On average half of each range in progress is buffered ahead of the stream's position; the other
+    half of the `budget` is for ranges after a late one.
 
     >>> speed = ConnectionSpeed(60e6, 0.04)
     >>> range_bytes(speed, 16, 256 << 20) >> 20, range_bytes(speed, 16, 100 << 20) >> 20
@@ -194,7 +209,8 @@ class RangePlan:
         return self.next
 
     def offer(self, terms: RangeLimits, under_way: int) -> ByteRange | None:
-        """Returns the next range, while `under_way` requests are incomplete; None: request none now.
+        """Returns the next range, while `under_way` requests are incomplete; None: request none
+        now.
 
         When it is requested, `next` becomes its end.
         """
@@ -205,7 +221,9 @@ class RangePlan:
         return ByteRange(self.next, self.next + self._size(self.next, terms, under_way))
 
     def _size(self, start: int, terms: RangeLimits, under_way: int) -> int:
-        """Returns the size of the range from `start` on, while `under_way` others are in progress."""
+        """Returns the size of the range from `start` on, while `under_way` others are in
+        progress.
+        """
         left = self._stop - start
         rising = max(terms.range_bytes * (under_way + 1) // terms.connections, FIRST_RANGE)
         falling = max(left // (2 * terms.connections), MIN_RANGE)
@@ -214,24 +232,26 @@ class RangePlan:
 
 
 SLAB_BYTES: Final = 4 * BLOCK_BYTES
-"""Four blocks are allocated together: the kernel gives huge pages for this size, with hardly a page fault."""
+"""Four blocks are allocated together: the kernel gives huge pages for this size, with hardly a page
+fault."""
 
 
 BUFFER_BYTES: Final = 96 << 20
 """The default of the bytes that ranges may buffer ahead of their streams' positions."""
 
 MAX_OPEN: Final = 64
-"""How many small objects may be open at a time, because processors cannot use more; or more if there are more
-connections."""
+"""How many small objects may be open at a time, because processors cannot use more; or more if
+there are more connections."""
 
 PROOF_ALONE: Final = 1 << 20
 PROOF_BESIDE: Final = 8 << 20
-"""Bytes that a stream must deliver before it gets a second connection: alone, and with other active streams. One of
-several may be opened only in advance, until its queue is full."""
+"""Bytes that a stream must deliver before it gets a second connection: alone, and with other active
+streams. One of several may be opened only in advance, until its queue is full."""
 
 RECENT: Final = 1.0
-"""Seconds for which a stream stays active after it delivered bytes. A shorter rest does not count: if all streams rest
-for a moment, as before a slow consumer, further connections cost a TLS handshake each, and gain nothing."""
+"""Seconds for which a stream stays active after it delivered bytes. A shorter rest does not count:
+if all streams rest for a moment, as before a slow consumer, further connections cost a TLS
+handshake each, and gain nothing."""
 
 ONE: Final = RangeLimits(1, MIN_RANGE)
 
@@ -265,7 +285,8 @@ class Connections:
         flowing: How many connections there are whose bytes are awaited.
         each: Bytes received by each of these, on average, since the run began.
         search: Its target is how many connections all streams together should use.
-        pace: Measured rate and latency of a connection; until then, the usual figures of an object store.
+        pace: Measured rate and latency of a connection; until then, the usual figures of an object
+            store.
         fits: Whether the run of these connections may hold this many more bytes.
     """
 
@@ -317,11 +338,12 @@ class Connections:
         return RangeLimits(connections, range_bytes(pace, connections, budget), pace.lead)
 
     def promise(self, share: StreamShare, nbytes: int, urgent: bool = False) -> bool:
-        """Promises room for a range of `nbytes` ahead of the stream's position; False without room now.
+        """Promises room for a range of `nbytes` ahead of the stream's position; False without room
+        now.
 
-        All streams together make at most twice as many requests ahead of their positions as fill the link: so each
-        request that ends already has a successor, and the rest of a slow range can be requested while others wait for
-        room.
+        All streams together make at most twice as many requests ahead of their positions as fill
+        the link: so each request that ends already has a successor, and the rest of a slow range
+        can be requested while others wait for room.
         """
         if self.ahead >= 2 * self.search.target:
             return False
@@ -334,14 +356,20 @@ class Connections:
         return True
 
     def withdraw(self, share: StreamShare, nbytes: int) -> None:
-        """Takes back a promise for bytes that got room, or will not arrive ahead of the position."""
+        """Takes back a promise for bytes that got room, or will not arrive ahead of the
+        position.
+        """
         share.promised -= nbytes
         self.promised -= nbytes
 
     def reserve(self, share: StreamShare, nbytes: int, urgent: bool = False) -> bool:
         """Reserves room for a block; False if there is none now."""
         all_held = self.held + nbytes
-        if share.reserved + nbytes > self._room(urgent) or all_held > self.limit or not self.fits(nbytes):
+        if (
+            share.reserved + nbytes > self._room(urgent)
+            or all_held > self.limit
+            or not self.fits(nbytes)
+        ):
             self._lacked_room = True
             return False
         share.reserved += nbytes
@@ -359,10 +387,14 @@ class Connections:
         self.limit += nbytes
 
     def take_block(self) -> memoryview:
-        """Returns uninitialized memory of BLOCK_BYTES; reused, because new memory costs more than a copy."""
+        """Returns uninitialized memory of BLOCK_BYTES; reused, because new memory costs more than a
+        copy.
+        """
         if not self._free_blocks:
             slab = memoryview(kernels.allocate(SLAB_BYTES))
-            self._free_blocks += [slab[start : start + BLOCK_BYTES] for start in range(0, SLAB_BYTES, BLOCK_BYTES)]
+            self._free_blocks += [
+                slab[start : start + BLOCK_BYTES] for start in range(0, SLAB_BYTES, BLOCK_BYTES)
+            ]
         return self._free_blocks.pop()
 
     def free_block(self, share: StreamShare, block: memoryview) -> None:
@@ -381,7 +413,9 @@ class Connections:
             self.pace = replace(self.pace, rate=median(self._rates))
 
     def record_bytes(self, nbytes: int) -> float:
-        """Records bytes of any connection, and ends a window of time if it is over; returns the time."""
+        """Records bytes of any connection, and ends a window of time if it is over; returns the
+        time.
+        """
         self.each += nbytes / max(self.flowing, 1)
         now = self.clock()
         if now >= self._since:
@@ -393,7 +427,8 @@ class Connections:
     def streams_for(self, size: int) -> int:
         """Returns how many objects of a size should be open at a time to keep all connections busy.
 
-        For a small object, most of a request's time is latency; only size / rate is used to transfer bytes.
+        For a small object, most of a request's time is latency; only size / rate is used to
+        transfer bytes.
 
         >>> calm = Connections()
         >>> calm.streams_for(1 << 30), calm.streams_for(10_000_000)
@@ -405,15 +440,21 @@ class Connections:
         return min(wanted, max(MAX_OPEN, self.search.most), self._most_files)
 
     def _room(self, urgent: bool) -> int:
-        """Returns how much one stream may buffer ahead; an eighth of it is kept for the rests of slow ranges."""
+        """Returns how much one stream may buffer ahead; an eighth of it is kept for the rests of
+        slow ranges.
+        """
         part = self.limit // self._count_active()
         return part if urgent else part - part // 8
 
     def _count_active(self) -> int:
-        """Returns the number of active streams; it is cached for some milliseconds, because each block needs it."""
+        """Returns the number of active streams; it is cached for some milliseconds, because each
+        block needs it.
+        """
         now = self.clock()
         if now >= self._count_until:
-            self._count = max(1, sum(share.waiting or now - share.last < RECENT for share in self._shares))
+            self._count = max(
+                1, sum(share.waiting or now - share.last < RECENT for share in self._shares)
+            )
             self._count_until = now + 0.01
         return self._count
 

@@ -1,12 +1,13 @@
 """Faults: classify failed attempts, and decide how long to retry. Pure; nothing here waits.
 
-There are two kinds. A **final** error (`NotFoundError`, `PermissionDeniedError`, `ObjectChangedError`, ...)
-would occur again on the next attempt, so it goes to the caller at once. A `TransientError` may not: it goes to the
-retry policy, and becomes a StorageError when the policy gives up. All backends classify with the functions below, so
-that a 503 means the same on every store.
+There are two kinds. A **final** error (`NotFoundError`, `PermissionDeniedError`,
+`ObjectChangedError`, ...) would occur again on the next attempt, so it goes to the caller at once.
+A `TransientError` may not: it goes to the retry policy, and becomes a StorageError when the policy
+gives up. All backends classify with the functions below, so that a 503 means the same on every
+store.
 
-No foreign exception leaves this package: each backend wraps the calls of its client in a `translate_errors`, a partial
-`Translated`.
+No foreign exception leaves this package: each backend wraps the calls of its client in a
+`translate_errors`, a partial `Translated`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Cause(enum.Enum):
 
 
 class TransientError(Exception):
-    """An attempt failed, and another one may succeed, `retry_after` seconds later if the server said so."""
+    """An attempt failed, and another one may succeed, `retry_after` seconds later if the server
+    said so.
+    """
 
     def __init__(self, cause: Cause, reason: str, retry_after: float | None = None) -> None:
         super().__init__(cause, reason, retry_after)
@@ -63,23 +66,25 @@ class RetryPolicy:
     """How long to retry a failing request, and how soon.
 
     Attributes:
-        patience: Seconds without progress after which a transient failure (no connection, a broken one, no answer,
-            429, 5xx) is raised.
-        first_contact: The same for a server that has not answered this process so far (its address is usually wrong),
-            for invalid answers, and for rotated credentials that are refused until new ones arrive. Never longer than
-            `patience`.
-        attempts: Attempts in a row without progress after which the failure is raised, too, at least 1; None: no limit.
+        patience: Seconds without progress after which a transient failure (no connection, a broken
+            one, no answer, 429, 5xx) is raised.
+        first_contact: The same for a server that has not answered this process so far (its address
+            is usually wrong), for invalid answers, and for rotated credentials that are refused
+            until new ones arrive. Never longer than `patience`.
+        attempts: Attempts in a row without progress after which the failure is raised, too, at
+            least 1; None: no limit.
         backoff_base: Ceiling of the first wait in seconds; it doubles with each failure.
         backoff_cap: Ceiling of all waits in seconds, except those that the server requests.
         connect_timeout: Seconds to establish a connection.
         first_byte_timeout: Seconds from the connection to the head of the response.
-        stall_timeout: Seconds that a body may deliver no bytes, or a socket may be silent before the response's head.
+        stall_timeout: Seconds that a body may deliver no bytes, or a socket may be silent before
+            the response's head.
         complete_timeout: Seconds for the store to assemble the parts of an upload.
         upload_rate: Minimum upload rate in bytes per second; sets the time limit of a part.
-        hedge_share: The maximum share of second requests, sent when the first one is late compared with others; 0 sends
-            none. See `storage.traffic`.
-        hedge_allowance: Second requests allowed before the run has earned a share, for requests that are later than
-            the others: a run of few requests earns none in time.
+        hedge_share: The maximum share of second requests, sent when the first one is late compared
+            with others; 0 sends none. See `storage.traffic`.
+        hedge_allowance: Second requests allowed before the run has earned a share, for requests
+            that are later than the others: a run of few requests earns none in time.
         first_byte_floor: Seconds within which no response is late enough for a second request.
         stall_floor: Seconds within which no body is late enough for a second request.
     """
@@ -101,24 +106,38 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.attempts is not None and self.attempts < 1:
-            raise ValueError(f"attempts is {self.attempts}; it counts the first one too, so pass 1 or more")
+            raise ValueError(
+                f"attempts is {self.attempts}; it counts the first one too, so pass 1 or more"
+            )
         if not 0.0 <= self.hedge_share <= 1.0:
-            raise ValueError(f"hedge_share is {self.hedge_share}; it is a share of requests, from 0 to 1")
+            raise ValueError(
+                f"hedge_share is {self.hedge_share}; it is a share of requests, from 0 to 1"
+            )
         if self.hedge_allowance < 0:
-            raise ValueError(f"hedge_allowance is {self.hedge_allowance}; it counts requests, so pass 0 or more")
+            raise ValueError(
+                f"hedge_allowance is {self.hedge_allowance}; it counts requests, so pass 0 or more"
+            )
         for name in ("patience", "first_contact"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it is a time in seconds, 0 or more")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; it is a time in seconds, 0 or more"
+                )
         for name in ("first_byte_floor", "stall_floor"):
             if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it is a time in seconds, above 0")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; it is a time in seconds, above 0"
+                )
 
     def request_timeout(self, nbytes: int = 0) -> float:
-        """Returns the seconds that a request with `nbytes` of body may take until its response begins."""
+        """Returns the seconds that a request with `nbytes` of body may take until its response
+        begins.
+        """
         return self.connect_timeout + self.first_byte_timeout + nbytes / self.upload_rate
 
     def patience_for(self, fault: TransientError, reached: bool) -> float:
-        """Returns the seconds without progress allowed for a fault of a server that has answered before, or has not."""
+        """Returns the seconds without progress allowed for a fault of a server that has answered
+        before, or has not.
+        """
         if fault.cause is Cause.REFUSED and not reached:
             return 0.0
         is_full = reached and fault.cause not in (Cause.WRONG_ANSWER, Cause.DAMAGED, Cause.REFUSED)
@@ -126,19 +145,25 @@ class RetryPolicy:
 
 
 def next_delay(
-    policy: RetryPolicy, failures: int, idle: float, fault: TransientError, jitter: float, patience: float
+    policy: RetryPolicy,
+    failures: int,
+    idle: float,
+    fault: TransientError,
+    jitter: float,
+    patience: float,
 ) -> float | None:
-    """Returns the seconds to wait before the next attempt, or None: give up. The last one is at the patience's end.
+    """Returns the seconds to wait before the next attempt, or None: give up. The last one is at the
+    patience's end.
 
-    Failures are counted in a row, this one included; `idle` is the time since the first of them in seconds. `jitter` is
-    a random number in [0, 1).
+    Failures are counted in a row, this one included; `idle` is the time since the first of them in
+    seconds. `jitter` is a random number in [0, 1).
 
     >>> fault = TransientError(Cause.BROKEN, "reset")
     >>> next_delay(RetryPolicy(backoff_base=1.0), 3, idle=5.0, fault=fault, jitter=0.5, patience=300.0)
     2.0
     >>> next_delay(RetryPolicy(), 3, idle=300.0, fault=fault, jitter=0.5, patience=300.0) is None
     True
-    """
+    """  # noqa: E501
     if idle >= patience or (policy.attempts is not None and failures >= policy.attempts):
         return None
     ceiling = min(policy.backoff_cap, policy.backoff_base * 2.0 ** min(failures - 1, 60))
@@ -151,18 +176,21 @@ Translate = Callable[[Any, str, int | None, int | None], StorageError | Transien
 def too_many_files() -> str:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
-        f"this process has reached its limit of {limit:,} open files and connections: lower num_parallel_reads (or "
+        f"this process has reached its limit of {limit:,} open files and connections: lower "
+        "num_parallel_reads (or "
         "cycle_length), or raise the limit (ulimit -n)"
     )
 
 
 @dataclass(slots=True)
 class Translated:
-    """A block whose exceptions of the `foreign` types are translated; our own errors pass unchanged.
+    """A block whose exceptions of the `foreign` types are translated; our own errors pass
+    unchanged.
 
-    With `translate_errors = partial(Translated, foreign, translate)`, `with translate_errors(path, start, end)` raises
-    `translate(error, path, start, end)` for an error in its block. As a class it costs a third of a `contextmanager`,
-    and each block of a body uses one.
+    With `translate_errors = partial(Translated, foreign, translate)`,
+    `with translate_errors(path, start, end)` raises `translate(error, path, start, end)` for an
+    error in its block. As a class it costs a third of a `contextmanager`, and each block of a body
+    uses one.
     """
 
     foreign: tuple[type[Exception], ...]
@@ -176,19 +204,32 @@ class Translated:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, self.foreign) and not isinstance(error, StorageError | TransientError):
-            raise self.translate(error, self.path, self.start, self.end) from mask_cause(error, secrets_in(self.path))
+            raise self.translate(error, self.path, self.start, self.end) from mask_cause(
+                error, secrets_in(self.path)
+            )
 
 
-_THROTTLED_CODES = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
-_PASSING_CODES = frozenset({"InternalError", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
+_THROTTLED_CODES = frozenset(
+    {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"}
+)
+_PASSING_CODES = frozenset(
+    {"InternalError", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"}
+)
 _DENIED_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 _MISSING_CODES = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchUpload"})
-_DENIED = "the store refused access ({}): check the credentials and what they may do with this path{}"
+_DENIED = (
+    "the store refused access ({}): check the credentials and what they may do with this path{}"
+)
 _ARCHIVED = "the object is in an archive ({}): restore it (aws s3api restore-object), then read it"
 _REJECTED = "check the URL and the options, and whether the server wants https://"
-_PAYS = "readers pay for this bucket ({}): pass requester_pays=True, and the project that pays as project="
+_PAYS = (
+    "readers pay for this bucket ({}): pass requester_pays=True, and the project that pays as "
+    "project="
+)
 _MISSING = "there is no such object or bucket ({}): check the URL"
-_REGION_CODES = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
+_REGION_CODES = frozenset(
+    {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+)
 _CHANGED = "the object was replaced while it was being read: start again to read the new one"
 
 
@@ -206,8 +247,8 @@ def error_from_status(
 ) -> StorageError | TransientError:
     """Returns the error for an HTTP answer that reports a failure.
 
-    A store may give its error `code` ("SlowDown") and the bucket's `region`. `advice` says what else to check if access
-    is refused, and begins with a comma.
+    A store may give its error `code` ("SlowDown") and the bucket's `region`. `advice` says what
+    else to check if access is refused, and begins with a comma.
     """
     said = f"{code or status}: {reason}" if reason else str(code or status)
     if code in _THROTTLED_CODES or status in (429, 503):
@@ -217,7 +258,9 @@ def error_from_status(
     if code in _REGION_CODES or (status == 301 and region):
         return StorageError(_other_region(said, region), path, start, end)
     if code == "RequestTimeTooSkewed":
-        return PermissionDeniedError(f"this machine's clock is off ({said}): set it (NTP)", path, start, end)
+        return PermissionDeniedError(
+            f"this machine's clock is off ({said}): set it (NTP)", path, start, end
+        )
     if code == "InvalidObjectState":
         return StorageError(_ARCHIVED.format(said), path, start, end)
     if "requester pays" in reason:
@@ -234,18 +277,23 @@ def error_from_status(
 def _other_region(said: str, region: str) -> str:
     named = f", {region} ({said})" if region else f" ({said})"
     return (
-        f"the bucket is in another region{named}: pass client_kwargs={{'region_name': {region or '...'!r}}}, and no "
+        f"the bucket is in another region{named}: pass client_kwargs={{'region_name': "
+        f"{region or '...'!r}}}, and no "
         "endpoint_url of another region"
     )
 
 
-def changed_error(path: str, start: int | None = None, end: int | None = None) -> ObjectChangedError:
+def changed_error(
+    path: str, start: int | None = None, end: int | None = None
+) -> ObjectChangedError:
     return ObjectChangedError(_CHANGED, path, start, end)
 
 
 def exists_error(path: str) -> AlreadyExistsError:
     return AlreadyExistsError(
-        "there is an object of this name already: remove it, write under another name, or pass overwrite=True", path
+        "there is an object of this name already: remove it, write under another name, or pass "
+        "overwrite=True",
+        path,
     )
 
 
@@ -269,17 +317,25 @@ def give_up(
 ) -> StorageError:
     """Returns the final error for a fault that retries did not overcome.
 
-    `seconds` count from the first failed attempt in a row; `reached` is whether the server has answered this process.
+    `seconds` count from the first failed attempt in a row; `reached` is whether the server has
+    answered this process.
     """
-    tries = "1 attempt" if failures == 1 else f"{failures} attempts in a row, {seconds:.0f} s without progress"
-    advice = "check that the store is up and reachable, or pass RetryPolicy(patience=...) to wait longer"
+    tries = (
+        "1 attempt"
+        if failures == 1
+        else f"{failures} attempts in a row, {seconds:.0f} s without progress"
+    )
+    advice = (
+        "check that the store is up and reachable, or pass RetryPolicy(patience=...) to wait longer"
+    )
     if fault.cause in (Cause.CREDENTIALS, Cause.REFUSED):
         advice = "check the credentials, and log in again where they have expired"
     elif fault.cause is Cause.WRONG_ANSWER:
         advice = "check that this is the address of a store, and which proxy or cache is in between"
     elif not reached:
         advice = (
-            "this server has not answered this process yet, so check its address (endpoint_url, or the host in the "
+            "this server has not answered this process yet, so check its address (endpoint_url, or "
+            "the host in the "
             "URL) and the network, or pass RetryPolicy(first_contact=...) to wait longer"
         )
     reason = f"{fault} in {tries}: {advice}"
@@ -287,7 +343,8 @@ def give_up(
 
 
 def retry_after_seconds(header: str | None, now: datetime | None = None) -> float | None:
-    """Parses a Retry-After header: seconds, or an HTTP date (RFC 9110, section 10.2.3); None if it is neither.
+    """Parses a Retry-After header: seconds, or an HTTP date (RFC 9110, section 10.2.3); None if it
+    is neither.
 
     >>> retry_after_seconds("2"), retry_after_seconds(None), retry_after_seconds("soon")
     (2.0, None, None)
@@ -309,16 +366,22 @@ def retry_after_seconds(header: str | None, now: datetime | None = None) -> floa
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII | re.IGNORECASE)
 
 
-def http_body_range(status: int, headers: Mapping[str, str], start: int = 0, end: int | None = None) -> int | None:
-    """Checks that an HTTP answer has the requested bytes, and returns the object's size, or None if it is unknown.
+def http_body_range(
+    status: int, headers: Mapping[str, str], start: int = 0, end: int | None = None
+) -> int | None:
+    """Checks that an HTTP answer has the requested bytes, and returns the object's size, or None if
+    it is unknown.
 
-    A 200 has the whole object, so it is right only for a range that begins at 0. A 206 must begin at `start`, and end
-    at `end` or at the end of the object. Any other answer is a TransientError (Cause.WRONG_ANSWER).
+    A 200 has the whole object, so it is right only for a range that begins at 0. A 206 must begin
+    at `start`, and end at `end` or at the end of the object. Any other answer is a TransientError
+    (Cause.WRONG_ANSWER).
     """
     length = headers.get("Content-Length")
     if status != 206:
         if start > 0:
-            raise TransientError(Cause.WRONG_ANSWER, f"a {status} with all bytes where byte {start:,} was requested")
+            raise TransientError(
+                Cause.WRONG_ANSWER, f"a {status} with all bytes where byte {start:,} was requested"
+            )
         return int(length) if length is not None and length.isdigit() else None
     content_range = headers.get("Content-Range", "")
     if (found := _CONTENT_RANGE.fullmatch(content_range)) is None:
@@ -328,6 +391,7 @@ def http_body_range(status: int, headers: Mapping[str, str], start: int = 0, end
     if first != start or (want is not None and last + 1 != want):
         raise TransientError(
             Cause.WRONG_ANSWER,
-            f"Content-Range {content_range!r} where bytes {start}-{'' if end is None else end - 1} were requested",
+            f"Content-Range {content_range!r} where bytes {start}-{'' if end is None else end - 1} "
+            "were requested",
         )
     return size

@@ -1,8 +1,9 @@
 """Detects different spellings of one object's URL.
 
-Two local paths are the same file if device and inode are equal, or the path without symbolic links. Two URLs are the
-same object if endpoint, bucket and key are equal; keys that differ only in doubled slashes, `.` and `..` count as
-equal, because some stores treat them so. The targets of a chain of URLs count, too: the archive, or the cached object.
+Two local paths are the same file if device and inode are equal, or the path without symbolic links.
+Two URLs are the same object if endpoint, bucket and key are equal; keys that differ only in doubled
+slashes, `.` and `..` count as equal, because some stores treat them so. The targets of a chain of
+URLs count, too: the archive, or the cached object.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ HERE: Final = {"localhost": "127.0.0.1", "::1": "127.0.0.1", "0.0.0.0": "127.0.0
 def identities(url: str, endpoint: str = "") -> frozenset[Identity]:
     """Returns the identities of an object: two URLs name the same object if they share an identity.
 
-    A device or a pipe has none, because several writers may use it. `endpoint` is the URL of the server if the object's
-    URL does not contain it.
+    A device or a pipe has none, because several writers may use it. `endpoint` is the URL of the
+    server if the object's URL does not contain it.
 
     Examples:
         >>> bool(identities("s3a://b//k") & identities("s3://b/x/../k")), bool(identities("s3://b/k") & identities("k"))
         (True, False)
         >>> identities("memory://a/b") == identities("memory:///a//b")
         True
-    """
+    """  # noqa: E501
     _, url, after = split_chain(url)
     targets = identities(after.removeprefix("::"), endpoint) if after else frozenset()
     protocol = protocol_of(url)
@@ -44,7 +45,9 @@ def identities(url: str, endpoint: str = "") -> frozenset[Identity]:
     protocol = ALIASES.get(protocol, protocol)
     if protocol == "file":
         return targets if after else _identify_file(url)
-    return targets | {(protocol, _normalize_endpoint(endpoint), after, _normalize_name(protocol, url))}
+    return targets | {
+        (protocol, _normalize_endpoint(endpoint), after, _normalize_name(protocol, url))
+    }
 
 
 def _normalize_endpoint(endpoint: str) -> str:
@@ -63,7 +66,9 @@ def _normalize_endpoint(endpoint: str) -> str:
 
 
 def is_special(path: Path) -> bool:
-    """Whether a path is neither a regular file nor a directory, or names an open file by its descriptor."""
+    """Whether a path is neither a regular file nor a directory, or names an open file by its
+    descriptor.
+    """
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -92,4 +97,6 @@ def _normalize_name(protocol: str, url: str) -> str:
 
         with suppress(ImportError, ValueError):  # such a URL cannot be read or written either
             url = str(fsspec.get_filesystem_class(protocol)._strip_protocol(url))
-    return posixpath.normpath("/" + url.partition("://")[2] if "://" in url else "/" + url).lstrip("/")
+    return posixpath.normpath("/" + url.partition("://")[2] if "://" in url else "/" + url).lstrip(
+        "/"
+    )

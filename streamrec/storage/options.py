@@ -1,8 +1,9 @@
 """Storage options: makes fsspec filesystems from them, and checks their names.
 
-A filesystem that is made here belongs to the running loop alone. fsspec caches instances regardless of the loop, and
-caches listings permanently; both caches are off. A user's async filesystem belongs to another loop, so a new one is
-built from its arguments. An unknown option is an error at once, with the most similar known name.
+A filesystem that is made here belongs to the running loop alone. fsspec caches instances regardless
+of the loop, and caches listings permanently; both caches are off. A user's async filesystem belongs
+to another loop, so a new one is built from its arguments. An unknown option is an error at once,
+with the most similar known name.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ F = TypeVar("F", bound="AbstractFileSystem")
 class ClientOptions:
     """The arguments of a backend's `connect`.
 
-    `options` are the user's storage options, `url` is the first URL that needs the backend, for errors.
+    `options` are the user's storage options, `url` is the first URL that needs the backend, for
+    errors.
     """
 
     protocol: str
@@ -42,7 +44,9 @@ class ClientOptions:
 
 
 def build(cls: type[F], source: ClientOptions, *, keep_class: bool = True, **overrides: Any) -> F:
-    """Makes a filesystem for the running loop, from `cls` or, with `keep_class`, from the class of the user's one."""
+    """Makes a filesystem for the running loop, from `cls` or, with `keep_class`, from the class of
+    the user's one.
+    """
     import fsspec.dircache
 
     theirs = source.filesystem
@@ -55,7 +59,9 @@ def build(cls: type[F], source: ClientOptions, *, keep_class: bool = True, **ove
     kwargs.pop("loop", None)
     filesystem: F = cls(*args, **kwargs)
     if isinstance(filesystem.dircache, fsspec.dircache.DirCache):
-        filesystem.dircache.use_listings_cache = False  # not every class takes this as an argument (obstore's)
+        filesystem.dircache.use_listings_cache = (
+            False  # not every class takes this as an argument (obstore's)
+        )
     return filesystem
 
 
@@ -75,7 +81,8 @@ _VERSION_KEYS = (
 
 
 def version_of(info: Mapping[str, Any]) -> str | None:
-    """Returns the version in an fsspec info dict: the first of the usual keys that has a value, or None.
+    """Returns the version in an fsspec info dict: the first of the usual keys that has a value, or
+    None.
 
     >>> version_of({"size": 3, "mtime": 1.5})
     'mtime=1.5'
@@ -97,7 +104,9 @@ def full_url(path: str, name: str) -> str:
         return name
     host = rest.partition("/")[0]
     local = name.startswith("/") and host and not name.startswith(f"/{host}/")
-    return f"{scheme}://{host}{name}" if local else f"{scheme}://{name.lstrip('/') if host else name}"
+    return (
+        f"{scheme}://{host}{name}" if local else f"{scheme}://{name.lstrip('/') if host else name}"
+    )
 
 
 COMMON_OPTIONS = frozenset(
@@ -114,19 +123,26 @@ COMMON_OPTIONS = frozenset(
 
 
 def parameter_names(*callables: Callable[..., Any]) -> set[str]:
-    """Returns the names of all parameters of some callables; for classes, those of their bases, too, up to fsspec's."""
+    """Returns the names of all parameters of some callables; for classes, those of their bases,
+    too, up to fsspec's.
+    """
     from fsspec import AbstractFileSystem
 
     names: set[str] = set()
     for each in callables:
         parts = [each]
         if isinstance(each, type):
-            parts = [cls.__init__ for cls in each.__mro__ if cls not in (object, AbstractFileSystem)]  # type: ignore[misc]
+            parts = [
+                cls.__init__  # type: ignore[misc]
+                for cls in each.__mro__
+                if cls not in (object, AbstractFileSystem)
+            ]
         for part in parts:
             names.update(
                 name
                 for name, parameter in inspect.signature(part).parameters.items()
-                if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) and name != "self"
+                if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+                and name != "self"
             )
     return names
 
@@ -143,7 +159,9 @@ _OTHER_NAMES = {
 
 
 def check_names(url: str, place: str, options: Any, known: Iterable[str]) -> None:
-    """Refuses options that the client does not know; `place` is "storage_options", or an option that is a dict."""
+    """Refuses options that the client does not know; `place` is "storage_options", or an option
+    that is a dict.
+    """
     if not isinstance(options, Mapping):
         return
     names = sorted(known)
@@ -156,7 +174,9 @@ def check_names(url: str, place: str, options: Any, known: Iterable[str]) -> Non
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a message with the most similar known name, or all known names if none is similar."""
+    """Returns the end of a message with the most similar known name, or all known names if none is
+    similar.
+    """
     names = sorted(known)
     close = get_close_matches(name, names, 1, 0.5)
     return f": did you mean {close[0]!r}?" if close else f"; it knows {join_names(names, 200)}"
@@ -164,4 +184,6 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 
 def check_endpoint(url: str, place: str, endpoint: Any) -> None:
     if endpoint and "://" not in str(endpoint):
-        raise StorageError(f"{place} has no scheme: write 'http://{endpoint}' or 'https://{endpoint}'", url)
+        raise StorageError(
+            f"{place} has no scheme: write 'http://{endpoint}' or 'https://{endpoint}'", url
+        )

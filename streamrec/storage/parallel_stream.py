@@ -1,19 +1,24 @@
-"""ParallelStream: reads one object by several requests at a time, in order, with the interface of one stream.
+"""ParallelStream: reads one object by several requests at a time, in order, with the interface of
+one stream.
 
-`RangePlan` chooses the ranges and `Connections` limits how many are in progress; this file only moves bytes. Each range
-is a ResumingStream of its own, with its own retries, pinned to the version of the first answer.
+`RangePlan` chooses the ranges and `Connections` limits how many are in progress; this file only
+moves bytes. Each range is a ResumingStream of its own, with its own retries, pinned to the version
+of the first answer.
 
 Rules:
-- A stream has one request until its consumer has taken many bytes. Until then it is as fast as a plain stream: its
-  bytes go directly to the caller's buffer, without a copy.
-- Ranges ahead of the read position arrive in blocks that all streams of a run share, and are copied once. Without
-  room for a block, a range waits and TCP slows down the sender; earlier ranges get room first, and no further range is
-  requested. A range that becomes the next one is read directly into the caller's buffer from where it stopped.
-- Errors come in order: the permanent failure of a range is raised after all bytes before it. No further range is
-  requested meanwhile.
-- A range that gets at most a third of the others' bytes is cut short, and the rest is requested again: connections to
-  one store differ in speed, and one in fifty that is slow would delay all bytes after it.
-- `aclose`, an error and a cancellation end all requests; when it returns, no task and no connection is left.
+- A stream has one request until its consumer has taken many bytes. Until then it is as fast as a
+  plain stream: its bytes go directly to the caller's buffer, without a copy.
+- Ranges ahead of the read position arrive in blocks that all streams of a run share, and are copied
+  once. Without room for a block, a range waits and TCP slows down the sender; earlier ranges get
+  room first, and no further range is requested. A range that becomes the next one is read directly
+  into the caller's buffer from where it stopped.
+- Errors come in order: the permanent failure of a range is raised after all bytes before it. No
+  further range is requested meanwhile.
+- A range that gets at most a third of the others' bytes is cut short, and the rest is requested
+  again: connections to one store differ in speed, and one in fifty that is slow would delay all
+  bytes after it.
+- `aclose`, an error and a cancellation end all requests; when it returns, no task and no connection
+  is left.
 - Objects of unknown size or version, and stores without ranges, keep one request.
 """
 
@@ -45,7 +50,8 @@ class RangeBuffer:
 
     Attributes:
         urgent: Whether it is the rest of a slow range.
-        task: Receives the range ahead of the read position; None if it was the next range from the start.
+        task: Receives the range ahead of the read position; None if it was the next range from the
+            start.
         error: The error that ended it, raised after the bytes before it.
         stop: One past its last byte.
         hungry: Whether it waits for room.
@@ -67,12 +73,15 @@ class RangeBuffer:
         self._connections = connections
         self._share = share
         self._urgent = urgent
-        self._blocks: deque[tuple[memoryview, int, int]] = deque()  # a block, and the range of its bytes
+        self._blocks: deque[tuple[memoryview, int, int]] = (
+            deque()
+        )  # a block, and the range of its bytes
         self._receiving = False
         self._is_next = False
         self._answered = False
         self._received = 0
-        # seconds awaited, and bytes on each other connection meanwhile; less those at its start while the clock runs
+        # seconds awaited, and bytes on each other connection meanwhile; less those at its start
+        # while the clock runs
         self._awaited = self._others = 0.0
         self._is_awaited = False
         self._promised = 0
@@ -87,13 +96,17 @@ class RangeBuffer:
 
     @property
     def slow(self) -> bool:
-        """Whether it received over a block less than a third of the others' bytes, while its bytes were awaited.
+        """Whether it received over a block less than a third of the others' bytes, while its bytes
+        were awaited.
 
         No connection is slow in its first tenth of a second.
         """
         if not self._is_awaited:
             return False
-        awaited, others = self._awaited + self._connections.clock(), self._others + self._connections.each
+        awaited, others = (
+            self._awaited + self._connections.clock(),
+            self._others + self._connections.each,
+        )
         return awaited > 0.1 and others / 3 > self._received + BLOCK_BYTES
 
     def cut(self, end: int) -> None:
@@ -130,7 +143,9 @@ class RangeBuffer:
         """
         self._receiving, self._promised = True, promised
         self._connections.ahead += 1
-        self.task = asyncio.get_running_loop().create_task(self._receive(on_end), name="streamrec range")
+        self.task = asyncio.get_running_loop().create_task(
+            self._receive(on_end), name="streamrec range"
+        )
 
     def feed(self) -> bool:
         """Gives it room for a block; False if there is none."""
@@ -228,7 +243,9 @@ class RangeBuffer:
             self._connections.record_rate(arrived, now - began)
 
     async def _wait_for_room(self) -> int:
-        """Waits for room for a block; returns how many bytes to fill, 0 if it is the next range or complete."""
+        """Waits for room for a block; returns how many bytes to fill, 0 if it is the next range or
+        complete.
+        """
         room = min(BLOCK_BYTES, self._promised)
         if not room or self.feed():
             return room
@@ -242,11 +259,12 @@ class RangeBuffer:
 
 
 SLOW_REST: Final = 1 << 20
-"""Bytes that a slow connection keeps: about what the kernel holds of it when the other request starts to receive. A
-range with fewer bytes left is not cut."""
+"""Bytes that a slow connection keeps: about what the kernel holds of it when the other request
+starts to receive. A range with fewer bytes left is not cut."""
 
 Request = Callable[[int, int | None, str | None], ResumingStream]
-"""Makes an unopened stream from the first byte, one past the last byte, and the version to insist on."""
+"""Makes an unopened stream from the first byte, one past the last byte, and the version to insist
+on."""
 
 
 async def open_parallel(
@@ -254,7 +272,8 @@ async def open_parallel(
 ) -> ResumingStream | ParallelStream:
     """Opens an object; when this returns the first response has arrived.
 
-    The stream adds requests as `connections` allow; a small object, or a store without ranges, has a plain one.
+    The stream adds requests as `connections` allow; a small object, or a store without ranges, has
+    a plain one.
     """
     if end is not None and end - start < MIN_SPLIT:
         alone = request(start, end, version)
@@ -304,7 +323,8 @@ class ParallelStream:
         self._closed = False
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes as `ResumingStream.readinto`, but for at most FIRST_RANGE bytes at a time.
+        """Waits for the next bytes as `ResumingStream.readinto`, but for at most FIRST_RANGE bytes
+        at a time.
 
         While it waits, a request may be cut that many bytes ahead of its position.
         """
@@ -375,7 +395,9 @@ class ParallelStream:
                 self._connections.withdraw(self._share, size)
                 continue
             slow.cut(rest.start)
-            self._ranges.insert(self._ranges.index(slow) + 1, self._begin_range(rest, size, urgent=True))
+            self._ranges.insert(
+                self._ranges.index(slow) + 1, self._begin_range(rest, size, urgent=True)
+            )
 
     def _begin_range(self, span: ByteRange, room: int, urgent: bool = False) -> RangeBuffer:
         """Adds a request; `room` is 0 if it is the next range and needs no blocks."""

@@ -1,7 +1,7 @@
 """Storages: one Storage per protocol, created on first use in the running loop.
 
-A backend is a module of `backends/` with a function `connect`. It is imported on first use, with its client package.
-A protocol that is not in the table goes to `backends/fsspec/`.
+A backend is a module of `backends/` with a function `connect`. It is imported on first use, with
+its client package. A protocol that is not in the table goes to `backends/fsspec/`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from streamrec.errors import ClosedError, MissingExtraError, StorageError, Strea
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.clients import borrow, make_key
-from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS, START, Connections, KneeSearch
+from streamrec.storage.connections import (
+    BUFFER_BYTES,
+    MAX_CONNECTIONS,
+    START,
+    Connections,
+    KneeSearch,
+)
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity, identities
 from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, parameter_names, suggest_name
@@ -89,11 +95,11 @@ class StoreOptions(TypedDict, total=False):
     """How to reach stores: keyword arguments of everything that reads or writes URLs.
 
     Attributes:
-        storage_options: Keyword arguments of the fsspec filesystem's class, as in pandas: `key`, `secret`,
-            `endpoint_url`, `token`, ... None: none.
-        filesystem: Your own fsspec filesystem, for all URLs, instead of one made from `storage_options`. An async one
-            is created again from its arguments, in the running loop; any other is used as it is. A path without a
-            scheme is a path in it.
+        storage_options: Keyword arguments of the fsspec filesystem's class, as in pandas: `key`,
+            `secret`, `endpoint_url`, `token`, ... None: none.
+        filesystem: Your own fsspec filesystem, for all URLs, instead of one made from
+            `storage_options`. An async one is created again from its arguments, in the running
+            loop; any other is used as it is. A path without a scheme is a path in it.
         retry: When requests are retried and when to give up; see RetryPolicy. None: its defaults.
     """
 
@@ -105,14 +111,16 @@ class StoreOptions(TypedDict, total=False):
 class Storages:
     """The stores of one run: `async with Storages(options) as storages: await storages.at(url)`.
 
-    Create it in the running loop; the exit closes it. Do not share it between loops, threads or processes.
+    Create it in the running loop; the exit closes it. Do not share it between loops, threads or
+    processes.
 
     Args:
         storage_options, filesystem, retry: See StoreOptions.
         buffer_bytes: How many bytes all streams together may read ahead of their consumers.
-        max_connections: How many requests for ranges of large objects may be in progress, in addition to one
-            for each stream.
-        report_interval: Seconds between two reports in the log, if its level is INFO; see `statistics`.
+        max_connections: How many requests for ranges of large objects may be in progress, in
+            addition to one for each stream.
+        report_interval: Seconds between two reports in the log, if its level is INFO; see
+            `statistics`.
 
     Attributes:
         connections: The connection budget that all streams share.
@@ -162,14 +170,19 @@ class Storages:
         """Refuses an output that is one of the inputs, in any spelling."""
         [output] = await self.identities([url])
         if any(output & each for each in await self.identities(inputs)):
-            raise StorageError("this object is read, and would be overwritten: choose another name", url)
+            raise StorageError(
+                "this object is read, and would be overwritten: choose another name", url
+            )
 
     async def __aenter__(self) -> Self:
         self._timer = running_loop().call_later(self._report_interval, self._report)
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._closed = True
         self._timer.cancel()
@@ -185,7 +198,9 @@ class Storages:
         protocol = protocol_of(url)
         source = ClientOptions(protocol, self.storage_options, self._filesystem, url)
         connect = await asyncio.to_thread(load_backend, source)  # an import takes up to a second
-        key, kept = make_key(connect.__module__, scope, self.storage_options, self._filesystem, astuple(self._retry))
+        key, kept = make_key(
+            connect.__module__, scope, self.storage_options, self._filesystem, astuple(self._retry)
+        )
         try:
             connect_shared = partial(borrow, key, kept, partial(connect, source, self._retry))
             backend, release = await attempt(self._retry, url, connect_shared, "connecting")
@@ -194,7 +209,8 @@ class Storages:
         except Exception as error:
             cause = mask_cause(error, self.storage_options)
             raise StorageError(
-                f"no client can be made from these storage options ({type(error).__name__}: {cause}): check their "
+                f"no client can be made from these storage options ({type(error).__name__}: "
+                f"{cause}): check their "
                 "names and values, and the environment variables of the client",
                 url,
             ) from cause
@@ -207,7 +223,9 @@ class Storages:
 
 
 def _check_name(url: str) -> None:
-    """Refuses an empty name, a NUL, and bytes that are not UTF-8, which only names of local files may contain."""
+    """Refuses an empty name, a NUL, and bytes that are not UTF-8, which only names of local files
+    may contain.
+    """
     if not url:
         raise StorageError("the name of a file is '': give a URL or path")
     if url.isascii() and "\0" not in url:
@@ -215,9 +233,13 @@ def _check_name(url: str) -> None:
     try:
         data = os.fsencode(url) if protocol_of(url) in ("file", "local") else url.encode()
     except UnicodeEncodeError as error:
-        raise StorageError(f"this name cannot be written as UTF-8 ({error.reason}): choose another one", url) from error
+        raise StorageError(
+            f"this name cannot be written as UTF-8 ({error.reason}): choose another one", url
+        ) from error
     if b"\0" in data:
-        raise StorageError("this name holds a NUL character, which no store allows: choose another one", url)
+        raise StorageError(
+            "this name holds a NUL character, which no store allows: choose another one", url
+        )
 
 
 def check_keywords(caller: str, store: Mapping[str, Any]) -> None:
@@ -230,10 +252,17 @@ def check_keywords(caller: str, store: Mapping[str, Any]) -> None:
 def check_source(storage_options: object, filesystem: object, retry: object = None) -> RetryPolicy:
     """Checks the values of `StoreOptions`, and returns the retry policy or the default one."""
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise TypeError(f"retry is {describe_value(retry)}: it must be a RetryPolicy, such as RetryPolicy(attempts=2)")
-    if storage_options is not None and not isinstance(storage_options, Mapping):  # its values may be secrets
+        raise TypeError(
+            f"retry is {describe_value(retry)}: it must be a RetryPolicy, such as "
+            "RetryPolicy(attempts=2)"
+        )
+    if storage_options is not None and not isinstance(
+        storage_options, Mapping
+    ):  # its values may be secrets
         found = describe_value(storage_options, secret=True)
-        raise TypeError(f"storage_options is {found}: it must be a dict of arguments of the fsspec filesystem")
+        raise TypeError(
+            f"storage_options is {found}: it must be a dict of arguments of the fsspec filesystem"
+        )
     if filesystem is not None:
         import fsspec
 
@@ -242,7 +271,8 @@ def check_source(storage_options: object, filesystem: object, retry: object = No
             raise TypeError(f"filesystem is {found}: it must be an fsspec filesystem")
         if storage_options:
             raise ValueError(
-                "filesystem= and storage_options= exclude each other: give the options to the filesystem when you "
+                "filesystem= and storage_options= exclude each other: give the options to the "
+                "filesystem when you "
                 "make it"
             )
     return retry or RetryPolicy()
@@ -269,7 +299,9 @@ def load_backend(source: ClientOptions) -> Connect:
 
 
 def import_client(url: str, storage_options: Mapping[str, Any] | None, filesystem: Any) -> None:
-    """Imports the client of a store ahead of its use; a missing package is an error only when it is used."""
+    """Imports the client of a store ahead of its use; a missing package is an error only when it is
+    used.
+    """
     with suppress(StorageError, ImportError):
         load_backend(ClientOptions(protocol_of(url), storage_options or {}, filesystem, url))
 
@@ -277,7 +309,8 @@ def import_client(url: str, storage_options: Mapping[str, Any] | None, filesyste
 def client_scope(url: str) -> str:
     """Returns the part of a URL that determines its client.
 
-    One of our backends serves all buckets and hosts; a filesystem of fsspec belongs to one host, or to one archive.
+    One of our backends serves all buckets and hosts; a filesystem of fsspec belongs to one host, or
+    to one archive.
 
     >>> client_scope("s3://b/k"), client_scope("ftp://host/dir/x"), client_scope("zip://dir/x::s3://b/c.zip")
     ('s3://', 'ftp://host', 'zip://::s3://b/c.zip')
@@ -302,7 +335,11 @@ def _generic_backend(url: str, options: Mapping[str, Any]) -> str:
     classes = [_find_class(protocol, url) for protocol in chain.protocols]
     if chain.is_chain:
         _check_options(url, chain.protocols, classes[0], options)
-    return ASYNC if classes[0].async_impl and not chain.is_chain and not _WRAPPING & set(options) else SYNC
+    return (
+        ASYNC
+        if classes[0].async_impl and not chain.is_chain and not _WRAPPING & set(options)
+        else SYNC
+    )
 
 
 def _find_class(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
@@ -312,7 +349,9 @@ def _find_class(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
         return fsspec.get_filesystem_class(protocol)  # type: ignore[no-any-return]
     except ValueError as error:
         known = {*NATIVE, *fsspec.available_protocols()}
-        raise StorageError(f"no filesystem is known for {protocol}://{suggest_name(protocol, known)}", url) from error
+        raise StorageError(
+            f"no filesystem is known for {protocol}://{suggest_name(protocol, known)}", url
+        ) from error
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         package = f"'streamrec[{extra}]'" if extra else _PACKAGES.get(protocol)
@@ -321,15 +360,22 @@ def _find_class(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
 
 
 def _check_options(
-    url: str, protocols: list[str], outermost: type[fsspec.AbstractFileSystem], options: Mapping[str, Any]
+    url: str,
+    protocols: list[str],
+    outermost: type[fsspec.AbstractFileSystem],
+    options: Mapping[str, Any],
 ) -> None:
-    """Refuses options of a chain's inner filesystems that are not under their protocol: fsspec would ignore them."""
+    """Refuses options of a chain's inner filesystems that are not under their protocol: fsspec
+    would ignore them.
+    """
     known = {*parameter_names(outermost), *COMMON_OPTIONS, *protocols}
     for name in options:
         if name not in known:
             raise StorageError(
-                f"storage_options has {name!r}, which {protocols[0]} does not know: in a chain, options of another "
-                f"filesystem go under its protocol: storage_options={{{protocols[-1]!r}: {{{name!r}: ...}}}}",
+                f"storage_options has {name!r}, which {protocols[0]} does not know: in a chain, "
+                "options of another "
+                f"filesystem go under its protocol: storage_options={{{protocols[-1]!r}: "
+                f"{{{name!r}: ...}}}}",
                 url,
             )
 
@@ -337,8 +383,8 @@ def _check_options(
 def _family(filesystem: fsspec.AbstractFileSystem) -> str:
     """Returns the backend for a user's own filesystem.
 
-    A sync instance of an async class that wraps another filesystem is used through its sync interface, because the
-    wrapped one is bound to fsspec's own loop.
+    A sync instance of an async class that wraps another filesystem is used through its sync
+    interface, because the wrapped one is bound to fsspec's own loop.
     """
     import fsspec
 
@@ -351,7 +397,9 @@ def _family(filesystem: fsspec.AbstractFileSystem) -> str:
 
 
 def locate(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
-    """Returns a path as its backend takes it: without a scheme, it is a path in the user's own filesystem, if any."""
+    """Returns a path as its backend takes it: without a scheme, it is a path in the user's own
+    filesystem, if any.
+    """
     if filesystem is None or is_url(path):
         return path
     scheme = _SCHEMES.get(_family(filesystem))

@@ -1,19 +1,20 @@
-"""Replacement: writes a set of objects together. The objects that they replace stay until the whole set is complete.
+"""Replacement: writes a set of objects together. The objects that they replace stay until the whole
+set is complete.
 
 The rules:
 
 * An object whose name is free is written directly: it appears when it is complete.
-* From the first existing name on, objects are staged: each one is written, complete and verified, under a hidden name
-  next to its own, `.NAME.streamrec-new-0000000000000000`. That name is always the same, so the next writer replaces
-  what a killed one left.
-* `commit` secures each object that it will replace as `.NAME.streamrec-old-ID`, and compares the size. Then it removes
-  the objects that describe others (manifests, indexes), puts the staged objects in place, those that describe others
-  last, and removes the hidden names. Putting an object in place is a rename on local disks, and a copy within the store
-  elsewhere.
-* If `commit` fails or is cancelled, it restores the secured objects. One that it cannot restore stays secured, and the
-  error names it.
-* A killed process leaves all old objects: under their names, or secured. Only the Replacement that secured an object
-  removes it; the log warns later writers about such objects.
+* From the first existing name on, objects are staged: each one is written, complete and verified,
+  under a hidden name next to its own, `.NAME.streamrec-new-0000000000000000`. That name is always
+  the same, so the next writer replaces what a killed one left.
+* `commit` secures each object that it will replace as `.NAME.streamrec-old-ID`, and compares the
+  size. Then it removes the objects that describe others (manifests, indexes), puts the staged
+  objects in place, those that describe others last, and removes the hidden names. Putting an object
+  in place is a rename on local disks, and a copy within the store elsewhere.
+* If `commit` fails or is cancelled, it restores the secured objects. One that it cannot restore
+  stays secured, and the error names it.
+* A killed process leaves all old objects: under their names, or secured. Only the Replacement that
+  secured an object removes it; the log warns later writers about such objects.
 * Several tasks of one event loop may share a Replacement.
 """
 
@@ -91,17 +92,25 @@ class WrittenObject:
 
 
 class Replacement:
-    """A set of objects that are written together: `async with Replacement(storages) as objects`; a clean exit commits.
+    """A set of objects that are written together: `async with Replacement(storages) as objects`; a
+    clean exit commits.
 
     Args:
         storages: Their stores.
-        stages: Whether to stage objects if some of the names exist. If not, uploads go directly to their names.
-        keeps: Whether complete objects stay if the block fails and none of the names existed before.
+        stages: Whether to stage objects if some of the names exist. If not, uploads go directly to
+            their names.
+        keeps: Whether complete objects stay if the block fails and none of the names existed
+            before.
         spared: Identities (`Storages.identities`) of objects that must not be overwritten.
     """
 
     def __init__(
-        self, storages: Storages, *, stages: bool = True, keeps: bool = True, spared: Collection[Identity] = ()
+        self,
+        storages: Storages,
+        *,
+        stages: bool = True,
+        keeps: bool = True,
+        spared: Collection[Identity] = (),
     ) -> None:
         self._number = token_hex(8)
         self._storages = storages
@@ -114,10 +123,11 @@ class Replacement:
         self._lock = anyio.Lock()
 
     async def upload(self, path: str, *, describes: bool = False, **how: Any) -> Upload:
-        """Starts the upload of one object, as `Storage.upload`; a staged object is uploaded under another URL.
+        """Starts the upload of one object, as `Storage.upload`; a staged object is uploaded under
+        another URL.
 
-        `describes` says that it describes others, as a manifest does, and must be put in place after them. An object
-        that is spared, or is already in the set, is a StorageError.
+        `describes` says that it describes others, as a manifest does, and must be put in place
+        after them. An object that is spared, or is already in the set, is a StorageError.
         """
         member = await self._join(path, describes)
         try:
@@ -128,20 +138,26 @@ class Replacement:
         return member.upload
 
     async def name(self, path: str) -> str:
-        """Returns the URL under which another process (a worker of a cluster) must write an object before `commit`."""
+        """Returns the URL under which another process (a worker of a cluster) must write an object
+        before `commit`.
+        """
         return (await self._join(path, False)).written
 
     async def adopt(self, path: str, written: str) -> None:
         """Adds an object that another process has written, under its own URL or a hidden one."""
         storage = await self._storages.at(path)
         self._staging = self._staging or written != path
-        self._members.append(WrittenObject(path, storage, await storage.find_replaced(path) or path, written, False))
+        self._members.append(
+            WrittenObject(path, storage, await storage.find_replaced(path) or path, written, False)
+        )
 
     async def commit(self) -> dict[str, ObjectInfo]:
-        """Puts all staged objects in place; returns the new ones' path, size and version, by their requested URLs.
+        """Puts all staged objects in place; returns the new ones' path, size and version, by their
+        requested URLs.
 
         Raises:
-            StorageError: A store failed permanently. All objects are as before, except those that the error names.
+            StorageError: A store failed permanently. All objects are as before, except those that
+                the error names.
         """
         staged = [member for member in self._members if member.is_staged]
         try:
@@ -150,17 +166,25 @@ class Replacement:
             await finish(self._put_back(staged, cause), patience=CLEANUP_PATIENCE)
             raise
         self._members.clear()
-        names = [(member.storage, name) for member in staged for name in (member.old, member.written) if name]
+        names = [
+            (member.storage, name)
+            for member in staged
+            for name in (member.old, member.written)
+            if name
+        ]
         await finish(self._remove(names, None), patience=math.inf)
         return found
 
     async def abort(self, cause: BaseException | None = None) -> None:
-        """Removes the written objects; keeps complete ones if `keeps` is True and none of the names existed before.
+        """Removes the written objects; keeps complete ones if `keeps` is True and none of the names
+        existed before.
 
         The `cause` gets a note about each object that cannot be removed.
         """
         members, self._members = self._members, []
-        keeps = self._keeps and not self._staging  # new objects among old ones would be neither data set
+        keeps = (
+            self._keeps and not self._staging
+        )  # new objects among old ones would be neither data set
         left = [member for member in members if member.may_be_there and not keeps]
         removing = self._remove([(member.storage, member.written) for member in left], cause)
         await finish(removing, patience=CLEANUP_PATIENCE)
@@ -169,7 +193,10 @@ class Replacement:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None:
             await self.abort(error)
@@ -187,9 +214,15 @@ class Replacement:
         final = await storage.find_replaced(path) if self._stages else None
         async with self._lock:
             if identities & self._spared:
-                raise StorageError("this object is read, and would be overwritten: choose another name", path)
-            if other := next((self._names[each] for each in identities if each in self._names), None):
-                raise StorageError(f"this would overwrite {other}, which is written as well: rename one", path)
+                raise StorageError(
+                    "this object is read, and would be overwritten: choose another name", path
+                )
+            if other := next(
+                (self._names[each] for each in identities if each in self._names), None
+            ):
+                raise StorageError(
+                    f"this would overwrite {other}, which is written as well: rename one", path
+                )
             self._names |= dict.fromkeys(identities, path)
             if final is not None and not self._staging:
                 self._staging = True
@@ -201,17 +234,22 @@ class Replacement:
         return member
 
     async def _warn(self, storage: Storage, path: str) -> None:
-        """Logs a warning about objects that a killed Replacement has left secured in this directory."""
+        """Logs a warning about objects that a killed Replacement has left secured in this
+        directory.
+        """
         directory = path[: path.rfind("/") + 1]
         try:
             found = [
-                info.path async for info in storage.list(f"{directory}.", hidden=True) if secured_object(info.path)
+                info.path
+                async for info in storage.list(f"{directory}.", hidden=True)
+                if secured_object(info.path)
             ]
         except StreamrecError:
             return  # the client may not list
         if found:
             logger.warning(
-                "%s is the old content of %s: a run that replaces it was killed, or is still at work; %d such objects "
+                "%s is the old content of %s: a run that replaces it was killed, or is still at "
+                "work; %d such objects "
                 "are in this directory: streamrec doctor says what to do",
                 display_name(found[0]),
                 display_name(secured_object(found[0]) or ""),
@@ -226,14 +264,18 @@ class Replacement:
             with suppress(NotFoundError):
                 version = (await member.storage.stat(member.written)).version
             if member.upload is not None and version != member.upload.version:
-                reason = "another writer writes this object at the same time: run one of them, and then the other"
+                reason = (
+                    "another writer writes this object at the same time: run one of them, and then "
+                    "the other"
+                )
                 raise ObjectChangedError(reason, member.path)
             member.touched = True
             await member.storage.copy(member.written, member.path)
             found[member.asked] = info = await member.storage.stat(member.path)
             if member.upload is not None and info.size not in (None, member.upload.sent.size):
                 raise IntegrityError(
-                    f"{info.size:,} bytes arrived of {member.upload.sent.size:,}: write it again", member.path
+                    f"{info.size:,} bytes arrived of {member.upload.sent.size:,}: write it again",
+                    member.path,
                 )
 
         await each(staged, self._secure)
@@ -246,7 +288,9 @@ class Replacement:
     async def _secure(self, member: WrittenObject) -> None:
         """Keeps a copy of the object that will be replaced."""
         size: int | None = None
-        with suppress(PermissionDeniedError):  # it does not exist, or the copy shows whether it does
+        with suppress(
+            PermissionDeniedError
+        ):  # it does not exist, or the copy shows whether it does
             try:
                 size = (await member.storage.stat(member.path)).size
             except NotFoundError:
@@ -260,7 +304,9 @@ class Replacement:
             member.old = None
             return
         if size is not None and (await member.storage.stat(member.old)).size != size:
-            raise IntegrityError("the copy that was to secure this object has another size", member.path)
+            raise IntegrityError(
+                "the copy that was to secure this object has another size", member.path
+            )
 
     async def _put_back(self, staged: list[WrittenObject], cause: BaseException) -> None:
         """Restores the objects from before `commit`."""
@@ -272,8 +318,14 @@ class Replacement:
                 else:
                     await member.storage.copy(member.old, member.path)
             except StreamrecError as error:
-                kept = "it is new" if member.old is None else f"what was there before is kept as {member.old}"
-                cause.add_note(display_text(f"{member.path} could not be put back ({error}): {kept}"))
+                kept = (
+                    "it is new"
+                    if member.old is None
+                    else f"what was there before is kept as {member.old}"
+                )
+                cause.add_note(
+                    display_text(f"{member.path} could not be put back ({error}): {kept}")
+                )
                 member.old = None
 
         touched = [member for member in staged if member.touched]
@@ -282,10 +334,13 @@ class Replacement:
         if touched and isinstance(cause, StorageTimeoutError):
             kept = ", ".join(member.old for member in staged if member.old)
             cause.add_note(
-                f"A request without an answer may still be carried out, so the old objects are kept as {kept}"
+                "A request without an answer may still be carried out, so the old objects are "
+                f"kept as {kept}"
             )
         else:
-            await self._remove([(member.storage, member.old) for member in staged if member.old], cause)
+            await self._remove(
+                [(member.storage, member.old) for member in staged if member.old], cause
+            )
 
     async def _remove(self, names: list[tuple[Storage, str]], cause: BaseException | None) -> None:
         async def remove(place: tuple[Storage, str]) -> None:
@@ -310,7 +365,8 @@ async def take_away(member: WrittenObject) -> None:
 
 
 async def each(items: Collection[T], call: Callable[[T], Coroutine[Any, Any, None]]) -> None:
-    """Calls a function for each item, several concurrently. After the first error or a cancellation, no call begins.
+    """Calls a function for each item, several concurrently. After the first error or a
+    cancellation, no call begins.
 
     Calls in progress run to their end: a store may still execute a request whose answer is ignored.
     """

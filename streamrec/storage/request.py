@@ -1,17 +1,18 @@
-"""HedgedRequest: reads a range of an object by one request, and races it with another one when it is late.
+"""HedgedRequest: reads a range of an object by one request, and races it with another one when it
+is late.
 
 Rules:
 
 * The store's timer checks a wait when its limit has passed; no hedging code runs before.
-* When a response does not begin, or a body gives nothing, a second request for the missing bytes races it (`traffic`
-  decides when), and one more if that is late as well. The first response wins; all other requests are cancelled, and
-  their connections closed, before a call returns.
-* The first request runs in the task of the caller, and only second ones have tasks of their own: an answer to one of
-  these interrupts the wait for the first.
-* A failed request leaves the others running; its error is raised if it was the last one, or if it is final, because a
-  final error would be the same for all.
-* A wait that exceeds the policy's time limit is a TransientError. Time in which the event loop was blocked does not
-  count, because the bytes may have arrived meanwhile.
+* When a response does not begin, or a body gives nothing, a second request for the missing bytes
+  races it (`traffic` decides when), and one more if that is late as well. The first response wins;
+  all other requests are cancelled, and their connections closed, before a call returns.
+* The first request runs in the task of the caller, and only second ones have tasks of their own: an
+  answer to one of these interrupts the wait for the first.
+* A failed request leaves the others running; its error is raised if it was the last one, or if it
+  is final, because a final error would be the same for all.
+* A wait that exceeds the policy's time limit is a TransientError. Time in which the event loop was
+  blocked does not count, because the bytes may have arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ T = TypeVar("T")
 class HedgedRequest:
     """A request for the bytes of an object from `start` to `end`; `open` sends it.
 
-    Its stream's `failures` have the policy and the shared state. If the object's size or version in `info` is known,
-    another one in the response is an ObjectChangedError. After `open`, `splits` says whether parallel requests for
-    other ranges are possible.
+    Its stream's `failures` have the policy and the shared state. If the object's size or version in
+    `info` is known, another one in the response is an ObjectChangedError. After `open`, `splits`
+    says whether parallel requests for other ranges are possible.
     """
 
     def __init__(
@@ -63,10 +64,14 @@ class HedgedRequest:
         self._stalled = False
 
     async def open(self) -> None:
-        """Waits for the response, which sets size and version in `info`. After an error, close the request."""
+        """Waits for the response, which sets size and version in `info`. After an error, close the
+        request.
+        """
         limit = self._policy.request_timeout()
         try:
-            self._accept(await self._wait(self._send_first(), self._traffic.hedging.first_byte_floor, limit))
+            self._accept(
+                await self._wait(self._send_first(), self._traffic.hedging.first_byte_floor, limit)
+            )
         except TimeoutError as error:
             if not await self._take_over():
                 reason = f"opening: nothing for {limit:g} s"
@@ -82,7 +87,9 @@ class HedgedRequest:
             began = time.monotonic()
             self._blocks_before, self._stalled = hedging.blocks, False
             try:
-                count = await self._wait(self._body.readinto(buffer), hedging.stall_floor, self._policy.stall_timeout)
+                count = await self._wait(
+                    self._body.readinto(buffer), hedging.stall_floor, self._policy.stall_timeout
+                )
                 break
             except TimeoutError as error:
                 if not await self._take_over():
@@ -118,7 +125,9 @@ class HedgedRequest:
                 timer.remove(self._check)
 
     async def _send_first(self) -> Body:
-        """Sends the first request; if it fails while a second one is in progress, waits for an answer to that."""
+        """Sends the first request; if it fails while a second one is in progress, waits for an
+        answer to that.
+        """
         try:
             return await self._send()
         except TransientError:
@@ -133,7 +142,9 @@ class HedgedRequest:
         hedging, sent = self._traffic.hedging, time.monotonic()
         hedging.waiting += 1
         try:
-            body = await self._backend.open(self.info.path, self._position, self.end, self.info.version)
+            body = await self._backend.open(
+                self.info.path, self._position, self.end, self.info.version
+            )
         finally:
             hedging.waiting -= 1
         seconds = time.monotonic() - sent
@@ -150,7 +161,9 @@ class HedgedRequest:
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
 
     def _check(self, now: float, blocked: float) -> float | None:
-        """Checks a wait for the timer: sends a second request if it is late, and ends it after its time limit."""
+        """Checks a wait for the timer: sends a second request if it is late, and ends it after its
+        time limit.
+        """
         self._began += blocked
         self._since += blocked
         if now - self._began >= self._limit - 0.001:
@@ -162,7 +175,9 @@ class HedgedRequest:
             limit, floor = hedging.first_byte_limit(), hedging.first_byte_floor
         waited = now - self._since
         if waited < limit - 0.001:
-            again = now + min(limit - waited, waited)  # other requests may change the limit meanwhile
+            again = now + min(
+                limit - waited, waited
+            )  # other requests may change the limit meanwhile
         else:
             self._hedge()
             self._since = now  # the second request may be late as well, or be allowed later
@@ -195,12 +210,16 @@ class HedgedRequest:
             self._race.send(self._send())
 
     def _on_answer(self, answer: asyncio.Future[Body]) -> None:
-        """Ends the wait after an answer to a second request, or a final error before any response."""
+        """Ends the wait after an answer to a second request, or a final error before any
+        response.
+        """
         if _succeeded(answer) or self._final_error() is not None:
             self._interrupt()
 
     def _final_error(self) -> BaseException | None:
-        """Returns the final error of a second request if the first was not answered: it would fail in the same way."""
+        """Returns the final error of a second request if the first was not answered: it would fail
+        in the same way.
+        """
         if self._body is not None or self._race is None or not self._race.answer.done():
             return None
         error = None if self._race.answer.cancelled() else self._race.answer.exception()
@@ -235,7 +254,8 @@ class HedgedRequest:
 class Race:
     """Second requests that race the first one.
 
-    `answer` is the first response to one of them, or the last error. `settle` leaves it open if it is `taken`.
+    `answer` is the first response to one of them, or the last error. `settle` leaves it open if it
+    is `taken`.
     """
 
     def __init__(self) -> None:
@@ -253,13 +273,22 @@ class Race:
     def failed(self) -> bool:
         """Whether all of them failed with transient faults, so that nothing is left to settle."""
         answer = self.answer
-        failed = answer.done() and not answer.cancelled() and isinstance(answer.exception(), TransientError)
+        failed = (
+            answer.done()
+            and not answer.cancelled()
+            and isinstance(answer.exception(), TransientError)
+        )
         return failed and not self._running and not self._late
 
     async def settle(self) -> None:
         """Cancels and closes all requests except an answer that is in use."""
         answer = self.answer
-        if not answer.cancel() and not answer.cancelled() and answer.exception() is None and not self.taken:
+        if (
+            not answer.cancel()
+            and not answer.cancelled()
+            and answer.exception() is None
+            and not self.taken
+        ):
             self._late.append(answer.result())
         for task in self._running:
             task.cancel()

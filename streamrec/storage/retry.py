@@ -2,17 +2,21 @@
 
 Rules:
 
-* Only a `faults.TransientError` is retried. Every other error is final and passes through unchanged.
-* The limit is on the time **without progress**: a body that delivers even one byte resets the clock, so a long shard
-  gets through a bad connection, and a store may be unreachable for minutes.
-* A server that has not answered this process yet gets less time, because its address is usually wrong. So does a
-  server that sends other bytes than were requested.
-* Refused credentials are an error at once, unless they have worked before: newer ones may be on their way.
-* The wait grows exponentially with full jitter (it is drawn from [0, ceiling]), so that streams that failed together
-  do not retry together. Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. A Retry-After
-  from the server is a lower bound, within the patience.
-* Every attempt has a time limit, so nothing hangs. Delays by the limiter count neither for it nor for the patience.
-* A store that throttles us while it answers other requests of ours is alive: such refusals do not increase the wait.
+* Only a `faults.TransientError` is retried. Every other error is final and passes through
+  unchanged.
+* The limit is on the time **without progress**: a body that delivers even one byte resets the
+  clock, so a long shard gets through a bad connection, and a store may be unreachable for minutes.
+* A server that has not answered this process yet gets less time, because its address is usually
+  wrong. So does a server that sends other bytes than were requested.
+* Refused credentials are an error at once, unless they have worked before: newer ones may be on
+  their way.
+* The wait grows exponentially with full jitter (it is drawn from [0, ceiling]), so that streams
+  that failed together do not retry together. Source: Brooker, "Exponential Backoff And Jitter", AWS
+  Architecture Blog, 2015. A Retry-After from the server is a lower bound, within the patience.
+* Every attempt has a time limit, so nothing hangs. Delays by the limiter count neither for it nor
+  for the patience.
+* A store that throttles us while it answers other requests of ours is alive: such refusals do not
+  increase the wait.
 * Cleaning up after an error or a cancellation has `tasks.CLEANUP_PATIENCE`.
 """
 
@@ -47,8 +51,8 @@ WARNING_INTERVAL: Final = 60.0
 class Failures:
     """The failures of one operation since its last progress, and the waits before its attempts.
 
-    `limiter` is that of the object's bucket, `count` the failures in a row. It is `waiting` if a request failed, or
-    gave nothing for ten seconds, since the last progress.
+    `limiter` is that of the object's bucket, `count` the failures in a row. It is `waiting` if a
+    request failed, or gave nothing for ten seconds, since the last progress.
     """
 
     def __init__(self, policy: RetryPolicy, path: str, traffic: Traffic, tally: Tally) -> None:
@@ -83,7 +87,9 @@ class Failures:
             self.waiting, self._since = True, time.monotonic() - seconds
         self._report(seconds, self._patience(TransientError(Cause.TIMED_OUT, reason)), reason)
 
-    async def wait(self, fault: TransientError, start: int | None = None, end: int | None = None) -> None:
+    async def wait(
+        self, fault: TransientError, start: int | None = None, end: int | None = None
+    ) -> None:
         """Waits for the next attempt, or raises the final error `from` the fault."""
         now = time.monotonic()
         if fault.cause in (Cause.THROTTLED, Cause.SERVER):
@@ -93,11 +99,15 @@ class Failures:
         if not self._is_throttled_alive(fault, now) or self.count == 0:
             self.count += 1
         patience = self._patience(fault)
-        delay = next_delay(self.policy, self.count, now - self._since, fault, random.random(), patience)
+        delay = next_delay(
+            self.policy, self.count, now - self._since, fault, random.random(), patience
+        )
         if delay is None:
             self.tally.count("failures")
             reached = self.limiter.is_reached
-            raise give_up(fault, self.count, now - self._since, self._path, start, end, reached=reached) from fault
+            raise give_up(
+                fault, self.count, now - self._since, self._path, start, end, reached=reached
+            ) from fault
         self.tally.count(fault.cause)
         _logger.info("%s: trying again in %.1f s after %s", display_name(self._path), delay, fault)
         self._report(now + delay - self._since, patience, str(fault))
@@ -109,18 +119,25 @@ class Failures:
         return min(self.policy.patience_for(fault, self.limiter.is_reached), patience_limit())
 
     def _report(self, idle: float, patience: float, reason: str) -> None:
-        """Reports a wait in the statistics and, if it is long, in the log, once a minute per server.
+        """Reports a wait in the statistics and, if it is long, in the log, once a minute per
+        server.
 
         `idle` is the time without progress in seconds, until the next attempt.
         """
         now = time.monotonic()
-        self.traffic.statistics.waits[self] = (self._path, reason, self._since, self._since + patience)
+        self.traffic.statistics.waits[self] = (
+            self._path,
+            reason,
+            self._since,
+            self._since + patience,
+        )
         if idle < MIN_WARNING_SECONDS or now < self.limiter.warned_at + WARNING_INTERVAL:
             return
         self.limiter.warned_at = now
         others = len(self.traffic.statistics.waits) - 1
         _logger.warning(
-            "%s: %s; no progress for %.0f s. It is tried again for %.0f s more (RetryPolicy(%s=%g))%s",
+            "%s: %s; no progress for %.0f s. It is tried again for %.0f s more "
+            "(RetryPolicy(%s=%g))%s",
             display_name(self._path),
             reason,
             now - self._since,
@@ -131,7 +148,9 @@ class Failures:
         )
 
     def _is_throttled_alive(self, fault: TransientError, now: float) -> bool:
-        """Reports a throttled request to the limiter; whether the store answered other requests of ours meanwhile."""
+        """Reports a throttled request to the limiter; whether the store answered other requests of
+        ours meanwhile.
+        """
         if fault.cause is not Cause.THROTTLED:
             return False
         self.tally.count("throttled")
@@ -153,8 +172,9 @@ async def attempt(
 ) -> T:
     """Calls until it succeeds, fails permanently, or the policy gives up.
 
-    `doing` describes the call in errors. Each attempt may take `limit` seconds; by default as long as a request without
-    a body. Requests count in `tally`, by default that of the `traffic`; a call without traffic is not a request.
+    `doing` describes the call in errors. Each attempt may take `limit` seconds; by default as long
+    as a request without a body. Requests count in `tally`, by default that of the `traffic`; a call
+    without traffic is not a request.
     """
     is_short = traffic is not None and limit is None  # a request with a short body
     traffic = traffic or Traffic()
@@ -164,13 +184,19 @@ async def attempt(
     try:
         while True:
             await failures.turn()
-            warning = asyncio.get_running_loop().call_later(MIN_WARNING_SECONDS, warn) if is_short else None
+            warning = (
+                asyncio.get_running_loop().call_later(MIN_WARNING_SECONDS, warn)
+                if is_short
+                else None
+            )
             try:
                 try:
                     async with asyncio.timeout(seconds):
                         result = await call()
                 except TimeoutError as error:
-                    raise TransientError(Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s") from error
+                    raise TransientError(
+                        Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s"
+                    ) from error
                 finally:
                     if warning is not None:
                         warning.cancel()

@@ -1,16 +1,18 @@
-"""Statistics: counters and histograms for each kind of store and each stream, and their lines in the log.
+"""Statistics: counters and histograms for each kind of store and each stream, and their lines in
+the log.
 
 Rules:
 
-* The loop's thread alone counts, in plain numbers, without a lock or a clock of its own. A block costs one call
-  (`Tally.block`); nothing is counted per record.
-* Any thread may read at any time: a snapshot copies each number once. Numbers of one snapshot may be a block apart,
-  and no number ever falls.
+* The loop's thread alone counts, in plain numbers, without a lock or a clock of its own. A block
+  costs one call (`Tally.block`); nothing is counted per record.
+* Any thread may read at any time: a snapshot copies each number once. Numbers of one snapshot may
+  be a block apart, and no number ever falls.
 * A stream counts in its own table and in its store's, so that a snapshot needs no sums.
 * Only open streams are listed, so a run over a million shards does not hold a million tallies.
 
-`logging.getLogger("streamrec").setLevel(logging.INFO)` shows a line a minute while Storages are open, one at their end,
-and one for each retry. The event loop's timer triggers it; without that level, nothing is formatted.
+`logging.getLogger("streamrec").setLevel(logging.INFO)` shows a line a minute while Storages are
+open, one at their end, and one for each retry. The event loop's timer triggers it; without that
+level, nothing is formatted.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from streamrec.storage.backend import FastPath
 from streamrec.storage.faults import Cause
 
 BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * math.sqrt(2.0) ** step for step in range(33))
-"""Upper bounds of a histogram's buckets in seconds: 1 ms to 65.5 s, each 1.41 times the one before."""
+"""Upper bounds of a histogram's buckets in seconds: 1 ms to 65.5 s, each 1.41 times the one
+before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +62,37 @@ COUNTERS: Final = (
     Metric("hedges_won", "hedges_won", "1", "Second requests that were faster."),
     Metric("stalls", "stalls", "1", "Bodies that gave nothing for longer than the limit."),
     Metric("throttled", "throttled", "1", "Answers that asked for fewer requests."),
-    Metric("waited_for_turn", "waited_for_turn_seconds", "s", "Time that the limiter delayed requests."),
-    Metric("waited_for_store", "waited_for_store_seconds", "s", "Time that readers waited for bytes."),
-    Metric("waited_for_consumer", "waited_for_consumer_seconds", "s", "Time that responses waited for a reader."),
-    Metric("fallbacks", "fallbacks", "1", "Fast paths that were disabled in favour of the client's own way."),
+    Metric(
+        "waited_for_turn", "waited_for_turn_seconds", "s", "Time that the limiter delayed requests."
+    ),
+    Metric(
+        "waited_for_store", "waited_for_store_seconds", "s", "Time that readers waited for bytes."
+    ),
+    Metric(
+        "waited_for_consumer",
+        "waited_for_consumer_seconds",
+        "s",
+        "Time that responses waited for a reader.",
+    ),
+    Metric(
+        "fallbacks",
+        "fallbacks",
+        "1",
+        "Fast paths that were disabled in favour of the client's own way.",
+    ),
     Metric("losses", "losses", "1", "Damaged places that were skipped."),
     Metric("lost_bytes", "lost_bytes", "By", "Bytes lost at damaged places."),
 )
-"""All scalar fields of `Counts`; retries (by cause) and the time to the first byte are not scalars."""
+"""All scalar fields of `Counts`; retries (by cause) and the time to the first byte are not
+scalars."""
 
 _EMPTY_TABLE: Final[Mapping[str | Cause, float]] = {
     **dict.fromkeys((counter.field for counter in COUNTERS), 0),
     **dict.fromkeys((counter.field for counter in COUNTERS if counter.unit == "s"), 0.0),
     **dict.fromkeys(Cause, 0),
 }
-"""The initial table of counts: it has all keys, so that its size never changes while another thread copies it."""
+"""The initial table of counts: it has all keys, so that its size never changes while another thread
+copies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +100,8 @@ class Distribution:
     """A snapshot of a histogram.
 
     Attributes:
-        counts: Observations per bucket; bucket i holds those above `BOUNDS[i - 1]` and up to `BOUNDS[i]`, the last one
-            those above all bounds.
+        counts: Observations per bucket; bucket i holds those above `BOUNDS[i - 1]` and up to
+            `BOUNDS[i]`, the last one those above all bounds.
         total: Sum of all observations in seconds.
 
     >>> latency = LatencyHistogram()
@@ -103,7 +122,9 @@ class Distribution:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:
-        """Returns a bound in seconds that this share of the observations does not exceed; 0.0 without observations."""
+        """Returns a bound in seconds that this share of the observations does not exceed; 0.0
+        without observations.
+        """
         wanted = share * self.count
         seen = 0
         for bound, count in zip((*BOUNDS, float("inf")), self.counts, strict=True):
@@ -114,7 +135,8 @@ class Distribution:
 
 
 class LatencyHistogram:
-    """A histogram of seconds with fixed buckets. With a `memory`, it halves all counts after that many observations.
+    """A histogram of seconds with fixed buckets. With a `memory`, it halves all counts after that
+    many observations.
 
     >>> recent = LatencyHistogram(memory=100)
     >>> for _ in range(1_000):
@@ -140,7 +162,8 @@ class LatencyHistogram:
             self.seen = sum(self.counts)
 
     def estimate(self, share: float) -> float:
-        """Estimates the seconds that this share of the observations does not exceed; 0.0 without observations.
+        """Estimates the seconds that this share of the observations does not exceed; 0.0 without
+        observations.
 
         It interpolates within the bucket, whose bound alone may be 1.4 times too high.
         """
@@ -159,7 +182,8 @@ class LatencyHistogram:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The counters of one kind of store, or of one stream. Times are in seconds, summed over streams.
+    """The counters of one kind of store, or of one stream. Times are in seconds, summed over
+    streams.
 
     Attributes:
         requests: Requests sent, hedges included.
@@ -176,7 +200,8 @@ class Counts:
         first_byte: Time from a request to the head of its response.
         losses: Damaged places that readers reported.
         lost_bytes: Bytes lost at damaged places.
-        fallbacks: Fast paths over a client's private details that were disabled (`backend.FastPath`).
+        fallbacks: Fast paths over a client's private details that were disabled
+            (`backend.FastPath`).
     """
 
     requests: int = 0
@@ -199,12 +224,15 @@ class Counts:
 class Tally:
     """The mutable counters of one store; or of one stream, which counts in its store's, too.
 
-    Only the loop's thread writes them. `fast_paths` are a store's, each with its fallbacks before they were counted.
+    Only the loop's thread writes them. `fast_paths` are a store's, each with its fallbacks before
+    they were counted.
     """
 
     def __init__(self, parent: Tally | None = None) -> None:
         self.open_streams = 0
-        self._tables: tuple[dict[str | Cause, float], ...] = (dict(_EMPTY_TABLE),)  # its own, and its store's
+        self._tables: tuple[dict[str | Cause, float], ...] = (
+            dict(_EMPTY_TABLE),
+        )  # its own, and its store's
         self._first_bytes: tuple[LatencyHistogram, ...] = (LatencyHistogram(),)
         self.fast_paths: list[tuple[FastPath, int]] = []
         if parent is not None:
@@ -217,7 +245,9 @@ class Tally:
             table[what] += amount
 
     def block(self, nbytes: int, store: float, consumer: float) -> None:
-        """Counts a block, with the seconds that the reader waited for the store, and the response for the reader."""
+        """Counts a block, with the seconds that the reader waited for the store, and the response
+        for the reader.
+        """
         for table in self._tables:
             table["bytes"] += nbytes
             table["waited_for_store"] += store
@@ -244,7 +274,8 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A request that failed, and waits to be tried again; or that has given nothing for ten seconds.
+    """A request that failed, and waits to be tried again; or that has given nothing for ten
+    seconds.
 
     Attributes:
         path: The object's URL.
@@ -259,7 +290,10 @@ class Wait:
     left: float
 
     def __str__(self) -> str:
-        return f"no progress for {self.seconds:.0f} s ({self.path}: {self.reason}), {self.left:.0f} s left"
+        return (
+            f"no progress for {self.seconds:.0f} s ({self.path}: {self.reason}), {self.left:.0f} s "
+            "left"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +302,10 @@ class Snapshot:
 
     Attributes:
         backends: What each kind of store did so far, by the URLs' scheme ("s3", "gs", "file").
-        streams: The streams that are open, each with the object's URL, in the order they were opened.
-        waits: The requests that failed and wait to be tried again, or have given nothing for ten seconds, the one that
-            has waited longest first.
+        streams: The streams that are open, each with the object's URL, in the order they were
+            opened.
+        waits: The requests that failed and wait to be tried again, or have given nothing for ten
+            seconds, the one that has waited longest first.
     """
 
     backends: Mapping[str, Counts]
@@ -278,20 +313,35 @@ class Snapshot:
     waits: tuple[Wait, ...] = ()
 
     def counters(self) -> Iterator[tuple[Metric, Sequence[tuple[dict[str, Any], float]]]]:
-        """Yields all counters for exporters, each with its values and their labels: one value per store."""
+        """Yields all counters for exporters, each with its values and their labels: one value per
+        store.
+        """
         stores = self.backends.items()
         for counter in COUNTERS:
-            yield counter, [({"backend": name}, getattr(counts, counter.field)) for name, counts in stores]
-        causes = [(name, cause, count) for name, counts in stores for cause, count in counts.retries.items()]
-        retries = [({"backend": name, "cause": cause}, float(count)) for name, cause, count in causes]
-        yield Metric("retries", "retries", "1", "Attempts that failed and were made again."), retries
+            yield (
+                counter,
+                [({"backend": name}, getattr(counts, counter.field)) for name, counts in stores],
+            )
+        causes = [
+            (name, cause, count)
+            for name, counts in stores
+            for cause, count in counts.retries.items()
+        ]
+        retries = [
+            ({"backend": name, "cause": cause}, float(count)) for name, cause, count in causes
+        ]
+        yield (
+            Metric("retries", "retries", "1", "Attempts that failed and were made again."),
+            retries,
+        )
 
 
 class Statistics:
     """The counters of one run.
 
     Attributes:
-        waits: For each request that waits to be retried: its path, the reason, since when, and until when.
+        waits: For each request that waits to be retried: its path, the reason, since when, and
+            until when.
 
     >>> statistics = Statistics()
     >>> statistics.backend("s3").block(1_000, store=0.1, consumer=0.0)
@@ -305,25 +355,35 @@ class Statistics:
         self.waits: dict[object, tuple[str, str, float, float]] = {}
 
     def backend(self, scheme: str, fast_paths: Iterable[FastPath] = ()) -> Tally:
-        """The counters of a kind of store, which count the fallbacks of these fast paths from now on."""
+        """The counters of a kind of store, which count the fallbacks of these fast paths from now
+        on.
+        """
         tally = self._backends.setdefault(scheme, Tally())
         tally.fast_paths += [(fast_path, fast_path.fallbacks) for fast_path in fast_paths]
         return tally
 
     def add_stream(self, path: str, tally: Tally) -> None:
-        """Lists a stream with this tally until `remove_stream`; ranges of one object share a tally."""
+        """Lists a stream with this tally until `remove_stream`; ranges of one object share a
+        tally.
+        """
         self._streams[tally] = path
         tally.open_streams += 1
 
     def remove_stream(self, tally: Tally) -> None:
-        """Ends one stream of this tally: with the last one it is no longer listed. It stays readable."""
+        """Ends one stream of this tally: with the last one it is no longer listed. It stays
+        readable.
+        """
         tally.open_streams -= 1
         if not tally.open_streams:
             self._streams.pop(tally, None)
 
     def snapshot(self) -> Snapshot:
         """Returns a copy of all counters; may be called from any thread."""
-        backends, streams, waits = self._backends.copy(), self._streams.copy(), self.waits.copy()  # atomic each
+        backends, streams, waits = (
+            self._backends.copy(),
+            self._streams.copy(),
+            self.waits.copy(),
+        )  # atomic each
         now = time.monotonic()
         return Snapshot(
             {scheme: tally.counts() for scheme, tally in backends.items()},
@@ -341,9 +401,11 @@ run_statistics: ContextVar[Statistics | None] = ContextVar("streamrec_statistics
 
 @contextmanager
 def collecting(statistics: Statistics) -> Iterator[None]:
-    """Makes Storages that this task and its child tasks create within the block count into `statistics`.
+    """Makes Storages that this task and its child tasks create within the block count into
+    `statistics`.
 
-    A run creates its Storages deep inside, a repeated one several in succession; all count as one run.
+    A run creates its Storages deep inside, a repeated one several in succession; all count as one
+    run.
     """
     token = run_statistics.set(statistics)
     try:
@@ -364,7 +426,8 @@ def format_lines(snapshot: Snapshot) -> Iterator[str]:
     >>> tally.first_byte(0.040)
     >>> tally.block(2_500_000, store=0.1, consumer=0.2)
     >>> print(*format_lines(statistics.snapshot()))
-    s3: 2.5 MB, requests: 1, first byte: 45 ms (median), 45 ms (99 %), waited: 0.1 s for it, 0.2 s for the consumer
+    s3: 2.5 MB, requests: 1, first byte: 45 ms (median), 45 ms (99 %), waited: 0.1 s for it, 0.2 s
+    for the consumer
     """
     for scheme, counts in snapshot.backends.items():
         median, most = (counts.first_byte.quantile(share) * 1000 for share in (0.5, 0.99))
@@ -374,7 +437,8 @@ def format_lines(snapshot: Snapshot) -> Iterator[str]:
             f"{scheme}: {counts.bytes / 1e6:,.1f} MB",
             f"requests: {counts.requests:,}",
             f"first byte: {median:.0f} ms (median), {most:.0f} ms (99 %)",
-            f"waited: {counts.waited_for_store:,.1f} s for it, {counts.waited_for_consumer:,.1f} s for the consumer",
+            f"waited: {counts.waited_for_store:,.1f} s for it, {counts.waited_for_consumer:,.1f} s "
+            "for the consumer",
         )
         unusual = (
             (counts.waited_for_turn, f"delayed by throttling: {counts.waited_for_turn:,.1f} s"),

@@ -1,13 +1,16 @@
-"""Streams deliver one object's bytes in order: a ResumingStream across broken connections, a DirectStream of one body.
+"""Streams deliver one object's bytes in order: a ResumingStream across broken connections, a
+DirectStream of one body.
 
 The contract, on which the rest of streamrec relies:
 
-* The bytes are those of **one version** of the object: the first response pins version and size, each later request
-  insists on that version, and bytes of another version are never delivered.
-* After a body breaks off, stalls, or ends early, another request continues at the byte reached. No byte is requested
-  twice except those that a broken connection still held, and none is delivered twice.
-* `readinto` waits for at least one byte and returns 0 only at the end. It never writes past the buffer, and writes only
-  while it is awaited: after a cancelled call nothing writes to the buffer any more.
+* The bytes are those of **one version** of the object: the first response pins version and size,
+  each later request insists on that version, and bytes of another version are never delivered.
+* After a body breaks off, stalls, or ends early, another request continues at the byte reached. No
+  byte is requested twice except those that a broken connection still held, and none is delivered
+  twice.
+* `readinto` waits for at least one byte and returns 0 only at the end. It never writes past the
+  buffer, and writes only while it is awaited: after a cancelled call nothing writes to the buffer
+  any more.
 * A second request for the same bytes races a late one (`request.py`).
 * An error closes the stream and its connection. All bytes before the error have been delivered.
 * The caller controls back-pressure: only the socket's buffer is read ahead of `readinto`.
@@ -30,19 +33,22 @@ CLOSED: Final = "{}: the stream is closed; open a new one"
 
 
 def stop_of(info: ObjectInfo, end: int | None) -> int | None:
-    """Returns the end of a stream: the smaller of the requested end and the object's size; None if that is unknown.
+    """Returns the end of a stream: the smaller of the requested end and the object's size; None if
+    that is unknown.
 
     >>> info = ObjectInfo("x", 10, None)
     >>> stop_of(info, 20), stop_of(info, 5), stop_of(info, None), stop_of(ObjectInfo("x", None, None), 20)
     (10, 5, 10, None)
-    """
+    """  # noqa: E501
     if info.size is None:
         return None
     return info.size if end is None else min(end, info.size)
 
 
 class DirectStream:
-    """A ByteStream over one body of a store whose bodies never stall (`Backend.may_stall`); `open` opens it."""
+    """A ByteStream over one body of a store whose bodies never stall (`Backend.may_stall`); `open`
+    opens it.
+    """
 
     def __init__(
         self,
@@ -67,7 +73,9 @@ class DirectStream:
     async def open(self) -> None:
         """Opens the body, which sets size and version in `info`; one attempt."""
         began = time.monotonic()
-        self._body = await self._backend.open(self.info.path, self.position, self._end, self.info.version)
+        self._body = await self._backend.open(
+            self.info.path, self.position, self._end, self.info.version
+        )
         self.info = self._body.info
         self._stop = stop_of(self.info, self._end)
         self._statistics.add_stream(self.info.path, self.tally)
@@ -107,8 +115,9 @@ class DirectStream:
 class ResumingStream:
     """A ByteStream over a backend; `open` sends its first request.
 
-    Streams over ranges of one object share a tally. `info` has the object's size and version as far as they are known.
-    `splits`, known after `open`, says whether parallel requests for other ranges are possible.
+    Streams over ranges of one object share a tally. `info` has the object's size and version as far
+    as they are known. `splits`, known after `open`, says whether parallel requests for other ranges
+    are possible.
     """
 
     def __init__(
@@ -144,7 +153,9 @@ class ResumingStream:
             self._request.end = end
 
     def hedge(self) -> bool:
-        """Takes one more request from the budget of hedges, because this one is slow; False if it may not be sent."""
+        """Takes one more request from the budget of hedges, because this one is slow; False if it
+        may not be sent.
+        """
         return self._traffic.hedge(self._failures.limiter, self.tally, others_on_time=True)
 
     async def open(self) -> None:
@@ -161,7 +172,9 @@ class ResumingStream:
         self._idle_since = time.monotonic()
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes, writes them at the buffer's start, and returns their number; 0 only at the end."""
+        """Waits for the next bytes, writes them at the buffer's start, and returns their number; 0
+        only at the end.
+        """
         if self._closed:
             raise ClosedError(CLOSED.format(self.info.path))
         if self._end is not None and len(buffer) > self._end - self.position:
@@ -209,7 +222,9 @@ class ResumingStream:
     async def _connect(self) -> HedgedRequest:
         """Sends a request for the missing bytes, and waits for its response."""
         await self._failures.turn()
-        self._request = request = HedgedRequest(self._backend, self._failures, self.info, self.position, self._end)
+        self._request = request = HedgedRequest(
+            self._backend, self._failures, self.info, self.position, self._end
+        )
         await request.open()
         self.splits, self.info = request.splits, request.info
         self._stop = stop_of(request.info, self._end)

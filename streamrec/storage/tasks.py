@@ -1,4 +1,6 @@
-"""Tasks: work that a cancellation does not interrupt, concurrent calls, and shared renewal of credentials."""
+"""Tasks: work that a cancellation does not interrupt, concurrent calls, and shared renewal of
+credentials.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,33 @@ from anyio.abc import TaskGroup
 T = TypeVar("T")
 
 CLEANUP_PATIENCE: Final = 30.0
-"""Seconds without progress that cleaning up a store may take after an error or a cancellation. Not tuned."""
+"""Seconds without progress that cleaning up a store may take after an error or a cancellation. Not
+tuned."""
 
 _limits: ContextVar[tuple[list[float], ...]] = ContextVar("streamrec_limits")
-"""The patience of each enclosing `finish`; a list of one number, because a cancellation shortens it."""
+"""The patience of each enclosing `finish`; a list of one number, because a cancellation shortens
+it."""
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Returns asyncio's running loop; without one, raises a RuntimeError that says what works without a loop."""
+    """Returns asyncio's running loop; without one, raises a RuntimeError that says what works
+    without a loop.
+    """
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
         raise RuntimeError(
-            "streamrec's async functions need asyncio's event loop. Under Trio iterate a Dataset (`async for`), or "
-            "call in a thread what needs no loop (TFRecordWriter, RecordSource, verify_sync): trio.to_thread.run_sync"
+            "streamrec's async functions need asyncio's event loop. Under Trio iterate a Dataset "
+            "(`async for`), or "
+            "call in a thread what needs no loop (TFRecordWriter, RecordSource, verify_sync): "
+            "trio.to_thread.run_sync"
         ) from None
 
 
 def patience_limit() -> float:
-    """Returns the seconds without progress after which requests of this task give up, regardless of their policy."""
+    """Returns the seconds without progress after which requests of this task give up, regardless of
+    their policy.
+    """
     return min((limit[0] for limit in _limits.get(())), default=math.inf)
 
 
@@ -44,11 +54,13 @@ async def finish(
     *,
     patience: float | None = None,
 ) -> T:
-    """Runs work to its end, even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
+    """Runs work to its end, even if the caller is cancelled meanwhile; the cancellation is raised
+    afterwards.
 
-    Both kinds of cancellation are delayed: that of anyio's scopes and that of `asyncio.Task.cancel`. `undo` frees the
-    result (an open file, say) if a cancelled caller does not receive it. Its requests give up after `patience` seconds
-    without progress, at most CLEANUP_PATIENCE after a cancellation; None: as their policy says.
+    Both kinds of cancellation are delayed: that of anyio's scopes and that of
+    `asyncio.Task.cancel`. `undo` frees the result (an open file, say) if a cancelled caller does
+    not receive it. Its requests give up after `patience` seconds without progress, at most
+    CLEANUP_PATIENCE after a cancellation; None: as their policy says.
     """
     limit = [math.inf if patience is None else patience]
     if patience is None:
@@ -79,7 +91,9 @@ async def call_in_thread(
     undo: Callable[[T], Any],
     run: Callable[[Callable[[], T]], Awaitable[T]] = asyncio.to_thread,
 ) -> T:
-    """Calls a function in a thread with `run`, and frees its result (an open file, say) if the caller was cancelled."""
+    """Calls a function in a thread with `run`, and frees its result (an open file, say) if the
+    caller was cancelled.
+    """
     lock, abandoned = threading.Lock(), False
     results: list[T] = []
 
@@ -102,12 +116,18 @@ async def call_in_thread(
 
 
 async def run_to_completion(function: Callable[[], T]) -> T:
-    """Calls a function in a thread of the loop's pool, even if the caller is cancelled before the call begins."""
+    """Calls a function in a thread of the loop's pool, even if the caller is cancelled before the
+    call begins.
+    """
     return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function))
 
 
-async def for_each(function: Callable[[T], Awaitable[object]], items: Collection[T], parallel: int) -> None:
-    """Awaits a function for each item, up to `parallel` at a time; the first error cancels the rest and is raised."""
+async def for_each(
+    function: Callable[[T], Awaitable[object]], items: Collection[T], parallel: int
+) -> None:
+    """Awaits a function for each item, up to `parallel` at a time; the first error cancels the rest
+    and is raised.
+    """
     remaining = iter(items)
 
     async def work() -> None:
@@ -118,7 +138,9 @@ async def for_each(function: Callable[[T], Awaitable[object]], items: Collection
 
 
 async def run_concurrently(*functions: Callable[[], Awaitable[None]]) -> None:
-    """Awaits all functions concurrently; the first error cancels the rest and is raised, not in an ExceptionGroup."""
+    """Awaits all functions concurrently; the first error cancels the rest and is raised, not in an
+    ExceptionGroup.
+    """
     if len(functions) < 2:
         for function in functions:
             await function()
@@ -143,8 +165,9 @@ async def run_concurrently(*functions: Callable[[], Awaitable[None]]) -> None:
 async def background() -> AsyncGenerator[TaskGroup]:
     """A task group whose tasks are cancelled and have ended when the block is left in any way.
 
-    A plain task group wraps exceptions into an exception group, even the GeneratorExit of a generator that is closed.
-    This one raises them as they are, also SystemExit of a user's function. The tasks themselves raise nothing else.
+    A plain task group wraps exceptions into an exception group, even the GeneratorExit of a
+    generator that is closed. This one raises them as they are, also SystemExit of a user's
+    function. The tasks themselves raise nothing else.
     """
     leaving: BaseException | None = None
     try:
@@ -163,8 +186,8 @@ async def background() -> AsyncGenerator[TaskGroup]:
 class Renewal:
     """The renewal of one store's credentials: concurrent requests share one renewal.
 
-    `renew` fetches new credentials without blocking the loop. `generation` is how often they were renewed; each request
-    records it when it is sent.
+    `renew` fetches new credentials without blocking the loop. `generation` is how often they were
+    renewed; each request records it when it is sent.
     """
 
     def __init__(self, renew: Callable[[], Awaitable[None]]) -> None:
@@ -173,7 +196,9 @@ class Renewal:
         self._task: asyncio.Task[None] | None = None
 
     async def renew_after(self, generation: int) -> None:
-        """Returns when the credentials are newer than those of a generation; raises the error of `renew`."""
+        """Returns when the credentials are newer than those of a generation; raises the error of
+        `renew`.
+        """
         if generation == self.generation:
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._run())
@@ -192,4 +217,5 @@ class Renewal:
     def _on_end(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not log it if no caller waits any more
+            # retrieved, so that asyncio does not log it if no caller waits any more
+            task.exception()

@@ -1,38 +1,46 @@
-"""Traffic: the state that all requests to one store share: statistics, a timer, hedging, and a limiter per bucket.
+"""Traffic: the state that all requests to one store share: statistics, a timer, hedging, and a
+limiter per bucket.
 
-Waits for bytes share one timer: a timer each would add a tenth to the cost of a small object, and hardly ever fires.
+Waits for bytes share one timer: a timer each would add a tenth to the cost of a small object, and
+hardly ever fires.
 
-**Hedging** decides when to send a second request for the same bytes; `request.py` sends it. A store answers most
-requests in the usual time and a few very late. A second request, sent when the first is late compared with the other
-requests of this run, is then likely to be faster. Source: Dean and Barroso, "The Tail at Scale", 2013. Rules:
+**Hedging** decides when to send a second request for the same bytes; `request.py` sends it. A store
+answers most requests in the usual time and a few very late. A second request, sent when the first
+is late compared with the other requests of this run, is then likely to be faster. Source: Dean and
+Barroso, "The Tail at Scale", 2013. Rules:
 
-* The limits are learnt: twice the 75th percentile of the time to the first byte, four times the 99th percentile of the
-  time between blocks. Old observations fade, so that the limits soon follow a network that becomes slow.
-* Until enough answers are seen, concurrent requests serve as the measure: once three times as many requests were
-  answered as are waiting, a request is late after four times the slowest answer. Before that, limits are guesses: a
-  tenth of the policy's time limits.
-* Extra traffic is capped: each request, and each `EARNS` bytes of a body, earn `share` of a hedge, and at most
-  `SAVED` are saved up. In addition a run has an `allowance` of a few hedges before it has earned any, which pays only
-  for requests that are later than their siblings. So in a network that is slow everywhere, extra traffic stays below
-  that share.
+* The limits are learnt: twice the 75th percentile of the time to the first byte, four times the
+  99th percentile of the time between blocks. Old observations fade, so that the limits soon follow
+  a network that becomes slow.
+* Until enough answers are seen, concurrent requests serve as the measure: once three times as many
+  requests were answered as are waiting, a request is late after four times the slowest answer.
+  Before that, limits are guesses: a tenth of the policy's time limits.
+* Extra traffic is capped: each request, and each `EARNS` bytes of a body, earn `share` of a hedge,
+  and at most `SAVED` are saved up. In addition a run has an `allowance` of a few hedges before it
+  has earned any, which pays only for requests that are later than their siblings. So in a network
+  that is slow everywhere, extra traffic stays below that share.
 * Nothing is late before a floor, which the policy sets.
 
 **The limiter** slows down all requests to a bucket together, not each stream by itself. Rules:
 
-* Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). The limit starts from the current
-  request rate and then follows TCP: multiplicative decrease, additive increase. Source: Chiu and Jain, "Analysis of
-  the Increase and Decrease Algorithms for Congestion Avoidance", 1989.
-* The first decrease leaves 0.7 of the rate. Each second, if it is used, the rate grows by a fifth of what it was at the
-  last decrease, and by at least one request a second.
-* One decrease per round: an answer to a request sent before the last decrease is ignored, and an answer to a request
-  sent less than `SETTLE` after it is only counted, because stores average over a second or so.
-* The decrease is half of the share that was refused in the round, so that a store which refuses one request in
-  ten at random is not treated as overloaded. Source: Alizadeh and others, "Data Center TCP", 2010.
+* Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). The limit starts
+  from the current request rate and then follows TCP: multiplicative decrease, additive increase.
+  Source: Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for Congestion
+  Avoidance", 1989.
+* The first decrease leaves 0.7 of the rate. Each second, if it is used, the rate grows by a fifth
+  of what it was at the last decrease, and by at least one request a second.
+* One decrease per round: an answer to a request sent before the last decrease is ignored, and an
+  answer to a request sent less than `SETTLE` after it is only counted, because stores average over
+  a second or so.
+* The decrease is half of the share that was refused in the round, so that a store which refuses one
+  request in ten at random is not treated as overloaded. Source: Alizadeh and others, "Data Center
+  TCP", 2010.
 * A Retry-After delays all requests, for at most `HOLD_CAP`: no server stops a run for an hour.
 * First come, first served: the request that waits longest goes next, so no stream starves.
 * The limit is dropped when the rate has grown to four times the rate that was too much.
 
-Requests are limited and not connections, because stores throttle requests, and an open response is not a request.
+Requests are limited and not connections, because stores throttle requests, and an open response is
+not a request.
 """
 
 from __future__ import annotations
@@ -63,7 +71,8 @@ SETTLE: Final = 0.3
 """Seconds until a decrease shows its effect."""
 
 MIN_RATE: Final = 5.0
-"""Requests per second that are always allowed: one refusal must not delay a reader of few requests by a second."""
+"""Requests per second that are always allowed: one refusal must not delay a reader of few requests
+by a second."""
 
 HOLD_CAP: Final = 30.0
 """Seconds that a Retry-After may delay all requests."""
@@ -97,7 +106,9 @@ class Hedging:
         self.first_byte_floor = policy.first_byte_floor
         self.stall_floor = policy.stall_floor
         self._share = share
-        self._earned = 1.0 if share else 0.0  # the first slow request of a run is as bad as any other
+        self._earned = (
+            1.0 if share else 0.0
+        )  # the first slow request of a run is as bad as any other
         self._allowed = policy.hedge_allowance if share else 0
         self._first_bytes = LatencyHistogram(memory=256)
         self._first_byte_guess = max(policy.first_byte_floor, policy.first_byte_timeout / 10)
@@ -127,7 +138,9 @@ class Hedging:
             self.stall_limit = max(self.stall_floor, 4.0 * self._gaps.estimate(0.99))
 
     def is_measured(self) -> bool:
-        """Whether enough requests were answered, compared with those that wait, to know what is late."""
+        """Whether enough requests were answered, compared with those that wait, to know what is
+        late.
+        """
         answered = self._first_bytes.seen
         return answered >= FEW or answered >= 3 * max(1, self.waiting)
 
@@ -135,15 +148,23 @@ class Hedging:
         """Returns the seconds after which a response that has not begun is late."""
         if not self.is_measured():
             return self._first_byte_guess
-        usual = 2.0 * self._first_bytes.estimate(0.75) if self._first_bytes.seen >= 8 else 4.0 * self._slowest
+        usual = (
+            2.0 * self._first_bytes.estimate(0.75)
+            if self._first_bytes.seen >= 8
+            else 4.0 * self._slowest
+        )
         return max(self.first_byte_floor, usual)
 
     def flows_since(self, blocks: int) -> bool:
-        """Whether other bodies make progress: enough blocks arrived since the count was `blocks`."""
+        """Whether other bodies make progress: enough blocks arrived since the count was
+        `blocks`.
+        """
         return self.blocks - blocks >= FIRST_BLOCKS
 
     def spend(self, *, others_on_time: bool = False) -> bool:
-        """Takes a hedge from the budget; False if it is used up. If others are on time, the allowance may pay, too."""
+        """Takes a hedge from the budget; False if it is used up. If others are on time, the
+        allowance may pay, too.
+        """
         if self._earned >= 1.0:
             self._earned -= 1.0
             return True
@@ -154,7 +175,8 @@ class Hedging:
 
 
 Look = Callable[[float, float], float | None]
-"""Checks a wait, given the time and for how long the loop was blocked; returns when to check again, None for never."""
+"""Checks a wait, given the time and for how long the loop was blocked; returns when to check again,
+None for never."""
 
 
 class SharedTimer:
@@ -203,8 +225,8 @@ _reached: set[str] = set()
 class Limiter:
     """The limit on the rate of requests to one bucket. All times are of one clock, in seconds.
 
-    Its name is the server and the bucket; "" without a server. A `rate` is in requests per second; None: no limit.
-    `answers` counts the requests that succeeded.
+    Its name is the server and the bucket; "" without a server. A `rate` is in requests per second;
+    None: no limit. `answers` counts the requests that succeeded.
 
     >>> limiter = Limiter()
     >>> for step in range(100):
@@ -272,8 +294,12 @@ class Limiter:
             if self.rate > 4.0 * self._too_much:
                 self.rate = None
 
-    def record_throttling(self, now: float, sent_at: float, retry_after: float | None = None) -> None:
-        """Lowers the rate, because the store, whose answer arrived `now`, asked for fewer requests."""
+    def record_throttling(
+        self, now: float, sent_at: float, retry_after: float | None = None
+    ) -> None:
+        """Lowers the rate, because the store, whose answer arrived `now`, asked for fewer
+        requests.
+        """
         if sent_at >= self._lowered_at:
             self._refused += 1
         if sent_at >= self._lowered_at + SETTLE:
@@ -285,7 +311,10 @@ class Limiter:
         if self.rate is None:
             self._too_much, left = self._level, 0.7
         else:
-            self._too_much, left = self.rate, 1.0 - 0.5 * self._refused / (self._refused + self._served)
+            self._too_much, left = (
+                self.rate,
+                1.0 - 0.5 * self._refused / (self._refused + self._served),
+            )
         self._too_much = max(MIN_RATE, self._too_much)
         self.rate = max(MIN_RATE, left * self._too_much)
         self._lowered_at = now
@@ -296,8 +325,8 @@ class Limiter:
 class Traffic:
     """The state that all requests of one Storage share.
 
-    It never hedges without `hedging`. `endpoint` is the URL of the server; "" if the objects' URLs contain it; None
-    without a server.
+    It never hedges without `hedging`. `endpoint` is the URL of the server; "" if the objects' URLs
+    contain it; None without a server.
     """
 
     def __init__(
@@ -320,13 +349,19 @@ class Traffic:
         bucket = path.partition("://")[2].partition("/")[0]
         limiter = self._limiters.get(bucket)
         if limiter is None:
-            limiter = self._limiters[bucket] = Limiter("" if self._endpoint is None else f"{self._endpoint} {bucket}")
+            limiter = self._limiters[bucket] = Limiter(
+                "" if self._endpoint is None else f"{self._endpoint} {bucket}"
+            )
         return limiter
 
-    def hedge(self, limiter: Limiter, tally: Tally, *, others_on_time: bool = False, stalled: bool = False) -> bool:
-        """Takes a second request from the budget and counts it as a hedge; False if it may not be sent now.
+    def hedge(
+        self, limiter: Limiter, tally: Tally, *, others_on_time: bool = False, stalled: bool = False
+    ) -> bool:
+        """Takes a second request from the budget and counts it as a hedge; False if it may not be
+        sent now.
 
-        A store that throttles gets none, except for a `stalled` body when the limiter allows a request now.
+        A store that throttles gets none, except for a `stalled` body when the limiter allows a
+        request now.
         """
         if limiter.rate is not None and not (stalled and limiter.delay(time.monotonic()) == 0.0):
             return False

@@ -2,18 +2,21 @@
 
 The contract:
 
-* Nothing is visible under the path before `complete` returns; a killed process leaves nothing there either.
-* `write` makes parts of `part_size`. It copies neither `bytes` nor buffers passed with `given=True`, but everything
-  else. At most `parallel` parts are in progress (fewer if the store requires their order, or parts are large); beyond
-  that `write` waits. So memory stays below `(parallel + 1) * part_size` for any amount of data, unless parts grow.
+* Nothing is visible under the path before `complete` returns; a killed process leaves nothing there
+  either.
+* `write` makes parts of `part_size`. It copies neither `bytes` nor buffers passed with
+  `given=True`, but everything else. At most `parallel` parts are in progress (fewer if the store
+  requires their order, or parts are large); beyond that `write` waits. So memory stays below
+  `(parallel + 1) * part_size` for any amount of data, unless parts grow.
 * If the store limits the number of parts (S3), later parts are larger: see `part_bytes`.
 * Each part is retried by itself, under the one retry policy.
-* The object is complete when the store has all of it: its size is compared with what was sent, and its CRC32C or etag
-  if the store has one. A difference removes the object and is an IntegrityError. An object that is replaced stays until
-  then: if the store can verify only visible objects (S3, GCS), the new one has a hidden name until it is verified, and
-  is then copied to its name within the store (`StagedSink`).
-* `async with` completes on a clean exit, and aborts on any exception, cancellation included. The abort is
-  shielded: it runs to its end (or to its time limit) before the exception is raised.
+* The object is complete when the store has all of it: its size is compared with what was sent, and
+  its CRC32C or etag if the store has one. A difference removes the object and is an IntegrityError.
+  An object that is replaced stays until then: if the store can verify only visible objects (S3,
+  GCS), the new one has a hidden name until it is verified, and is then copied to its name within
+  the store (`StagedSink`).
+* `async with` completes on a clean exit, and aborts on any exception, cancellation included. The
+  abort is shielded: it runs to its end (or to its time limit) before the exception is raised.
 * The next `write` or `complete` raises the first error of a part; after it only `abort` is allowed.
 """
 
@@ -91,7 +94,9 @@ def encode_crc32c(crc32c: int) -> str:
 
 
 class StagedSink(PartSink):
-    """A PartSink that replaces an object: it uploads under a hidden name, and copies the verified object."""
+    """A PartSink that replaces an object: it uploads under a hidden name, and copies the verified
+    object.
+    """
 
     def __init__(self, backend: Backend, path: str, hidden: str, sink: PartSink) -> None:
         self.parallel = sink.parallel
@@ -102,7 +107,9 @@ class StagedSink(PartSink):
         self._sink = sink
         self._compared = False
 
-    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
+    async def put_part(
+        self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
+    ) -> None:
         with self._rename_errors():
             await self._sink.put_part(index, offset, pieces, whole)
 
@@ -115,7 +122,9 @@ class StagedSink(PartSink):
         await self._backend.copy(self._hidden, self._path)
         info = await self._backend.stat(self._path)
         if info.size != sent.size:
-            raise IntegrityError(f"the store copied {info.size} bytes of {sent.size:,}: write it again", self._path)
+            raise IntegrityError(
+                f"the store copied {info.size} bytes of {sent.size:,}: write it again", self._path
+            )
         with suppress(NotFoundError):
             await self._backend.remove(self._hidden)
         return info
@@ -139,13 +148,15 @@ logger = logging.getLogger("streamrec")
 
 
 PART_SIZE = 8 << 20
-"""Bytes of a part: large enough that the cost of a request is negligible, and a multiple of GCS's 256 KiB."""
+"""Bytes of a part: large enough that the cost of a request is negligible, and a multiple of GCS's
+256 KiB."""
 
 PARALLEL = 4
 """Parts in progress at the same time."""
 
 GROWTH_AFTER = 1000
-"""The number of parts after which they grow, if the store limits it: S3 takes 10,000, and 5 TB in all."""
+"""The number of parts after which they grow, if the store limits it: S3 takes 10,000, and 5 TB in
+all."""
 
 GROWTH_EVERY = 64
 """The number of parts after which their size grows by the initial size again."""
@@ -168,8 +179,8 @@ def part_bytes(index: int, first: int, grows: bool) -> int:
 class Upload:
     """An upload in progress; made by `Storage.upload`.
 
-    `may_be_there` says whether the object may have become visible: not if another writer has the name. `version` is
-    that of the complete object; None if the store has no versions.
+    `may_be_there` says whether the object may have become visible: not if another writer has the
+    name. `version` is that of the complete object; None if the store has no versions.
     """
 
     def __init__(
@@ -205,7 +216,8 @@ class Upload:
         return self._sent
 
     async def write(self, data: Buffer, given: bool = False) -> None:
-        """Appends bytes, any number of them; waits while too many parts are in progress, and raises their errors.
+        """Appends bytes, any number of them; waits while too many parts are in progress, and raises
+        their errors.
 
         With `given`, the caller will not modify `data` any more, so that it need not be copied.
         """
@@ -216,12 +228,15 @@ class Upload:
             if self._part.size == self._part_size:  # only now: a full part may be the last one
                 await self._send(last=False)
             count = min(len(view), self._part_size - self._part.size)
-            self._crc32c = kernels.crc32c(view[:count], self._crc32c)  # now, while the bytes are in the CPU cache
+            self._crc32c = kernels.crc32c(
+                view[:count], self._crc32c
+            )  # now, while the bytes are in the CPU cache
             self._part.add(view[:count])
             view = view[count:]
 
     async def complete(self) -> ObjectInfo:
-        """Sends the rest and makes the object visible; returns its size, and its version if the store has versions.
+        """Sends the rest and makes the object visible; returns its size, and its version if the
+        store has versions.
 
         Raises:
             AlreadyExistsError: An object of this name exists and must not be replaced.
@@ -237,7 +252,9 @@ class Upload:
         limit = self._policy.complete_timeout
         self.may_be_there = True
         try:
-            info = await attempt(self._policy, self.path, complete, "completing", traffic=self._traffic, limit=limit)
+            info = await attempt(
+                self._policy, self.path, complete, "completing", traffic=self._traffic, limit=limit
+            )
         except Exception as error:
             self.may_be_there = not isinstance(error, AlreadyExistsError | ObjectChangedError)
             raise
@@ -258,7 +275,10 @@ class Upload:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None:
             await self._abort_after(error)
@@ -308,7 +328,9 @@ class Upload:
         for _ in range(slots):
             self._slots.release()
 
-    async def _put(self, index: int, start: int, part: UploadPart, whole: ContentDigest | None, slots: int) -> None:
+    async def _put(
+        self, index: int, start: int, part: UploadPart, whole: ContentDigest | None, slots: int
+    ) -> None:
         end = start + part.size
         call = partial(self._sink.put_part, index, start, part.pieces, whole)
         limit = self._policy.request_timeout(part.size)
@@ -335,4 +357,6 @@ class Upload:
         if tasks:
             await asyncio.wait(tasks)
         self._part = UploadPart()
-        await attempt(self._policy, self.path, self._sink.abort, "aborting an upload", traffic=self._traffic)
+        await attempt(
+            self._policy, self.path, self._sink.abort, "aborting an upload", traffic=self._traffic
+        )

@@ -1,14 +1,16 @@
-"""URLs of objects: chains, buckets and keys, hidden names, and globs. Pure, except for `~` in local paths.
+"""URLs of objects: chains, buckets and keys, hidden names, and globs. Pure, except for `~` in local
+paths.
 
-A chain names a filesystem over another one: `zip://dir/x.tfrecord::s3://bucket/c.zip`. Its links go from the outside
-in. The outermost link that has a path names the shard. Caches have no path of their own: in
-`simplecache::s3://bucket/x.tfrecord` the path is that of the cached object. A URL that begins with a protocol of one of
-our backends is not a chain: `s3://bucket/a::b` is a key.
+A chain names a filesystem over another one: `zip://dir/x.tfrecord::s3://bucket/c.zip`. Its links go
+from the outside in. The outermost link that has a path names the shard. Caches have no path of
+their own: in `simplecache::s3://bucket/x.tfrecord` the path is that of the cached object. A URL
+that begins with a protocol of one of our backends is not a chain: `s3://bucket/a::b` is a key.
 
 Keys are used as written, as in fsspec: s3:// and gs:// URLs are not percent-decoded.
 
 Globs:
-- `*` and `?` stay within a directory, `**` does not. `[ab]`, `[a-c]` and `[!ab]` are sets; none of them holds `/`.
+- `*` and `?` stay within a directory, `**` does not. `[ab]`, `[a-c]` and `[!ab]` are sets; none of
+  them holds `/`.
 - `[*]`, `[?]` and `[[]` stand for these characters themselves, as `glob.escape` writes them.
 - In a chain (`zip://train-*::s3://bucket/c.zip`) the URL that has the path is the pattern.
 """
@@ -52,10 +54,11 @@ _PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://)?")
 
 
 class UrlChain(NamedTuple):
-    """A URL split into the links before the path, the link that has the path, and the links that contain it.
+    """A URL split into the links before the path, the link that has the path, and the links that
+    contain it.
 
-    `before` has a `::` after each link, `after` has one before each. `url` is a URL of its own; all of it if it is not
-    a chain.
+    `before` has a `::` after each link, `after` has one before each. `url` is a URL of its own; all
+    of it if it is not a chain.
     """
 
     before: str
@@ -90,7 +93,11 @@ def split_chain(url: str) -> UrlChain:
         return UrlChain("", url, "")
     number = next((number for number, link in enumerate(links) if _has_path(link)), len(links) - 1)
     before, after = links[:number], links[number + 1 :]
-    return UrlChain("".join(f"{link}::" for link in before), links[number], "".join(f"::{link}" for link in after))
+    return UrlChain(
+        "".join(f"{link}::" for link in before),
+        links[number],
+        "".join(f"::{link}" for link in after),
+    )
 
 
 def is_url(name: str) -> bool:
@@ -114,17 +121,25 @@ def protocol_of(url: str) -> str:
 
 
 def _links(parts: list[str]) -> bool:
-    """Whether the parts of a URL between `::` are links of a chain, and not one name that has `::` in it."""
+    """Whether the parts of a URL between `::` are links of a chain, and not one name that has `::`
+    in it.
+    """
     first = _PROTOCOL.match(parts[0])
     if first is None or first[1].lower() in NATIVE or (not first[2] and first[0] != parts[0]):
         return False
     import fsspec
 
-    return bool(first[2]) or first[1] in fsspec.available_protocols() or any("://" in part for part in parts)
+    return (
+        bool(first[2])
+        or first[1] in fsspec.available_protocols()
+        or any("://" in part for part in parts)
+    )
 
 
 def _protocol(link: str, bare: bool) -> str:
-    """Returns a link's protocol; a bare word is a protocol, except in the last link, where it is a path."""
+    """Returns a link's protocol; a bare word is a protocol, except in the last link, where it is a
+    path.
+    """
     return link.partition("://")[0].lower() if is_url(link) or bare else "file"
 
 
@@ -149,7 +164,9 @@ def local_name(url: str) -> str:
     return os.path.expanduser(LOCAL_SCHEME.sub("", url))
 
 
-_HIDDEN: Final = re.compile(r"\.(.*)\.streamrec-(?:([0-9a-f]{8}|new|old)-)?([0-9a-f]{16})", re.DOTALL)
+_HIDDEN: Final = re.compile(
+    r"\.(.*)\.streamrec-(?:([0-9a-f]{8}|new|old)-)?([0-9a-f]{16})", re.DOTALL
+)
 
 
 def split_prefix(url: str) -> tuple[str, str, str]:
@@ -169,7 +186,8 @@ def split_object(url: str) -> tuple[str, str]:
     scheme, bucket, key = split_prefix(url)
     if not key:
         raise StorageError(
-            f"this URL names a bucket where an object is expected: write {scheme}://{bucket}/key, or "
+            f"this URL names a bucket where an object is expected: write {scheme}://{bucket}/key, "
+            "or "
             f"{scheme}://{bucket}/*.tfrecord* for the shards in it",
             url,
         )
@@ -183,7 +201,10 @@ def directory_advice(url: str) -> str:
     'this is a directory: write zip://dir/*.tfrecord*::s3://b/c.zip for the shards in it'
     """
     before, name, after = split_chain(url)
-    return f"this is a directory: write {before}{name.rstrip('/')}/*.tfrecord*{after} for the shards in it"
+    return (
+        f"this is a directory: write {before}{name.rstrip('/')}/*.tfrecord*{after} for the shards "
+        "in it"
+    )
 
 
 def temporary_name(path: str) -> str:
@@ -194,8 +215,8 @@ def temporary_name(path: str) -> str:
 def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str = "0" * 16) -> str:
     """Returns a name next to an object's that no listing shows.
 
-    Its kind is "new-" for a replacement, "old-" for replaced content, "" for a temporary copy. The number, 16
-    hexadecimal digits, is unique if several writers must not use the same name.
+    Its kind is "new-" for a replacement, "old-" for replaced content, "" for a temporary copy. The
+    number, 16 hexadecimal digits, is unique if several writers must not use the same name.
 
     >>> hidden_name("s3://b/dir/shard", "old-", "0123456789abcdef")
     's3://b/dir/.shard.streamrec-old-0123456789abcdef'
@@ -215,7 +236,8 @@ def secured_object(path: str) -> str | None:
 
 
 def staged_object(path: str) -> str | None:
-    """Returns the URL of the object whose new content has this name until it is in place; None for any other name.
+    """Returns the URL of the object whose new content has this name until it is in place; None for
+    any other name.
 
     >>> staged_object(hidden_name("dir/shard", "new-")), staged_object(hidden_name("dir/shard"))
     ('dir/shard', 'dir/shard')
@@ -230,11 +252,12 @@ def _final_name(path: str, kind: str | None) -> str | None:
 
 
 def describe_leftover(path: str) -> str | None:
-    """Says what happens to an object that a killed writer left; None for other names, and for secured content.
+    """Says what happens to an object that a killed writer left; None for other names, and for
+    secured content.
 
     >>> describe_leftover("dir/.shard.streamrec-new-0000000000000000"), describe_leftover("dir/shard")
     ('the next run that replaces dir/shard removes it', None)
-    """
+    """  # noqa: E501
     directory, slash, name = path.rpartition("/")
     match = _HIDDEN.fullmatch(name)
     if match is None or match[2] == "old":
@@ -252,8 +275,8 @@ def describe_leftover(path: str) -> str | None:
 def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
     """Returns the prefix of the temporary names for a final name; 16 characters follow it.
 
-    The end of a name that would be longer than `most` bytes is replaced by a digest of the whole. `writer`, a few
-    characters, identifies the writer.
+    The end of a name that would be longer than `most` bytes is replaced by a digest of the whole.
+    `writer`, a few characters, identifies the writer.
 
     >>> temporary_prefix("shard"), len(temporary_prefix("x" * 255)) + 16
     ('.shard.streamrec-', 255)
@@ -283,7 +306,8 @@ _WILDCARDS: Final = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class Glob:
-    """A pattern over whole URLs. All matches begin with `prefix`: the pattern before its first wildcard, in its chain.
+    """A pattern over whole URLs. All matches begin with `prefix`: the pattern before its first
+    wildcard, in its chain.
 
     Examples:
         >>> glob = Glob("s3://b/*/x-?.rec")
@@ -298,7 +322,9 @@ class Glob:
         self._whole = _compile(self._url)
         directories = self._url.split("/")[:-1]
         self._deep = "**" in self._url
-        level = next((level for level, name in enumerate(directories) if "**" in name), len(directories))
+        level = next(
+            (level for level, name in enumerate(directories) if "**" in name), len(directories)
+        )
         self._directories = [_compile(name) for name in directories[:level]]
 
     def matches(self, url: str) -> bool:
@@ -309,11 +335,17 @@ class Glob:
         return url == self.pattern or self.matches(url)
 
     def enters(self, directory: str) -> bool:
-        """Whether a directory, whose URL ends with a slash, can contain an object that `wants` accepts."""
+        """Whether a directory, whose URL ends with a slash, can contain an object that `wants`
+        accepts.
+        """
         inner = self._inner(directory)
         names = inner.split("/")[:-1]
-        fits = all(regex.fullmatch(name) for regex, name in zip(self._directories, names, strict=False))
-        return (fits and (self._deep or len(names) <= len(self._directories))) or self._url.startswith(inner)
+        fits = all(
+            regex.fullmatch(name) for regex, name in zip(self._directories, names, strict=False)
+        )
+        return (
+            fits and (self._deep or len(names) <= len(self._directories))
+        ) or self._url.startswith(inner)
 
     def _inner(self, url: str) -> str:
         """Returns a URL without the other links of its chain."""
@@ -331,4 +363,6 @@ def _expression(token: str) -> str:
     if len(token) == 1:
         return re.escape(token)
     members = f"[!{token[2:]}" if token[1] == "^" else token
-    return "(?!/)" + fnmatch.translate(members)[4:-3]  # without the "(?s:" and the end around the set
+    return (
+        "(?!/)" + fnmatch.translate(members)[4:-3]
+    )  # without the "(?s:" and the end around the set

@@ -23,7 +23,15 @@ from streamrec.tfrecord.frames import (
     as_spans,
     join_frames,
 )
-from streamrec.tfrecord.lengths import BLOCK, BLOCK_RECORDS, MAX_BITS, LengthPacker, PackedLengths, packed_sizes, unpack
+from streamrec.tfrecord.lengths import (
+    BLOCK,
+    BLOCK_RECORDS,
+    MAX_BITS,
+    LengthPacker,
+    PackedLengths,
+    packed_sizes,
+    unpack,
+)
 
 __all__ = [
     "BLOCK",

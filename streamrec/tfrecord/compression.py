@@ -1,16 +1,17 @@
 """Compression without I/O: options, detection, and inflating and deflating in bounded memory.
 
-A compressed shard is one compressed stream of framed records, as TensorFlow writes it: GZIP (RFC 1952, any
-number of members one after the other), ZLIB (RFC 1950), or ZSTD (RFC 8878, any number of frames), which
-TensorFlow does not support.
+A compressed shard is one compressed stream of framed records, as TensorFlow writes it: GZIP (RFC
+1952, any number of members one after the other), ZLIB (RFC 1950), or ZSTD (RFC 8878, any number of
+frames), which TensorFlow does not support.
 
 Rules:
-- An Inflater never returns more bytes than the caller asked for: a few kilobytes that expand to a terabyte need no more
-  memory than any other shard.
-- The bytes inflated before damage are returned, except for at most the last 120 KiB; the next call raises the error.
+- An Inflater never returns more bytes than the caller asked for: a few kilobytes that expand to a
+  terabyte need no more memory than any other shard.
+- The bytes inflated before damage are returned, except for at most the last 120 KiB; the next call
+  raises the error.
 - Zero bytes after the last gzip member are padding, as in gzip itself.
-- ISA-L reads GZIP and ZLIB if it is installed (the `isal` extra), about twice as fast as zlib. zlib writes them, with
-  the same bytes as TensorFlow, unless the options ask for ISA-L.
+- ISA-L reads GZIP and ZLIB if it is installed (the `isal` extra), about twice as fast as zlib. zlib
+  writes them, with the same bytes as TensorFlow, unless the options ask for ISA-L.
 - To add a compression, extend `open_decompressor`, `open_compressor`, `CompressionType` and MAGIC.
 """
 
@@ -42,21 +43,31 @@ _ZLIB_HEADERS = [(cmf << 8 | flg).to_bytes(2) for cmf in range(8, 128, 16) for f
 MAGIC: Final[dict[CompressionType, re.Pattern[bytes]]] = {
     "GZIP": re.compile(rb"\x1f\x8b"),
     "ZSTD": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
-    "ZLIB": re.compile(b"|".join(re.escape(header) for header in _ZLIB_HEADERS if int.from_bytes(header) % 31 == 0)),
+    "ZLIB": re.compile(
+        b"|".join(re.escape(header) for header in _ZLIB_HEADERS if int.from_bytes(header) % 31 == 0)
+    ),
 }
-"""The first bytes of a compressed stream. zstd (RFC 8878, 3.1): a frame or a skippable frame. zlib (RFC 1950, 2.2):
-method 8, a window of up to 32 KiB, and two bytes that are a multiple of 31."""
+"""The first bytes of a compressed stream. zstd (RFC 8878, 3.1): a frame or a skippable frame. zlib
+(RFC 1950, 2.2): method 8, a window of up to 32 KiB, and two bytes that are a multiple of 31."""
 
 DETECT_BYTES = HEADER_BYTES
 """How many of a file's first bytes the detection needs."""
 
-_COMPRESSED: Final = "a file compressed with {}, which shards never are: unpack it, or write it with GZIP or ZSTD"
+_COMPRESSED: Final = (
+    "a file compressed with {}, which shards never are: unpack it, or write it with GZIP or ZSTD"
+)
 _KINDS: Final = (
     (rb"\xff\xd8\xff", "a JPEG image"),
     (rb"\x89PNG", "a PNG image"),
-    (rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype|html|head|body)", "an HTML page, such as a login page or a server's error"),
+    (
+        rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype|html|head|body)",
+        "an HTML page, such as a login page or a server's error",
+    ),
     (rb"(\xef\xbb\xbf)?\s*<\?xml", "an XML document, such as a store's error"),
-    (rb"\s*[{\[]\s*[\"{\[}\]]", "JSON, which `streamrec convert` makes shards of if each line is a record"),
+    (
+        rb"\s*[{\[]\s*[\"{\[}\]]",
+        "JSON, which `streamrec convert` makes shards of if each line is a record",
+    ),
     (rb"version http", "a pointer of Git LFS: run git lfs pull"),
     (rb"PK\x03\x04", "a ZIP archive: unpack it, or read zip://NAME::URL"),
     (rb"PAR1", "a Parquet file, which `streamrec convert` makes shards of"),
@@ -64,12 +75,18 @@ _KINDS: Final = (
     (rb"\xff\xff\xff\xff..\x00\x00", "an Arrow stream"),
     (rb"\x89HDF", "an HDF5 file"),
     (rb"\x93NUMPY", "a NumPy array"),
-    (rb"(\./\./@PaxHead|[!-~]{3,11}\0+\Z)", "a tar archive: `streamrec convert` makes shards of a WebDataset"),
+    (
+        rb"(\./\./@PaxHead|[!-~]{3,11}\0+\Z)",
+        "a tar archive: `streamrec convert` makes shards of a WebDataset",
+    ),
     (
         rb"\x80([\x02\x03][]}(c]|[\x04\x05]\x95)",
         "a pickle of Python: write its objects with encode_example",
     ),
-    (rb"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f", "a Riegeli or ArrayRecord file: read it with Grain or array_record"),
+    (
+        rb"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f",
+        "a Riegeli or ArrayRecord file: read it with Grain or array_record",
+    ),
     (rb"BZh\d", _COMPRESSED.format("bz2")),
     (rb"\xfd7zXZ\x00", _COMPRESSED.format("xz")),
     (rb"\x04\x22\x4d\x18", _COMPRESSED.format("lz4")),
@@ -82,49 +99,61 @@ ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports
 """Part of Python since 3.14; the `zstd` extra installs its backport."""
 
 ZSTD_JOB_BYTES = 2 << 20
-"""How much a thread of zstd compresses at a time, at least one window. Its default of four windows needs four times the
-memory for files of the same size."""
+"""How much a thread of zstd compresses at a time, at least one window. Its default of four windows
+needs four times the memory for files of the same size."""
 
 ISAL_LEVEL = 2
-"""Of 0 to 3: nearly as fast as 1, and files as small as zlib's; 3 takes twice as long and saves nothing."""
+"""Of 0 to 3: nearly as fast as 1, and files as small as zlib's; 3 takes twice as long and saves
+nothing."""
 
 INPUT_BYTES = 64 << 10
 """How much input is inflated at a time: the libraries copy the input that they do not use."""
 
 OUTPUT_BYTES = 120 << 10
-"""How much output is inflated at a time: it is still in the cache when it is copied to be framed. From 128 KiB on, the
-C library may return memory to the kernel after each use, and the kernel clears it for the next use."""
+"""How much output is inflated at a time: it is still in the cache when it is copied to be framed.
+From 128 KiB on, the C library may return memory to the kernel after each use, and the kernel clears
+it for the next use."""
 
 
 def check_compression_type(name: str | None) -> CompressionType | None:
-    """Checks the name of a compression type; None stays None, and any other name is a ValueError."""
+    """Checks the name of a compression type; None stays None, and any other name is a
+    ValueError.
+    """
     return check_choice("compression_type", name, (*COMPRESSION_TYPES, None))
 
 
 @dataclass(frozen=True, slots=True)
 class TFRecordOptions:
-    """How a shard is compressed. The fields are those of `tf.io.TFRecordOptions`, which are zlib's parameters.
+    """How a shard is compressed. The fields are those of `tf.io.TFRecordOptions`, which are zlib's
+    parameters.
 
     Args:
-        compression_type: `""` or None for none, `"GZIP"`, `"ZLIB"`, or `"ZSTD"` (which TensorFlow cannot read).
-        flush_mode: zlib flush mode of `flush()`; None for Z_FULL_FLUSH, after which readers see all earlier records.
-        input_buffer_size: Accepted for compatibility; records are compressed in blocks of about 1 MiB.
+        compression_type: `""` or None for none, `"GZIP"`, `"ZLIB"`, or `"ZSTD"` (which TensorFlow
+            cannot read).
+        flush_mode: zlib flush mode of `flush()`; None for Z_FULL_FLUSH, after which readers see all
+            earlier records.
+        input_buffer_size: Accepted for compatibility; records are compressed in blocks of about 1
+            MiB.
         output_buffer_size: Accepted for compatibility, likewise.
-        window_bits: zlib window (9 to 15, or as TensorFlow 31 for a gzip header, -15 for raw); None for 15.
+        window_bits: zlib window (9 to 15, or as TensorFlow 31 for a gzip header, -15 for raw); None
+            for 15.
         compression_level: 0 to 9, or -1 for zlib's default of 6 (zstd: 1 to 22, default 3).
         compression_method: zlib's method; None for deflate, the only one.
         mem_level: 1 to 9; None for 9, TensorFlow's default.
         compression_strategy: zlib's strategy; None for Z_DEFAULT_STRATEGY.
-        library: The library for GZIP and ZLIB. "zlib" writes the same bytes as TensorFlow. "isal" (an extra) is many
-            times as fast, and writes files of about the same size that every reader accepts; it supports only
-            `flush_mode`, `window_bits` and `compression_level` (0 to 3, default 2).
-        compression_threads: How many threads of the zstd library compress one shard, 1 or more; None compresses in the
-            writing thread. Each thread needs about 5 MB, at high levels a window and more. The bytes are the same for
-            any number of threads; those of None differ, and every zstd reads both. Only ZSTD has threads: with other
-            compressions, write several shards at a time.
+        library: The library for GZIP and ZLIB. "zlib" writes the same bytes as TensorFlow. "isal"
+            (an extra) is many times as fast, and writes files of about the same size that every
+            reader accepts; it supports only `flush_mode`, `window_bits` and `compression_level` (0
+            to 3, default 2).
+        compression_threads: How many threads of the zstd library compress one shard, 1 or more;
+            None compresses in the writing thread. Each thread needs about 5 MB, at high levels a
+            window and more. The bytes are the same for any number of threads; those of None differ,
+            and every zstd reads both. Only ZSTD has threads: with other compressions, write several
+                shards at a time.
 
     Raises:
-        ValueError: The type, the library or its level does not exist, or the library has no threads.
+        ValueError: The type, the library or its level does not exist, or the library has no
+            threads.
     """
 
     compression_type: str | None = None
@@ -141,12 +170,18 @@ class TFRecordOptions:
 
     @classmethod
     def of(cls, options: Any) -> TFRecordOptions:
-        """Converts an `options` argument: ours, a `tf.io.TFRecordOptions`, or a compression type."""
+        """Converts an `options` argument: ours, a `tf.io.TFRecordOptions`, or a compression
+        type.
+        """
         if isinstance(options, cls):
             return options
         if not hasattr(options, "get_compression_type_string"):
             return cls(options)
-        same = {field.name: getattr(options, field.name) for field in fields(cls) if hasattr(options, field.name)}
+        same = {
+            field.name: getattr(options, field.name)
+            for field in fields(cls)
+            if hasattr(options, field.name)
+        }
         return cls(**{**same, "compression_type": options.get_compression_type_string(options)})
 
     def __post_init__(self) -> None:
@@ -160,10 +195,13 @@ class TFRecordOptions:
 
     def _check_isal(self) -> None:
         if self.compression_type not in ("GZIP", "ZLIB"):
-            raise ValueError(f"library='isal' compresses GZIP and ZLIB, not {self.compression_type!r}")
+            raise ValueError(
+                f"library='isal' compresses GZIP and ZLIB, not {self.compression_type!r}"
+            )
         if self.compression_level not in (None, *range(-1, 4)):
             raise ValueError(
-                f"compression_level is {describe_value(self.compression_level)}: with library='isal' it is 0 to 3"
+                f"compression_level is {describe_value(self.compression_level)}: with "
+                "library='isal' it is 0 to 3"
             )
 
     @property
@@ -174,10 +212,11 @@ class TFRecordOptions:
 
 
 def detect_compression(head: bytes) -> CompressionType:
-    """Detects the compression of a shard from its first `DETECT_BYTES` bytes, or fewer if the shard is shorter.
+    """Detects the compression of a shard from its first `DETECT_BYTES` bytes, or fewer if the shard
+    is shorter.
 
-    A length with a right CRC means no compression; otherwise the magic bytes of gzip, zstd and zlib decide. Any other
-    bytes count as not compressed, and the framer describes the damage.
+    A length with a right CRC means no compression; otherwise the magic bytes of gzip, zstd and zlib
+    decide. Any other bytes count as not compressed, and the framer describes the damage.
     """
     if is_record_header(head):
         return ""
@@ -191,7 +230,8 @@ def is_record_header(head: bytes) -> bool:
 
 
 def looks_like(head: bytes) -> str | None:
-    """Describes a file that is not a plain TFRecord file, and what to do, for a message; None if it is unknown.
+    """Describes a file that is not a plain TFRecord file, and what to do, for a message; None if it
+    is unknown.
 
     >>> looks_like(b"<!DOCTYPE html>"), looks_like(bytes(12))
     ("an HTML page, such as a login page or a server's error", None)
@@ -202,7 +242,9 @@ def looks_like(head: bytes) -> str | None:
             return name
     if kind := detect_compression(head):
         return f"a {kind} stream: pass compression_type={kind!r}, or leave it out"
-    return f"text, or a name in a tar archive ({head.decode()!r})" if _TEXT.fullmatch(head) else None
+    return (
+        f"text, or a name in a tar archive ({head.decode()!r})" if _TEXT.fullmatch(head) else None
+    )
 
 
 class _ZlibStream:
@@ -222,9 +264,11 @@ class _ZlibStream:
 
 
 def open_decompressor(compression_type: CompressionType) -> tuple[Any, type[Exception]]:
-    """A decompressor for one gzip member, zlib stream or zstd frame, and the error that it raises for damage.
+    """A decompressor for one gzip member, zlib stream or zstd frame, and the error that it raises
+    for damage.
 
-    ISA-L's `igzip_lib` makes one call for a `decompress`; its copy of zlib makes one for each doubling of the output.
+    ISA-L's `igzip_lib` makes one call for a `decompress`; its copy of zlib makes one for each
+    doubling of the output.
     """
     if compression_type == "ZSTD":
         zstd = zstd_module()
@@ -243,23 +287,33 @@ def open_compressor(options: TFRecordOptions) -> tuple[Any, int, int]:
         stream = _zstd_compressor(options)
         return stream, stream.FLUSH_BLOCK, stream.FLUSH_FRAME
     stream = _isal_compressor(options) if options.library == "isal" else _zlib_compressor(options)
-    return stream, zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode, zlib.Z_FINISH
+    return (
+        stream,
+        zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode,
+        zlib.Z_FINISH,
+    )
 
 
 def _zlib_compressor(options: TFRecordOptions) -> Any:
     return zlib.compressobj(
-        zlib.Z_DEFAULT_COMPRESSION if options.compression_level is None else options.compression_level,
+        zlib.Z_DEFAULT_COMPRESSION
+        if options.compression_level is None
+        else options.compression_level,
         zlib.DEFLATED if options.compression_method is None else options.compression_method,
         options.zlib_window_bits,
         9 if options.mem_level is None else options.mem_level,
-        zlib.Z_DEFAULT_STRATEGY if options.compression_strategy is None else options.compression_strategy,
+        zlib.Z_DEFAULT_STRATEGY
+        if options.compression_strategy is None
+        else options.compression_strategy,
     )
 
 
 def _isal_compressor(options: TFRecordOptions) -> Any:
     module = isal_module("isal_zlib")
     if module is None:
-        raise MissingExtraError("library='isal' needs another package: pip install 'streamrec[isal]'")
+        raise MissingExtraError(
+            "library='isal' needs another package: pip install 'streamrec[isal]'"
+        )
     level = ISAL_LEVEL if options.compression_level in (None, -1) else options.compression_level
     return module.compressobj(level, wbits=options.zlib_window_bits)
 
@@ -272,14 +326,20 @@ def _zstd_compressor(options: TFRecordOptions) -> Any:
     return module.ZstdCompressor(
         options={
             parameter.compression_level: 3 if level in (None, -1) else level,
-            **({parameter.nb_workers: threads, parameter.job_size: ZSTD_JOB_BYTES} if threads else {}),
+            **(
+                {parameter.nb_workers: threads, parameter.job_size: ZSTD_JOB_BYTES}
+                if threads
+                else {}
+            ),
         }
     )
 
 
 @cache
 def isal_module(name: str) -> Any:
-    """A module of ISA-L (`igzip_lib`, or `isal_zlib`, a copy of the `zlib` module); None if it is not installed."""
+    """A module of ISA-L (`igzip_lib`, or `isal_zlib`, a copy of the `zlib` module); None if it is
+    not installed.
+    """
     try:
         return import_module(f"isal.{name}")
     except ImportError:
@@ -290,20 +350,24 @@ def zstd_module() -> Any:
     try:
         return import_module(ZSTD_PACKAGE)
     except ImportError as error:
-        raise MissingExtraError("ZSTD shards need another package: pip install 'streamrec[zstd]'") from error
+        raise MissingExtraError(
+            "ZSTD shards need another package: pip install 'streamrec[zstd]'"
+        ) from error
 
 
 class Inflater:
     """Inflates one shard's stream, member after member.
 
-    Use: `feed` compressed bytes while `needs_input`; `read` until it returns b"", or `read_into` until it returns 0;
-    and `close` at the end.
+    Use: `feed` compressed bytes while `needs_input`; `read` until it returns b"", or `read_into`
+    until it returns 0; and `close` at the end.
     """
 
     def __init__(self, compression_type: CompressionType, path: str | None = None) -> None:
         self._type = compression_type
         self._path = path
-        self._stream, self._damage = open_decompressor(compression_type)  # no stream between two members
+        self._stream, self._damage = open_decompressor(
+            compression_type
+        )  # no stream between two members
         self._has_more = False
         self._input = memoryview(b"")
         self._at = 0
@@ -316,17 +380,25 @@ class Inflater:
     @property
     def needs_input(self) -> bool:
         """Whether `read` can return nothing more before the next `feed`."""
-        return self._at == len(self._input) and (self._stream is None or self._starves()) and self._error is None
+        return (
+            self._at == len(self._input)
+            and (self._stream is None or self._starves())
+            and self._error is None
+        )
 
     def feed(self, data: Buffer) -> None:
-        """Takes the next compressed bytes; only while `needs_input`. `data` is used until it is true again."""
+        """Takes the next compressed bytes; only while `needs_input`. `data` is used until it is
+        true again.
+        """
         self._input, self._at = memoryview(data).cast("B"), 0
         if len(self._head) < DETECT_BYTES:
             self._head += bytes(self._input[: DETECT_BYTES - len(self._head)])
         self._consumed += len(self._input)
 
     def read(self, limit: int) -> bytes:
-        """Up to `limit` inflated bytes; b"" if another `feed` is needed, or at the end of the stream."""
+        """Up to `limit` inflated bytes; b"" if another `feed` is needed, or at the end of the
+        stream.
+        """
         if self._error is not None:
             raise self._error
         while not self.needs_input:
@@ -339,7 +411,8 @@ class Inflater:
         return b""
 
     def read_into(self, buffer: memoryview) -> int:
-        """Fills a buffer of bytes from its start, until `read` would return b""; returns how many it filled.
+        """Fills a buffer of bytes from its start, until `read` would return b""; returns how many
+        it filled.
 
         It raises an error only if it filled no bytes; else the next call does.
         """
@@ -358,17 +431,22 @@ class Inflater:
         return filled
 
     def close(self) -> None:
-        """Ends the compressed bytes; a TruncatedShardError if they ended within a compressed stream."""
+        """Ends the compressed bytes; a TruncatedShardError if they ended within a compressed
+        stream.
+        """
         if not self._between and self._consumed:
             raise TruncatedShardError(
-                f"the {self._type} stream ends unfinished after {self._consumed:,} compressed bytes: its writer did "
+                f"the {self._type} stream ends unfinished after {self._consumed:,} compressed "
+                "bytes: its writer did "
                 "not finish, or the copy is incomplete; write or copy it again",
                 self._path,
                 self._produced,
             )
 
     def _starves(self) -> bool:
-        """Whether the member needs more input. After a full output it may have more, whatever it reports."""
+        """Whether the member needs more input. After a full output it may have more, whatever it
+        reports.
+        """
         return bool(self._stream.needs_input) and not self._has_more
 
     def _inflate(self, limit: int) -> bytes:
@@ -390,7 +468,9 @@ class Inflater:
         return inflated
 
     def _put_back(self, data: bytes) -> None:
-        """Returns bytes that a member did not use to the input; the first may be from an earlier `feed`."""
+        """Returns bytes that a member did not use to the input; the first may be from an earlier
+        `feed`.
+        """
         if len(data) <= self._at:
             self._at -= len(data)
         else:
@@ -401,12 +481,15 @@ class Inflater:
         head = self._head
         if detect_compression(head) == self._type:
             return (
-                f"the {self._type} stream is damaged about {self._consumed:,} compressed bytes in ({error}); "
+                f"the {self._type} stream is damaged about {self._consumed:,} compressed bytes in "
+                f"({error}); "
                 "fetch or write the shard again"
             )
         found = f"like {found}" if (found := looks_like(head)) else f"with {head.hex()}"
         if is_record_header(head):
-            found = "as a TFRecord file without compression: pass compression_type='', or leave it out"
+            found = (
+                "as a TFRecord file without compression: pass compression_type='', or leave it out"
+            )
         return f"this is not a {self._type} stream: it begins {found}"
 
     def _start_member(self) -> bool:

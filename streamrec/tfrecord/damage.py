@@ -3,28 +3,34 @@
 The policies of `on_error`:
 
 - "raise": the first damage is an error, after the records before it.
-- "skip_record": a record with a good length and a wrong payload CRC32C is left out: exactly that record is lost. A
-  damaged length, or an end within a record, is an error, because more than one record may be lost.
-- "resync": as "skip_record"; and after a damaged length the reader searches for the next record: the first offset after
-  it where the CRC32Cs of the length and of the payload are right.
-- "skip_shard": the first damage ends the shard: the reader returns the records before it, and all others are lost.
+- "skip_record": a record with a good length and a wrong payload CRC32C is left out: exactly that
+  record is lost. A damaged length, or an end within a record, is an error, because more than one
+  record may be lost.
+- "resync": as "skip_record"; and after a damaged length the reader searches for the next record:
+  the first offset after it where the CRC32Cs of the length and of the payload are right.
+- "skip_shard": the first damage ends the shard: the reader returns the records before it, and all
+  others are lost.
 
-The framer calls `Walk` for data that its fast path cannot finish, and gets the records, the losses, and the bytes to
-hold. The rules of the search:
+The framer calls `Walk` for data that its fast path cannot finish, and gets the records, the losses,
+and the bytes to hold. The rules of the search:
 
-- Random bytes pass as a header at one offset in 2^66, and the payload's CRC adds 32 bits. So the search only finds
-  records that were written, though not always as records of this shard: if the damaged record's payload is a TFRecord
-  file, the search finds the records of that file first, and then the shard's. The format cannot distinguish the two.
-- The search waits for at most WINDOW bytes of a header's payload. If a header claims more, the search prefers a whole
-  record within the available bytes. So a stale length does not delay it for a gigabyte; and it finds a record of more
-  than WINDOW bytes after damage only if that record contains no whole records.
-- The search never allocates by a length. Repeating it while bytes arrive costs twice the work of one search.
-- If a payload has a wrong CRC and no header (or the shard's end) follows it, bytes may have been lost or added: its
-  length then does not give the offset of the next record, and "resync" searches from its second byte on. So it does if
-  whole records fill the payload up to its end: that many bytes were lost. (Records that a payload contains end before
-  the payload's CRC.)
-- A byte range ends before the first record whose header begins at or after its `end`. That header is still checked,
-  because a reader that starts there with a search would skip a damaged one silently. A loss ends at the range's end.
+- Random bytes pass as a header at one offset in 2^66, and the payload's CRC adds 32 bits. So the
+  search only finds records that were written, though not always as records of this shard: if the
+  damaged record's payload is a TFRecord file, the search finds the records of that file first, and
+  then the shard's. The format cannot distinguish the two.
+- The search waits for at most WINDOW bytes of a header's payload. If a header claims more, the
+  search prefers a whole record within the available bytes. So a stale length does not delay it for
+  a gigabyte; and it finds a record of more than WINDOW bytes after damage only if that record
+  contains no whole records.
+- The search never allocates by a length. Repeating it while bytes arrive costs twice the work of
+  one search.
+- If a payload has a wrong CRC and no header (or the shard's end) follows it, bytes may have been
+  lost or added: its length then does not give the offset of the next record, and "resync" searches
+  from its second byte on. So it does if whole records fill the payload up to its end: that many
+  bytes were lost. (Records that a payload contains end before the payload's CRC.)
+- A byte range ends before the first record whose header begins at or after its `end`. That header
+  is still checked, because a reader that starts there with a search would skip a damaged one
+  silently. A loss ends at the range's end.
 """
 
 from __future__ import annotations
@@ -52,7 +58,8 @@ TRUNCATED = -1
 """A code in addition to those of `scan_frames`: the stream ends within a record."""
 
 MAX_RECORD_BYTES = 1 << 46
-"""Default limit of a record's length: 64 TiB, above the size of any object in a store. A shard's size limits it too."""
+"""Default limit of a record's length: 64 TiB, above the size of any object in a store. A shard's
+size limits it too."""
 
 WINDOW = 16 << 20
 """How many bytes of a record a search waits for before it searches within the record."""
@@ -65,11 +72,13 @@ class Loss:
 
     Args:
         path: The shard's URL, or None if the bytes come from no file.
-        offset: Offset in the (decompressed) shard of the damaged record's header, where the range begins.
+        offset: Offset in the (decompressed) shard of the damaged record's header, where the range
+            begins.
         nbytes: Length of the range; None if unknown (the rest of a compressed shard).
         reason: What is wrong.
-        record: How many records were read before it. For a shard's first loss this is the damaged record's index;
-            lost records never count, because a search cannot know how many there were.
+        record: How many records were read before it. For a shard's first loss this is the damaged
+            record's index; lost records never count, because a search cannot know how many there
+            were.
     """
 
     path: str | None
@@ -81,7 +90,10 @@ class Loss:
     def __str__(self) -> str:
         size = "the rest of it" if self.nbytes is None else f"{self.nbytes:,} bytes"
         where = f"{display_name(self.path)}, " if self.path else ""
-        return f"{where}byte {self.offset:,}, after {self.record:,} records: lost {size}: {display_text(self.reason)}"
+        return (
+            f"{where}byte {self.offset:,}, after {self.record:,} records: lost {size}: "
+            f"{display_text(self.reason)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +112,12 @@ class Rules:
         return min(self.max_record_bytes, self.size)
 
     def error_for(self, code: int, damage: Loss, losses: int) -> StreamrecError | None:
-        """The error for this damage, after `losses` earlier ones; None if the policy skips the damage."""
-        skipped = self.on_error == "resync" or (self.on_error == "skip_record" and code == kernels.BAD_PAYLOAD_CRC)
+        """The error for this damage, after `losses` earlier ones; None if the policy skips the
+        damage.
+        """
+        skipped = self.on_error == "resync" or (
+            self.on_error == "skip_record" and code == kernels.BAD_PAYLOAD_CRC
+        )
         reason = damage.reason
         if skipped and self.max_skipped is not None and losses >= self.max_skipped:
             skipped, reason = False, f"{reason} (one loss more than max_skipped={self.max_skipped})"
@@ -154,7 +170,9 @@ class Walk:
     def _frame(self) -> bool:
         """Takes the records from `at` on; returns whether the walk continues after them."""
         rules = self.rules
-        spans, self.at, code, self.wants = kernels.scan_frames(self.data, self.at, rules.verify, rules.max_record_bytes)
+        spans, self.at, code, self.wants = kernels.scan_frames(
+            self.data, self.at, rules.verify, rules.max_record_bytes
+        )
         self._take(as_spans(spans))
         left = len(self.data) - self.at
         beyond = self.wants > HEADER_BYTES and self.base + self.at + self.wants > rules.size
@@ -201,13 +219,17 @@ class Walk:
         return True
 
     def _has_good_length(self, start: int, end: int) -> bool | None:
-        """Whether another record, or the end, follows the damaged one from `start` to `end`; None if still unknown."""
+        """Whether another record, or the end, follows the damaged one from `start` to `end`; None
+        if still unknown.
+        """
         if self.rules.on_error == "skip_record":
             return True
         left = len(self.data) - end
         if left < HEADER_BYTES:
             return not left and not self._is_filled(start, end) if self.final else None
-        return is_record_header(bytes(self.data[end : end + HEADER_BYTES])) and not self._is_filled(start, end)
+        return is_record_header(bytes(self.data[end : end + HEADER_BYTES])) and not self._is_filled(
+            start, end
+        )
 
     def _is_filled(self, start: int, end: int) -> bool:
         """Whether whole records after `start` end at `end`."""
@@ -227,7 +249,9 @@ class Walk:
         whole = self.at + self.wants <= len(self.data)
         if self.at >= self._limit:
             self.done = True
-            stop = min(max(self.rules.end, self.search.offset + HEADER_BYTES), self.base + len(self.data))
+            stop = min(
+                max(self.rules.end, self.search.offset + HEADER_BYTES), self.base + len(self.data)
+            )
         elif whole or self.final:
             stop = self.base + self.at
         else:
@@ -249,38 +273,46 @@ class Walk:
         if code == kernels.BAD_LENGTH_CRC:
             looks = looks_like(bytes(rest[:HEADER_BYTES])) if self.base + self.at == 0 else None
             if looks is not None:
-                twice = "; if that was done, it is compressed twice: unpack it once" * looks.endswith("leave it out")
+                twice = (
+                    "; if that was done, it is compressed twice: unpack it once"
+                    * looks.endswith("leave it out")
+                )
                 return f"this is not a TFRecord file: it begins like {looks}{twice}"
             return (
-                f"the CRC32C of the record's length is wrong (bytes {rest[:HEADER_BYTES].hex()}): the shard is damaged "
+                f"the CRC32C of the record's length is wrong (bytes {rest[:HEADER_BYTES].hex()}): "
+                "the shard is damaged "
                 "here, has another compression_type, or is not a TFRecord file"
             )
         if code == kernels.TOO_LONG:
             if self.rules.max_record_bytes == MAX_RECORD_BYTES:
                 return (
-                    f"the record says that it is {length:,} bytes long, more than any store holds: the shard is "
+                    f"the record says that it is {length:,} bytes long, more than any store holds: "
+                    "the shard is "
                     "damaged here; fetch or write it again"
                 )
             return (
                 f"the record says that it is {length:,} bytes long, above "
-                f"max_record_bytes={self.rules.max_record_bytes:,}; pass a higher max_record_bytes if it really is"
+                f"max_record_bytes={self.rules.max_record_bytes:,}; pass a higher max_record_bytes "
+                "if it really is"
             )
         stored = rest[HEADER_BYTES + length : HEADER_BYTES + length + FOOTER_BYTES]
         actual = kernels.masked_crc32c(rest[HEADER_BYTES : HEADER_BYTES + length])
         return (
             f"the CRC32C of the record's {length:,} bytes is {actual:#010x}, but the shard says "
-            f"{int.from_bytes(stored, 'little'):#010x}: the data is damaged; fetch or write the shard again"
+            f"{int.from_bytes(stored, 'little'):#010x}: the data is damaged; fetch or write the "
+            "shard again"
         )
 
 
 def search(data: Buffer, start: int, max_record_bytes: int, final: bool) -> tuple[int, int]:
-    """Searches for the next record at or after `start`; if the stream ends with `data`, only for a whole one.
+    """Searches for the next record at or after `start`; if the stream ends with `data`, only for a
+    whole one.
 
     Returns:
-        position: Offset of the record, or of the first byte to keep for the next search; the end of `data` if it is
-            `final` and has no record.
-        wants: How many bytes from `position` on are needed. If `data` has them, a whole good record begins there; if
-            not, search again once it does.
+        position: Offset of the record, or of the first byte to keep for the next search; the end of
+            `data` if it is `final` and has no record.
+        wants: How many bytes from `position` on are needed. If `data` has them, a whole good record
+            begins there; if not, search again once it does.
     """
     size = memoryview(data).nbytes
     position, wants = kernels.find_header(data, start, True, max_record_bytes)

@@ -53,11 +53,15 @@ def _describe(value: object) -> str:
         return f"{kind}: write streamrec.encode_example(...) of it"
     if isinstance(value, Iterable):
         return f"{kind}: write its elements one by one, or all of them with write_batch"
-    return f"{kind} {shorten(repr(value), 40)}: write it as bytes, as encode_example or serialize_tensor gives them"
+    return (
+        f"{kind} {shorten(repr(value), 40)}: write it as bytes, as encode_example or "
+        "serialize_tensor gives them"
+    )
 
 
 def encode_record(record: Buffer) -> bytes:
-    """Encodes one record as shards store it: length, CRC of the length, payload, CRC of the payload.
+    """Encodes one record as shards store it: length, CRC of the length, payload, CRC of the
+    payload.
 
     Raises:
         TypeError: The record is not bytes-like.

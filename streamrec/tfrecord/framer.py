@@ -1,18 +1,23 @@
 """The framer turns a stream of chunks into records, without I/O: bytes in, Frames out.
 
-The format (TensorFlow's `record_writer.h`): each record is a little-endian uint64 length, the masked CRC32C
-of those eight bytes, the payload, and the payload's masked CRC32C.
+The format (TensorFlow's `record_writer.h`): each record is a little-endian uint64 length, the
+masked CRC32C of those eight bytes, the payload, and the payload's masked CRC32C.
 
 Rules, each tested with whole streams, byte by byte and with trailing data:
 - `feed` returns every record that the data completes, possibly none.
-- The length's CRC is checked before the length is used. A length above `max_record_bytes`, or beyond the stream's
-  `size`, is damage, never an allocation.
-- The records before a bad record are returned; the next call, and every call after it, raises the error. If `on_error`
-  allows it, the bad record becomes a loss instead, and the records after it are returned too.
-- `position` is the offset of the next unread record: where a resume starts. Within damage it is the damage's offset.
-- `wants` is how many bytes must be held before the next record is complete: a reader sizes its request with it.
-- The chunks of an incomplete record are kept in a list and joined once: appending would be quadratic.
-- Undamaged bytes have no extra cost: `damage.Walk` scans a block again only if the scan found damage.
+- The length's CRC is checked before the length is used. A length above `max_record_bytes`, or
+  beyond the stream's `size`, is damage, never an allocation.
+- The records before a bad record are returned; the next call, and every call after it, raises the
+  error. If `on_error` allows it, the bad record becomes a loss instead, and the records after it
+  are returned too.
+- `position` is the offset of the next unread record: where a resume starts. Within damage it is the
+  damage's offset.
+- `wants` is how many bytes must be held before the next record is complete: a reader sizes its
+  request with it.
+- The chunks of an incomplete record are kept in a list and joined once: appending would be
+  quadratic.
+- Undamaged bytes have no extra cost: `damage.Walk` scans a block again only if the scan found
+  damage.
 """
 
 from __future__ import annotations
@@ -35,7 +40,9 @@ if TYPE_CHECKING:
 
 def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
     if max_skipped is not None and max_skipped < 0:
-        raise ValueError(f"max_skipped is {max_skipped}: it must be 0 or more losses, or None for no limit")
+        raise ValueError(
+            f"max_skipped is {max_skipped}: it must be 0 or more losses, or None for no limit"
+        )
     return check_choice("on_error", on_error, ON_ERROR)
 
 
@@ -44,17 +51,21 @@ class Framer:
 
     Args:
         verify: Check each payload's CRC32C. The CRCs of lengths are always checked.
-        max_record_bytes: A longer length is damage. The default is above the size of any object in a store.
+        max_record_bytes: A longer length is damage. The default is above the size of any object in
+            a store.
         path: The shard's URL, for errors.
         position: Offset of the stream's first byte in the shard.
         record: How many records precede `position` in the shard.
-        on_error: "raise", "skip_record" or "resync": see `damage`. "skip_shard" raises here; the reader handles it.
+        on_error: "raise", "skip_record" or "resync": see `damage`. "skip_shard" raises here; the
+            reader handles it.
         max_skipped: How many losses are allowed; the next one is an error. None for no limit.
         end: Records whose headers begin at this offset or later are not returned; None for no end.
-        size: The offset at which the stream ends: a record that exceeds it is damage at once. None if unknown.
+        size: The offset at which the stream ends: a record that exceeds it is damage at once. None
+            if unknown.
 
     Attributes:
-        record: How many records were returned or precede `position`: the index of the next one if nothing was lost.
+        record: How many records were returned or precede `position`: the index of the next one if
+            nothing was lost.
         held: Bytes of an incomplete record that are kept for the next call.
         wants: How many bytes must be `held` before the next record is complete.
         done: Whether `end` is reached: nothing more is returned.
@@ -98,7 +109,9 @@ class Framer:
 
     @property
     def position(self) -> int:
-        """Offset of the next unread record's header, or of the damage during a search for the next record."""
+        """Offset of the next unread record's header, or of the damage during a search for the next
+        record.
+        """
         return self._position if self._search is None else self._search.offset
 
     def take_losses(self) -> list[Loss]:
@@ -112,22 +125,28 @@ class Framer:
         return max(0, self.wants - HEADER_BYTES - FOOTER_BYTES) if self._search is None else 0
 
     def take_held(self) -> bytes:
-        """Takes the held bytes out of the framer. Next comes `skip`, or a `feed` of the same bytes."""
+        """Takes the held bytes out of the framer. Next comes `skip`, or a `feed` of the same
+        bytes.
+        """
         held, self._held, self.held, self.wants = b"".join(self._held), [], 0, HEADER_BYTES
         return held
 
     def skip(self, nbytes: int) -> None:
-        """Advances over the next record, `nbytes` long with header and footer, which the caller read and checked."""
+        """Advances over the next record, `nbytes` long with header and footer, which the caller
+        read and checked.
+        """
         self._position += nbytes
         self.record += 1
 
     def feed(self, data: Buffer) -> Frames:
         """Takes the next bytes of the stream; returns the records that they complete.
 
-        If no bytes are held, `data` becomes the buffer of the returned frames: do not write to it afterwards.
+        If no bytes are held, `data` becomes the buffer of the returned frames: do not write to it
+        afterwards.
 
         Raises:
-            CorruptRecordError: An earlier call found a bad record, and returned the records before it.
+            CorruptRecordError: An earlier call found a bad record, and returned the records before
+                it.
         """
         self._check()
         size = memoryview(data).nbytes
@@ -140,7 +159,8 @@ class Framer:
         return self._scan(b"".join(self._held), self.held)
 
     def reserve(self, size: int) -> memoryview:
-        """A buffer for the next `size` bytes of the stream: fill it from its start, then call `commit`.
+        """A buffer for the next `size` bytes of the stream: fill it from its start, then call
+        `commit`.
 
         It follows the held bytes in memory, so its records are framed without another copy.
 
@@ -158,12 +178,13 @@ class Framer:
         return block[end:]
 
     def commit(self, size: int, multiple: int = 1) -> Frames:
-        """Frames the reserved bytes that were filled; returns the records that they complete, like `feed`.
+        """Frames the reserved bytes that were filled; returns the records that they complete, like
+        `feed`.
 
         Args:
             size: How many of the reserved bytes were filled.
-            multiple: If `record` passes a multiple of this, the records after the last multiple are kept and returned
-                with the next bytes. Otherwise all records are returned.
+            multiple: If `record` passes a multiple of this, the records after the last multiple are
+                kept and returned with the next bytes. Otherwise all records are returned.
         """
         if self._reserved is None:
             raise ValueError("commit without reserve: call reserve(size) and fill its start first")
@@ -198,7 +219,9 @@ class Framer:
         return Frames(b"", NO_SPANS, self._position)
 
     def _scan(self, data: Buffer, size: int, multiple: int = 1) -> Frames:
-        """Frames `data`, which begins with the held bytes; keeps the bytes after the last returned record."""
+        """Frames `data`, which begins with the held bytes; keeps the bytes after the last returned
+        record.
+        """
         if self._search is not None or self.done:
             return self._walk(data, size)
         rules = self._rules
@@ -234,10 +257,14 @@ class Framer:
         self._hold(data, size if final or walk.done or walk.error else walk.at, size)
         if not walk.spans:
             return self._nothing()
-        return Frames(data, walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans), origin)
+        return Frames(
+            data, walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans), origin
+        )
 
     def _hold(self, data: Buffer, end: int, size: int) -> None:
-        """Keeps the bytes from `end` on; as a copy unless they are all of `data`, which would pin the whole buffer."""
+        """Keeps the bytes from `end` on; as a copy unless they are all of `data`, which would pin
+        the whole buffer.
+        """
         self.held = size - end
         if not self.held:
             self._held = []

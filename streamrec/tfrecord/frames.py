@@ -1,17 +1,20 @@
-"""Frames: many records as one buffer and an array of spans, without a Python object for each record.
+"""Frames: many records as one buffer and an array of spans, without a Python object for each
+record.
 
 Rules:
 - Frames are immutable, and so is their buffer: its creator never writes to it again.
 - Payloads are not copied: `spans[i]` is the start and end of record i in `buffer`.
 - Users get `bytes` (`frames[i]`, iteration); kernels take `buffer` and `spans`.
-- A slice shares the buffer, unless the buffer is much larger than the slice: then the slice is a copy. Batches share
-  the buffer, too: keep `compact()` of those that outlive the others.
+- A slice shares the buffer, unless the buffer is much larger than the slice: then the slice is a
+  copy. Batches share the buffer, too: keep `compact()` of those that outlive the others.
 
-`Scattered` are Frames with several buffers, such as records of many shards in turn. Joining them would copy every byte,
-and most users (the parser, the shuffle buffer, loops over records) do not need that.
+`Scattered` are Frames with several buffers, such as records of many shards in turn. Joining them
+would copy every byte, and most users (the parser, the shuffle buffer, loops over records) do not
+need that.
 - `buffer` and `spans` are those of a copy, which is made once, on first use.
 - A window whose records are in one buffer is plain Frames over that buffer.
-- A row is in the format of `kernels.pick`: start, end, `buffer << BUFFER_BITS`, and an unused number.
+- A row is in the format of `kernels.pick`: start, end, `buffer << BUFFER_BITS`, and an unused
+  number.
 """
 
 from __future__ import annotations
@@ -40,8 +43,9 @@ WASTE = 2
 """`trim` copies records whose buffer is more than this many times larger than they are."""
 
 SCATTERED_BYTES = 512
-"""Records of at least this average length stay in their buffers: a row for each costs less than copying them.
-Measured in processor time: a sixth more at 84 bytes, before a shuffle; a quarter less at 680 bytes, from S3."""
+"""Records of at least this average length stay in their buffers: a row for each costs less than
+copying them. Measured in processor time: a sixth more at 84 bytes, before a shuffle; a quarter less
+at 680 bytes, from S3."""
 
 Spans = npt.NDArray[np.int64]
 
@@ -73,8 +77,8 @@ class Frames(Sequence[bytes]):
     Args:
         buffer: Any C-contiguous bytes-like object.
         spans: int64 array of shape [n, 2]: where each payload starts and ends in `buffer`.
-        origin: Offset of the buffer's first byte in the (decompressed) shard, if the buffer is a byte range of one
-            shard; None if the records come from several places.
+        origin: Offset of the buffer's first byte in the (decompressed) shard, if the buffer is a
+            byte range of one shard; None if the records come from several places.
 
     Examples:
         >>> frames = Frames(b"catdog", np.array([[0, 3], [3, 6]]))
@@ -142,7 +146,9 @@ class Frames(Sequence[bytes]):
         """All payloads as bytes objects, in lists of about 256 KiB."""
         size = max(1, len(self) * (1 << 18) // max(1, self.extent))
         for first in range(0, len(self), size):
-            yield kernels.objects(self.buffers, np.ascontiguousarray(self.places[first : first + size]))
+            yield kernels.objects(
+                self.buffers, np.ascontiguousarray(self.places[first : first + size])
+            )
 
     def views(self) -> Iterator[memoryview]:
         """The payloads without a copy, one memoryview each, in order."""
@@ -159,17 +165,22 @@ class Frames(Sequence[bytes]):
 
     @property
     def start(self) -> int | None:
-        """Offset of the first record's header in the (decompressed) shard; None without an `origin`."""
+        """Offset of the first record's header in the (decompressed) shard; None without an
+        `origin`.
+        """
         return None if self.origin is None else self.offset(0)
 
     def offset(self, index: int) -> int:
-        """Offset of record `index`'s header in the shard; for `len(frames)`, of the end of the last record.
+        """Offset of record `index`'s header in the shard; for `len(frames)`, of the end of the last
+        record.
 
         Raises:
             ValueError: The frames have no `origin`.
         """
         if self.origin is None:
-            raise ValueError("these frames come from several places: they have no offset in one shard")
+            raise ValueError(
+                "these frames come from several places: they have no offset in one shard"
+            )
         if not len(self.spans):
             return self.origin
         if index < len(self.spans):
@@ -193,7 +204,9 @@ class Frames(Sequence[bytes]):
 
     @property
     def extent(self) -> int:
-        """Bytes from the first payload's start to the last one's end: an upper bound of `nbytes` in constant time."""
+        """Bytes from the first payload's start to the last one's end: an upper bound of `nbytes` in
+        constant time.
+        """
         return int(self.spans[-1, 1]) - int(self.spans[0, 0]) if len(self.spans) else 0
 
     def compact(self) -> Frames:
@@ -202,7 +215,9 @@ class Frames(Sequence[bytes]):
         return Frames(buffer, as_spans(spans))
 
     def trim(self, factor: int = WASTE) -> Frames:
-        """The same records; as a copy if the buffers are more than `factor` times larger than they are."""
+        """The same records; as a copy if the buffers are more than `factor` times larger than they
+        are.
+        """
         return self.compact() if self.pinned > factor * self.nbytes else self
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
@@ -226,7 +241,9 @@ class Frames(Sequence[bytes]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Frames):
             return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self.views(), other.views(), strict=True))
+        return len(self) == len(other) and all(
+            a == b for a, b in zip(self.views(), other.views(), strict=True)
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -250,8 +267,8 @@ def are_long(nbytes: int, count: int) -> bool:
 class Scattered(Frames):
     """An immutable sequence of records over several C-contiguous buffers.
 
-    Its `places` are rows, C-contiguous int64 of shape [n, 4], one per record, with the columns that the module's
-    docstring describes.
+    Its `places` are rows, C-contiguous int64 of shape [n, 4], one per record, with the columns that
+    the module's docstring describes.
     """
 
     __slots__ = ("_joined",)
@@ -293,12 +310,17 @@ class Scattered(Frames):
 
     def views(self) -> Iterator[memoryview]:
         views = [memoryview(buffer).cast("B") for buffer in self.buffers]
-        return (payload(views[tag >> BUFFER_BITS], start, end) for start, end, tag, _ in self.places.tolist())
+        return (
+            payload(views[tag >> BUFFER_BITS], start, end)
+            for start, end, tag, _ in self.places.tolist()
+        )
 
     def window(self, first: int, last: int) -> Frames:
         rows = self.places[first:last]
         if len(rows) and rows[0, 2] == rows[-1, 2] and (rows[:, 2] == rows[0, 2]).all():
-            return Frames(self.buffers[int(rows[0, 2]) >> BUFFER_BITS], np.ascontiguousarray(rows[:, :2]))
+            return Frames(
+                self.buffers[int(rows[0, 2]) >> BUFFER_BITS], np.ascontiguousarray(rows[:, :2])
+            )
         return Scattered(self.buffers, rows)
 
     def take(self, indices: Any) -> Frames:
@@ -318,12 +340,15 @@ class Scattered(Frames):
 
 
 def join_frames(inputs: Sequence[Sequence[Frames]], block: int = 1) -> Frames:
-    """The records of several inputs, each in windows, `block` of each in turn; the last turn may be shorter.
+    """The records of several inputs, each in windows, `block` of each in turn; the last turn may be
+    shorter.
 
-    Short ones are copied, so that their buffers are freed; long ones stay in their buffers, unless they are a few
-    records of a large one.
+    Short ones are copied, so that their buffers are freed; long ones stay in their buffers, unless
+    they are a few records of a large one.
     """
     nbytes = sum(window.nbytes for windows in inputs for window in windows)
     if are_long(nbytes, sum(len(window) for windows in inputs for window in windows)):
-        return Scattered.in_turn([[window.trim() for window in windows] for windows in inputs], block)
+        return Scattered.in_turn(
+            [[window.trim() for window in windows] for windows in inputs], block
+        )
     return Frames.in_turn(inputs, block)

@@ -1,16 +1,17 @@
 """Packed lengths of records, as an index stores them. No I/O.
 
-The lengths of a shard are split into blocks of BLOCK_RECORDS; the last block may be shorter. A block stores each length
-as `length - base` in `width` bits, where `base` is the block's shortest length. The bits follow each other, the lowest
-bit first (as in Parquet's bit packing), and a block ends at a whole byte. The table of blocks has a row (BLOCK) for
-each block:
+The lengths of a shard are split into blocks of BLOCK_RECORDS; the last block may be shorter. A
+block stores each length as `length - base` in `width` bits, where `base` is the block's shortest
+length. The bits follow each other, the lowest bit first (as in Parquet's bit packing), and a block
+ends at a whole byte. The table of blocks has a row (BLOCK) for each block:
 
 - `base`: the shortest length in the block, in bytes;
 - `end`: the offset in the shard at which the frame of the block's last record ends;
 - `crc`: the CRC32C of the packed block;
 - `width`: bits of a packed length, 0 to MAX_BITS.
 
-So each block can be decoded alone: its first record's frame begins at the `end` of the block before it, or at 0.
+So each block can be decoded alone: its first record's frame begins at the `end` of the block before
+it, or at 0.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES
 
 BLOCK_RECORDS: Final = 1024
 MAX_BITS: Final = 57
-"""A length is unpacked from the eight bytes that begin with its first bit's byte: up to seven bits belong to others."""
+"""A length is unpacked from the eight bytes that begin with its first bit's byte: up to seven bits
+belong to others."""
 
 BLOCK: Final = np.dtype([("base", "<i8"), ("end", "<i8"), ("crc", "<u4"), ("width", "u1")])
 """A row of the table of blocks: 21 bytes."""
@@ -42,7 +44,9 @@ Blocks = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class PackedLengths:
-    """The lengths of a shard's records: packed blocks, one after the other, their table, and the number of lengths."""
+    """The lengths of a shard's records: packed blocks, one after the other, their table, and the
+    number of lengths.
+    """
 
     data: bytes
     blocks: Blocks
@@ -50,7 +54,9 @@ class PackedLengths:
 
     @property
     def end(self) -> int:
-        """The offset at which the last frame ends: the shard's size, unless other bytes follow its records."""
+        """The offset at which the last frame ends: the shard's size, unless other bytes follow its
+        records.
+        """
         return int(self.blocks["end"][-1]) if len(self.blocks) else 0
 
 
@@ -63,7 +69,7 @@ class LengthPacker:
         >>> packed = packer.finish()
         >>> packed.data.hex(), packed.blocks["base"].tolist(), packed.blocks["width"].tolist(), packed.end
         ('34', [100], [2], 352)
-    """
+    """  # noqa: E501
 
     def __init__(self) -> None:
         self._waiting: list[Lengths] = []
@@ -98,7 +104,9 @@ class LengthPacker:
         rest = (lengths - base).astype(np.uint64)
         width = int(rest.max()).bit_length()
         if base < 0 or width > MAX_BITS:
-            raise ValueError(f"lengths from {base} on, {width} bits apart: a length is 0 to 2**{MAX_BITS} bytes")
+            raise ValueError(
+                f"lengths from {base} on, {width} bits apart: a length is 0 to 2**{MAX_BITS} bytes"
+            )
         self._end += int(lengths.sum()) + FRAME_BYTES * len(lengths)
         data = pack(rest, width)
         self._data.append(data)
@@ -118,7 +126,8 @@ def packed_sizes(blocks: Blocks, counts: Lengths) -> Lengths:
 
 
 def unpack(data: Sequence[bytes], blocks: Blocks, counts: Lengths) -> Lengths:
-    """Unpacks `counts` lengths of several blocks; each item of `data` contains one or more whole ones.
+    """Unpacks `counts` lengths of several blocks; each item of `data` contains one or more whole
+    ones.
 
     Examples:
         >>> packer = LengthPacker()
@@ -149,6 +158,8 @@ def unpack(data: Sequence[bytes], blocks: Blocks, counts: Lengths) -> Lengths:
 
 @cache
 def bit_layout(width: int) -> tuple[Lengths, npt.NDArray[np.uint64], np.uint64]:
-    """For the lengths in a block: the byte in which each begins, the bits before it in that byte, and the mask."""
+    """For the lengths in a block: the byte in which each begins, the bits before it in that byte,
+    and the mask.
+    """
     bits = np.arange(BLOCK_RECORDS) * width
     return bits >> 3, (bits & 7).astype(np.uint64), np.uint64((1 << width) - 1)

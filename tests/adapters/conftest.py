@@ -1,4 +1,6 @@
-"""Shared by the tests of all adapters: bad input and its checks, and the environment of programs that use a store."""
+"""Shared by the tests of all adapters: bad input and its checks, and the environment of programs
+that use a store.
+"""
 
 import json
 import socket
@@ -12,7 +14,14 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, StreamrecError, TFRecordDataset, TFRecordWriter, encode_example, encode_records
+from streamrec import (
+    Dataset,
+    StreamrecError,
+    TFRecordDataset,
+    TFRecordWriter,
+    encode_example,
+    encode_records,
+)
 from streamrec.errors import PositionMismatchError
 from tests.servers.faults import Faults
 from tests.servers.program import ServerProcess
@@ -28,13 +37,20 @@ ROOT = Path(__file__).parents[2]
 
 LOADER_WARNINGS = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata, of torch
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there are cores
-    pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork"),  # Python 3.12 says so of any DataLoader
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create"
+    ),  # more workers than there are cores
+    pytest.mark.filterwarnings(
+        "ignore:.*is multi-threaded, use of fork"
+    ),  # Python 3.12 says so of any DataLoader
 ]
 
 
 def needs(package: str, *marks: pytest.MarkDecorator) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed"), *marks]
+    return [
+        pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed"),
+        *marks,
+    ]
 
 
 def write_examples(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -48,11 +64,15 @@ def write_numbered(path: Path, count: int) -> str:
     return write_examples(path, ({"id": number} for number in range(count)))
 
 
-def store_examples(store: Store, folder: str, shards: int, rows: Iterable[Mapping[str, Any]]) -> str:
+def store_examples(
+    store: Store, folder: str, shards: int, rows: Iterable[Mapping[str, Any]]
+) -> str:
     """Writes Examples in turn to shards in a bucket; returns the pattern of their URLs."""
     records = [encode_example(row) for row in rows]
     for shard in range(shards):
-        with TFRecordWriter(f"{store.url}/{folder}/train-{shard}", storage_options=store.options) as writer:
+        with TFRecordWriter(
+            f"{store.url}/{folder}/train-{shard}", storage_options=store.options
+        ) as writer:
             for record in records[shard::shards]:
                 writer.write(record)
     return f"{store.url}/{folder}/train-*"
@@ -64,7 +84,9 @@ def ids(batches: Iterable[Any]) -> list[int]:
 
 
 def check_states(make: Callable[[], Any]) -> None:
-    """A loader resumes after each batch from its state, and its next iteration is the next epoch."""
+    """A loader resumes after each batch from its state, and its next iteration is the next
+    epoch.
+    """
     whole, first, before = ids(make()), make(), list[int]()
     assert first.state_dict() == {}
     assert ids(first) == whole
@@ -92,7 +114,9 @@ def free_port() -> str:
 
 @dataclass(frozen=True)
 class Leaving:
-    """A server that can be closed, and batches of one record from it, with "id" alone, that wait for its bytes."""
+    """A server that can be closed, and batches of one record from it, with "id" alone, that wait
+    for its bytes.
+    """
 
     server: ServerProcess
     dataset: Dataset[dict[str, np.ndarray]]
@@ -100,30 +124,41 @@ class Leaving:
 
 @pytest.fixture
 def leaving(tmp_path: Path) -> Iterator[Leaving]:
-    """A server with two shards of 32 MB: more than the kernel's buffers hold when the server is closed."""
+    """A server with two shards of 32 MB: more than the kernel's buffers hold when the server is
+    closed.
+    """
     (tmp_path / "bucket").mkdir()
     for shard in range(2):
         rows = ({"id": number, "filler": bytes(400_000)} for number in range(RECORDS // 2))
         write_examples(tmp_path / "bucket" / f"train-{shard}", rows)
-    with ServerProcess("tests.servers.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)) as server:
+    with ServerProcess(
+        "tests.servers.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)
+    ) as server:
         options = {"endpoint_url": server.url, "anon": True}
-        records = TFRecordDataset("s3://bucket/train-*", storage_options=options, retry=QUICK).distribute()
+        records = TFRecordDataset(
+            "s3://bucket/train-*", storage_options=options, retry=QUICK
+        ).distribute()
         batches = records.batch(1).parse_example(FEATURES)
         yield Leaving(server, batches.with_options(memory_budget=2 << 20))
 
 
-def failure(batches: Iterable[Any], between: Callable[[], object] = lambda: None) -> tuple[int, str]:
+def failure(
+    batches: Iterable[Any], between: Callable[[], object] = lambda: None
+) -> tuple[int, str]:
     """The number of ids, and the one error after them, with its notes."""
     seen = 0
     with pytest.raises((StreamrecError, OSError)) as caught:
         for batch in batches:
             seen += len(batch["id"])
             between()
-    return seen, "\n".join([f"{caught.type.__name__}: {caught.value}", *getattr(caught.value, "__notes__", [])])
+    return seen, "\n".join(
+        [f"{caught.type.__name__}: {caught.value}", *getattr(caught.value, "__notes__", [])]
+    )
 
 
 def check_bad_input(folder: Path, leaving: Leaving, load: Load, alone: bool = True) -> None:
-    """Damage, a missing feature and a server that goes away are each one clear error, after all that came before.
+    """Damage, a missing feature and a server that goes away are each one clear error, after all
+    that came before.
 
     Of several readers, which are not `alone`, each numbers its own records.
     """
@@ -135,8 +170,16 @@ def check_bad_input(folder: Path, leaving: Leaving, load: Load, alone: bool = Tr
     assert "CorruptRecordError: " in message
     assert f"{folder / 'damaged'}, " + "record 50, byte" * alone in message
     assert seen == 50 or not alone
-    write_examples(folder / "shard", ({"id": number} if number != 10 else {"other": 1} for number in range(21)))
-    dataset = TFRecordDataset(str(folder / "shard")).distribute().shuffle(8).batch(4).parse_example(FEATURES)
+    write_examples(
+        folder / "shard", ({"id": number} if number != 10 else {"other": 1} for number in range(21))
+    )
+    dataset = (
+        TFRecordDataset(str(folder / "shard"))
+        .distribute()
+        .shuffle(8)
+        .batch(4)
+        .parse_example(FEATURES)
+    )
     _, message = failure(load(dataset))
     assert "FeatureError: " in message
     assert "feature 'id': found nothing" in message
@@ -148,7 +191,9 @@ def check_bad_input(folder: Path, leaving: Leaving, load: Load, alone: bool = Tr
 
 
 def client_environment(store: Store) -> dict[str, str]:
-    """The environment in which a program finds a store of S3 without storage options, and this package."""
+    """The environment in which a program finds a store of S3 without storage options, and this
+    package.
+    """
     return {
         "PYTHONPATH": str(ROOT),
         "AWS_ENDPOINT_URL": store.endpoint,

@@ -17,11 +17,19 @@ from streamrec.grain import IterDataset
 from tests.adapters.conftest import FEATURES, Leaving, check_bad_input, ids, write_numbered
 from tests.runs import in_new_interpreter, until_error
 
-flags.FLAGS.mark_as_parsed()  # Grain asks for flags of absl, which a program reads from its command line
+# Grain asks for flags of absl, which a program reads from its command line
+flags.FLAGS.mark_as_parsed()
 
 
 def rows(name: str) -> Dataset[Any]:
-    return TFRecordDataset(name).distribute().shuffle(10, seed=3).batch(4).parse_example(FEATURES).unbatch()
+    return (
+        TFRecordDataset(name)
+        .distribute()
+        .shuffle(10, seed=3)
+        .batch(4)
+        .parse_example(FEATURES)
+        .unbatch()
+    )
 
 
 def doubled(row: Any) -> Any:

@@ -1,4 +1,6 @@
-"""streamrec.jax on eight devices of the CPU; `test_in_processes.py` runs these tests in a process of their own."""
+"""streamrec.jax on eight devices of the CPU; `test_in_processes.py` runs these tests in a process
+of their own.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -9,7 +11,14 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from streamrec import Dataset, FixedLenFeature, RaggedTensor, SparseTensor, TFRecordDataset, VarLenFeature
+from streamrec import (
+    Dataset,
+    FixedLenFeature,
+    RaggedTensor,
+    SparseTensor,
+    TFRecordDataset,
+    VarLenFeature,
+)
 from streamrec.jax import Loader, rank_among
 from tests.adapters.conftest import Leaving, check_bad_input, check_states, ids, write_examples
 from tests.runs import until_error
@@ -38,12 +47,16 @@ def test_batches_are_global_arrays(tmp_path: Path) -> None:
 
 def test_a_sharding_for_each_column(tmp_path: Path) -> None:
     mesh = jax.make_mesh((4, 2), ("data", "model"))
-    both, rows = (NamedSharding(mesh, PartitionSpec(*names)) for names in (("data", "model"), ("data",)))
+    both, rows = (
+        NamedSharding(mesh, PartitionSpec(*names)) for names in (("data", "model"), ("data",))
+    )
     dataset = TFRecordDataset(examples(tmp_path / "a", 8)).batch(8).parse_example(FEATURES)
     [batch] = Loader(dataset, {"pair": both, "id": rows})
     assert {shard.data.shape for shard in batch["pair"].addressable_shards} == {(2, 1)}
     assert {shard.data.shape for shard in batch["id"].addressable_shards} == {(2,)}
-    with pytest.raises(ValueError, match=r"column 'id' has no sharding; there are those of \['pair'\]"):
+    with pytest.raises(
+        ValueError, match=r"column 'id' has no sharding; there are those of \['pair'\]"
+    ):
         next(iter(Loader(dataset, {"pair": both})))
 
 
@@ -67,18 +80,30 @@ def test_integers_that_do_not_fit_are_an_error() -> None:
     seen, _ = until_error(Loader(dataset, ROWS), OverflowError, said)
     assert [batch["id"].tolist()[0] for batch in seen] == [2**31 - 2, 2**31 - 1]
     with jax.enable_x64(True):
-        assert [batch["id"].tolist()[0] for batch in Loader(dataset, ROWS)] == [2**31 - 2, 2**31 - 1, 2**31]
+        assert [batch["id"].tolist()[0] for batch in Loader(dataset, ROWS)] == [
+            2**31 - 2,
+            2**31 - 1,
+            2**31,
+        ]
 
 
 def test_a_column_that_cannot_be_divided_is_an_error(tmp_path: Path) -> None:
     dataset = TFRecordDataset(examples(tmp_path / "a", 21)).batch(16).parse_example(FEATURES)
     seen, _ = until_error(
-        Loader(dataset, ROWS), ValueError, r"column 'id': an array of shape \[5\] .*drop_remainder=True"
+        Loader(dataset, ROWS),
+        ValueError,
+        r"column 'id': an array of shape \[5\] .*drop_remainder=True",
     )
     assert ids(seen) == list(range(16))
-    with pytest.raises(ValueError, match=r"column 'id': a single int64 has no rows to divide .* batch\("):
+    with pytest.raises(
+        ValueError, match=r"column 'id': a single int64 has no rows to divide .* batch\("
+    ):
         list(Loader(dataset.unbatch(), ROWS))
-    ragged = TFRecordDataset(examples(tmp_path / "a", 8)).batch(8).parse_example({"pair": VarLenFeature(np.float32)})
+    ragged = (
+        TFRecordDataset(examples(tmp_path / "a", 8))
+        .batch(8)
+        .parse_example({"pair": VarLenFeature(np.float32)})
+    )
     with pytest.raises(ValueError, match="column 'pair': a SparseTensor cannot be divided"):
         list(Loader(ragged, ROWS))
 

@@ -21,7 +21,9 @@ def with_torch(rank: int, world_size: int, meeting: str, shards: str) -> list[An
 
     from streamrec.torch import IterableDataset
 
-    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size
+    )
     dataset = IterableDataset(TFRecordDataset(shards).distribute())
     here = sorted(record.decode() for record in dataset)
     loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
@@ -31,7 +33,9 @@ def with_torch(rank: int, world_size: int, meeting: str, shards: str) -> list[An
 
 
 def with_jax(rank: int, world_size: int, meeting: str, shards: str) -> list[Any]:
-    """This process's part of global batches, sums over all, and its ranks under shardings of rows and of columns."""
+    """This process's part of global batches, sums over all, and its ranks under shardings of rows
+    and of columns.
+    """
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -41,7 +45,12 @@ def with_jax(rank: int, world_size: int, meeting: str, shards: str) -> list[Any]
     jax.distributed.initialize(f"127.0.0.1:{meeting}", world_size, rank)
     mesh = jax.make_mesh((world_size, 4), ("data", "model"))
     rows, columns = (NamedSharding(mesh, PartitionSpec(name)) for name in ("data", "model"))
-    dataset = TFRecordDataset(shards).distribute().batch(8).parse_example({"id": FixedLenFeature((), np.int64)})
+    dataset = (
+        TFRecordDataset(shards)
+        .distribute()
+        .batch(8)
+        .parse_example({"id": FixedLenFeature((), np.int64)})
+    )
     own, sums = [], []
     for batch in Loader(dataset, rows):
         assert batch["id"].shape == (8 * world_size,)

@@ -50,11 +50,16 @@ def cluster() -> Iterator[str]:
 
 
 def started(log_to_driver: bool = False) -> Any:
-    """A cluster. A node gives up if its agent takes longer than 30 s to start, which can happen under load."""
+    """A cluster. A node gives up if its agent takes longer than 30 s to start, which can happen
+    under load.
+    """
     for attempt in range(4):
         try:
             return ray.init(
-                num_cpus=4, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=log_to_driver
+                num_cpus=4,
+                include_dashboard=False,
+                object_store_memory=300 << 20,
+                log_to_driver=log_to_driver,
             )
         except Exception:
             ray.shutdown()
@@ -75,7 +80,10 @@ def write(path: Path, count: int, first: int = 0) -> list[bytes]:
 
 def examples_in(pattern: str, options: Any = None) -> list[Example]:
     """The Examples of all shards that a pattern matches."""
-    return [Example.FromString(record) for record in streamrec.TFRecordDataset(pattern, storage_options=options)]
+    return [
+        Example.FromString(record)
+        for record in streamrec.TFRecordDataset(pattern, storage_options=options)
+    ]
 
 
 @pytest.fixture
@@ -95,7 +103,11 @@ def test_one_large_shard_is_read_by_many_tasks(tmp_path: Path) -> None:
     source = TFRecordDatasource(str(tmp_path / "a.tfrecord"), FEATURES)
     tasks = source.get_read_tasks(7)
     assert len(tasks) == 7
-    assert sum(task.metadata.size_bytes for task in tasks) == source.estimate_inmemory_data_size() == size
+    assert (
+        sum(task.metadata.size_bytes for task in tasks)
+        == source.estimate_inmemory_data_size()
+        == size
+    )
     found = [pyarrow.concat_tables(task()) for task in tasks]
     assert max(table.num_rows for table in found) < COUNT / 5
     assert pyarrow.concat_tables(found)["id"].to_pylist() == list(range(COUNT))
@@ -110,7 +122,9 @@ def test_an_index_counts_the_rows(tmp_path: Path) -> None:
     for shard in range(3):
         write(tmp_path / f"{shard}.tfrecord", 1000 * (shard + 1), 1000 * shard)
     streamrec.write_index_sync(f"{tmp_path}/*.tfrecord", f"{tmp_path}/train.index")
-    source = TFRecordDatasource(f"{tmp_path}/*.tfrecord", FEATURES, manifest=f"{tmp_path}/train.index")
+    source = TFRecordDatasource(
+        f"{tmp_path}/*.tfrecord", FEATURES, manifest=f"{tmp_path}/train.index"
+    )
     tasks = source.get_read_tasks(4)
     assert [task.metadata.num_rows for task in tasks] == [1500] * 4
     assert [sum(table.num_rows for table in task()) for task in tasks] == [1500] * 4
@@ -118,7 +132,9 @@ def test_an_index_counts_the_rows(tmp_path: Path) -> None:
 
 def test_from_a_store_and_back(s3_store: Store, call: Call) -> None:
     url, options = f"{s3_store.url}/{uuid4()}", s3_store.options
-    with streamrec.TFRecordWriter(f"{url}/a.tfrecord.gz", "GZIP", storage_options=options) as writer:
+    with streamrec.TFRecordWriter(
+        f"{url}/a.tfrecord.gz", "GZIP", storage_options=options
+    ) as writer:
         for row in rows(500):
             writer.write(streamrec.encode_example(row, kinds=FEATURES))
     dataset = read_tfrecords(f"{url}/*.gz", storage_options=options)  # features are inferred
@@ -126,7 +142,9 @@ def test_from_a_store_and_back(s3_store: Store, call: Call) -> None:
     assert streamrec.verify_sync(f"{url}/new/manifest.json", storage_options=options).ok
     written = examples_in(f"{url}/new/*.tfrecord", options)
     found = sorted(written, key=lambda example: example.features.feature["id"].int64_list.value[0])
-    assert found == [Example.FromString(streamrec.encode_example(row, kinds=FEATURES)) for row in rows(500)]
+    assert found == [
+        Example.FromString(streamrec.encode_example(row, kinds=FEATURES)) for row in rows(500)
+    ]
     with pytest.raises(Exception, match="already exists"):
         write_tfrecords(dataset, f"{url}/new", storage_options=options)
 
@@ -136,10 +154,16 @@ def test_null_and_tensors_are_written(tmp_path: Path, caplog: pytest.LogCaptureF
     write_tfrecords(ray.data.from_arrow(table), str(tmp_path / "a"))
     assert not [record for record in caplog.records if record.name == "streamrec"]
     write_tfrecords(ray.data.from_arrow(pyarrow.table({"x": [0.1, 0.5]})), str(tmp_path / "c"))
-    assert "part-{shard:05d}.tfrecord: x: float64 -> float32 (largest change 1.5e-09)" in caplog.text
+    assert (
+        "part-{shard:05d}.tfrecord: x: float64 -> float32 (largest change 1.5e-09)" in caplog.text
+    )
     with pytest.raises(streamrec.FeatureError, match="record 1, feature 'x': a null within a list"):
-        write_tfrecords(ray.data.from_arrow(pyarrow.table({"x": [[1], [2, None]]})), str(tmp_path / "d"))
-    write_tfrecords(ray.data.from_numpy(np.arange(12, dtype=np.float32).reshape(3, 2, 2)), str(tmp_path / "b"))
+        write_tfrecords(
+            ray.data.from_arrow(pyarrow.table({"x": [[1], [2, None]]})), str(tmp_path / "d")
+        )
+    write_tfrecords(
+        ray.data.from_numpy(np.arange(12, dtype=np.float32).reshape(3, 2, 2)), str(tmp_path / "b")
+    )
     assert examples_in(f"{tmp_path}/a/*.tfrecord") == [
         Example.FromString(streamrec.encode_example({"id": 1, "tags": ["a"]})),
         Example(features={}),
@@ -173,7 +197,11 @@ def test_a_missing_feature_is_null(tmp_path: Path) -> None:
     tables = [ray.get(block) for block in dataset.to_arrow_refs()]
     assert len(tables) > 1
     assert len({table.schema for table in tables}) == 1
-    found = [row for table in tables for row in table.select(["count", "ids", "name", "pair", "tags"]).to_pylist()]
+    found = [
+        row
+        for table in tables
+        for row in table.select(["count", "ids", "name", "pair", "tags"]).to_pylist()
+    ]
     nothing = dict.fromkeys(["count", "ids", "name", "pair", "tags"])
     wanted = [
         {"count": 7, "ids": [1], "name": "Zoë", "pair": [0.5, 1.5], "tags": ["a", "b"]},
@@ -196,11 +224,16 @@ def test_a_missing_feature_is_null(tmp_path: Path) -> None:
         ({"id": [1, 2], "pair": [1, 2]}, "feature 'id': found 2 values where 1 is expected"),
         ({"id": 1, "pair": [1]}, "feature 'pair': found 1 values where 2 are expected"),
         ({"id": "one", "pair": [1, 2]}, "feature 'id': "),
-        ({"id": 1, "pair": [1, 2], "new": 3}, "feature 'new': no record that was looked at has it: give features"),
+        (
+            {"id": 1, "pair": [1, 2], "new": 3},
+            "feature 'new': no record that was looked at has it: give features",
+        ),
     ],
     ids=["two", "one", "kind", "unknown"],
 )
-def test_a_record_unlike_the_sample_is_null_or_named(tmp_path: Path, bad: dict[str, Any], said: str) -> None:
+def test_a_record_unlike_the_sample_is_null_or_named(
+    tmp_path: Path, bad: dict[str, Any], said: str
+) -> None:
     for shard in range(2):
         records: list[dict[str, Any]] = [{"id": 1, "pair": [1, 2]}] * 1000
         records[900] = {}
@@ -221,29 +254,43 @@ def test_a_record_unlike_the_sample_is_null_or_named(tmp_path: Path, bad: dict[s
 def test_a_sequence_example_is_refused_and_loses_no_feature_list(tmp_path: Path) -> None:
     record = streamrec.encode_sequence_example({"id": 1}, {"steps": [[1], [2]]})
     (tmp_path / "0.tfrecord").write_bytes(streamrec.encode_records([record]))
-    with pytest.raises(streamrec.FeatureError, match=r"record 0: a SequenceExample.*: give features \(in "):
+    with pytest.raises(
+        streamrec.FeatureError, match=r"record 0: a SequenceExample.*: give features \(in "
+    ):
         streamrec.ray.read_tfrecords(str(tmp_path / "0.tfrecord"))
 
 
 def test_a_feature_of_two_kinds_is_named_with_its_shard(tmp_path: Path) -> None:
     for shard, value in enumerate([1, "one"]):
         write_examples(tmp_path / f"{shard}.tfrecord", [{"id": value}])
-    with pytest.raises(streamrec.FeatureError, match=rf"feature 'id': .*\(in {tmp_path}/1.tfrecord\)"):
+    with pytest.raises(
+        streamrec.FeatureError, match=rf"feature 'id': .*\(in {tmp_path}/1.tfrecord\)"
+    ):
         read_tfrecords(f"{tmp_path}/*.tfrecord")
 
 
 def test_a_sequence_feature_is_a_list_of_one_type(tmp_path: Path) -> None:
-    features: dict[str, Any] = {"scores": streamrec.FixedLenSequenceFeature([], "float32", allow_missing=True)}
+    features: dict[str, Any] = {
+        "scores": streamrec.FixedLenSequenceFeature([], "float32", allow_missing=True)
+    }
     write(tmp_path / "a.tfrecord", 1000)
     tasks = TFRecordDatasource(f"{tmp_path}/a.tfrecord", features).get_read_tasks(3)
     tables = [pyarrow.concat_tables(task()) for task in tasks]
-    assert {str(table.schema.field("scores").type) for table in tables} == {"list<item: float not null>"}
-    assert [row for table in tables for row in table["scores"].to_pylist()] == [row["scores"] for row in rows(1000)]
-    with pytest.raises(streamrec.FeatureError, match="feature 'score': text= names a column that does not exist"):
+    assert {str(table.schema.field("scores").type) for table in tables} == {
+        "list<item: float not null>"
+    }
+    assert [row for table in tables for row in table["scores"].to_pylist()] == [
+        row["scores"] for row in rows(1000)
+    ]
+    with pytest.raises(
+        streamrec.FeatureError, match="feature 'score': text= names a column that does not exist"
+    ):
         read_tfrecords(f"{tmp_path}/a.tfrecord", features, text=["score"])
 
 
-def test_damage_is_one_error_or_a_loss_that_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_one_error_or_a_loss_that_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "a.tfrecord"
     write(path, 1000)
     flip_bit(path, path.stat().st_size // 2)
@@ -251,7 +298,9 @@ def test_damage_is_one_error_or_a_loss_that_is_reported(tmp_path: Path, caplog: 
         read_tfrecords(str(path), FEATURES, override_num_blocks=2).materialize()
     assert str(path) in str(caught.value)
     assert "record " in str(caught.value)
-    assert read_tfrecords(str(path), FEATURES, on_error="resync", override_num_blocks=2).count() == 999
+    assert (
+        read_tfrecords(str(path), FEATURES, on_error="resync", override_num_blocks=2).count() == 999
+    )
     for task in TFRecordDatasource(str(path), FEATURES, on_error="resync").get_read_tasks(1):
         list(task())
     assert f"{path}: repeated 0 requests; skipped 1 damaged places (" in caplog.text
@@ -267,9 +316,14 @@ def test_a_missing_feature_is_named_with_shard_and_record(tmp_path: Path, cluste
     records[567] = streamrec.encode_example({"id": b"text"})
     (tmp_path / "1.tfrecord").write_bytes(streamrec.encode_records(records))
     with pytest.raises(streamrec.FeatureError, match="feature 'id'") as caught:
-        read_tfrecords(f"{tmp_path}/*.tfrecord", FEATURES, override_num_blocks=4).random_shuffle(seed=1).materialize()
+        read_tfrecords(f"{tmp_path}/*.tfrecord", FEATURES, override_num_blocks=4).random_shuffle(
+            seed=1
+        ).materialize()
     [place] = set(
-        re.findall(rf"{tmp_path}/1.tfrecord( \(the part from byte \S+ on\))?, record (\S+)", str(caught.value))
+        re.findall(
+            rf"{tmp_path}/1.tfrecord( \(the part from byte \S+ on\))?, record (\S+)",
+            str(caught.value),
+        )
     )
     assert place[0] or place[1] == "567"
 
@@ -286,7 +340,7 @@ print("ready", f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}
 input()
 print(dataset.materialize().count(), "rows", flush=True)
 input()
-"""
+"""  # noqa: E501
 
 
 def test_retries_and_losses_are_reported(tmp_path: Path) -> None:
@@ -297,11 +351,22 @@ def test_retries_and_losses_are_reported(tmp_path: Path) -> None:
     flip_bit(damaged, damaged.stat().st_size // 2)
     with ObjectStore(tmp_path) as store:
         command = [sys.executable, "-c", PROGRAM, store.url]
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        pipes: Any = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "text": True,
+        }
         environment = {**os.environ, "RAY_DEDUP_LOGS": "0"}  # it leaves out lines of the same form
         with subprocess.Popen(command, env=environment, **pipes) as process:
-            [url] = [line.split()[1] for line in lines_to(process.stdout, "ready") if line.startswith("ready ")]
-            store.faults = Faults(first_byte=0, jitter=0, seed=4, unavailable=0.3, reset=0.2, at=0.5)
+            [url] = [
+                line.split()[1]
+                for line in lines_to(process.stdout, "ready")
+                if line.startswith("ready ")
+            ]
+            store.faults = Faults(
+                first_byte=0, jitter=0, seed=4, unavailable=0.3, reset=0.2, at=0.5
+            )
             store.clear()
             process.stdin.write("\n")
             process.stdin.flush()
@@ -313,7 +378,11 @@ def test_retries_and_losses_are_reported(tmp_path: Path) -> None:
             while sum(map(retries_in, said)) < failed:
                 said.append(process.stdout.readline())
             assert sum(map(retries_in, said)) == failed
-            assert [line for line in said if "2.tfrecord: " in line and "; skipped 1 damaged places (" in line]
+            assert [
+                line
+                for line in said
+                if "2.tfrecord: " in line and "; skipped 1 damaged places (" in line
+            ]
             size = sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
             if not url.endswith((":0/metrics", ":-1/metrics")):  # ray[default] is installed
                 wanted = {"bytes": size, "losses": 1, "retries": failed}
@@ -326,7 +395,9 @@ def metrics_at(url: str) -> dict[str, float]:
     found: dict[str, float] = {}
     with urllib.request.urlopen(url) as answer:
         text = answer.read().decode()
-    for name, value in re.findall(r"^ray_streamrec_read_(\w+)_total\{.*\} (\S+)$", text, re.MULTILINE):
+    for name, value in re.findall(
+        r"^ray_streamrec_read_(\w+)_total\{.*\} (\S+)$", text, re.MULTILINE
+    ):
         found[name] = found.get(name, 0) + float(value)
     return found
 
@@ -363,16 +434,28 @@ def test_a_worker_that_is_killed_costs_no_row(tmp_path: Path) -> None:
 
 
 def test_the_commands_run_on_the_cluster(
-    tmp_path: Path, cluster: str, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    cluster: str,
+    call: Call,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)  # workers have another working directory
     (tmp_path / "a").mkdir()
-    wanted = [record for shard in range(5) for record in write(tmp_path / "a" / f"{shard}.tfrecord", 100, 100 * shard)]
+    wanted = [
+        record
+        for shard in range(5)
+        for record in write(tmp_path / "a" / f"{shard}.tfrecord", 100, 100 * shard)
+    ]
     far = "--ray", cluster
-    assert call("index", *far, tmp_path / "a", tmp_path / "a.index").endswith("500 records in 5 shards\n")
+    assert call("index", *far, tmp_path / "a", tmp_path / "a.index").endswith(
+        "500 records in 5 shards\n"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.index"]
     assert list(streamrec.RecordSource(f"{tmp_path}/a.index"))[321] == wanted[321]
-    assert call("reshard", *far, "--shards", 3, tmp_path / "a", f"{tmp_path}/b/").startswith("3 shards, 500 records, ")
+    assert call("reshard", *far, "--shards", 3, tmp_path / "a", f"{tmp_path}/b/").startswith(
+        "3 shards, 500 records, "
+    )
     shards = sorted((tmp_path / "b").glob("*.tfrecord"))
     assert list(streamrec.TFRecordDataset([str(shard) for shard in shards])) == wanted
     assert call("verify", *far, "b/").endswith(": all as the manifest says\n")
@@ -384,10 +467,15 @@ def test_the_commands_run_on_the_cluster(
     assert said.err == "streamrec: name: text -> binary (--text name keeps text)\n"
     call("convert", *far, "--text", "name", tmp_path / "b", f"{tmp_path}/text-{{shard}}.parquet")
     assert str(parquet.read_schema(tmp_path / "text-1.parquet").field("name").type) == "string"
-    assert sum(parquet.read_table(f"{tmp_path}/c-{number}.parquet").num_rows for number in range(3)) == 500
+    assert (
+        sum(parquet.read_table(f"{tmp_path}/c-{number}.parquet").num_rows for number in range(3))
+        == 500
+    )
     back = f"{tmp_path}/d-{{shard}}.tfrecord"
     call("convert", *far, f"{tmp_path}/c-*.parquet", back)
-    assert examples_in(f"{tmp_path}/d-*.tfrecord") == [Example.FromString(record) for record in wanted]
+    assert examples_in(f"{tmp_path}/d-*.tfrecord") == [
+        Example.FromString(record) for record in wanted
+    ]
     flip_bit(shards[1], 50)
     assert program.run(["verify", *far, "--repair", f"{tmp_path}/clean/", f"{tmp_path}/b/"]) == 1
     assert "1 shard damaged" in capsys.readouterr().out
@@ -406,7 +494,9 @@ def test_the_commands_run_on_the_cluster(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_ctrl_c_ends_the_tasks(tmp_path: Path, cluster: str, command: str, words: list[str]) -> None:
+def test_ctrl_c_ends_the_tasks(
+    tmp_path: Path, cluster: str, command: str, words: list[str]
+) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "new").mkdir()
     for shard in range(3):
@@ -416,7 +506,9 @@ def test_ctrl_c_ends_the_tasks(tmp_path: Path, cluster: str, command: str, words
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_an_address_without_a_cluster_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_a_cluster_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     assert program.run(["verify", "--ray", address, str(tmp_path)]) == 3

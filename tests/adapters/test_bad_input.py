@@ -1,4 +1,5 @@
-"""Bad input through `for`, `async for`, Arrow and each way to load in PyTorch: one clear error, and no hang.
+"""Bad input through `for`, `async for`, Arrow and each way to load in PyTorch: one clear error, and
+no hang.
 
 `grain_cases.py` and `jax_cases.py` test their adapters in the same way.
 """
@@ -42,7 +43,9 @@ def in_one_process(dataset: Dataset[Any], workers: int = 0, loader: Any = None) 
 
     from streamrec.torch import IterableDataset
 
-    batches: Iterable[Any] = (loader or DataLoader)(IterableDataset(dataset), batch_size=None, num_workers=workers)
+    batches: Iterable[Any] = (loader or DataLoader)(
+        IterableDataset(dataset), batch_size=None, num_workers=workers
+    )
     return batches
 
 

@@ -13,7 +13,10 @@ torch = pytest.importorskip("torch")
 
 from streamrec.torch import Loader  # noqa: E402
 
-pytestmark = [pytest.mark.peer, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 FEATURES = {"id": FixedLenFeature((), np.int64), "pixels": FixedLenFeature((64, 64), np.float32)}
 RECORDS, BATCH = 2_000, 100
@@ -26,14 +29,17 @@ def batches(tmp_path: Path) -> Any:
     for shard in range(2):
         numbers = range(shard * RECORDS // 2, (shard + 1) * RECORDS // 2)
         write_examples(
-            tmp_path / f"train-{shard}", ({"id": n, "pixels": np.full((64, 64), n, np.float32)} for n in numbers)
+            tmp_path / f"train-{shard}",
+            ({"id": n, "pixels": np.full((64, 64), n, np.float32)} for n in numbers),
         )
     records = TFRecordDataset(str(tmp_path / "train-*"), num_parallel_reads=2)
     return records.distribute().shuffle(500, seed=1).batch(BATCH).parse_example(FEATURES)
 
 
 def checked(batch: Any) -> list[int]:
-    """The numbers of a batch, after a check of its pixels that waits for much other work of the device."""
+    """The numbers of a batch, after a check of its pixels that waits for much other work of the
+    device.
+    """
     busy = torch.ones((WORK, WORK), device="cuda")
     for _ in range(10):
         busy = busy @ busy * 1e-4
@@ -49,7 +55,9 @@ def test_each_batch_arrives_whole(batches: Any, prefetch: int) -> None:
     loader = Loader(batches, device="cuda", prefetch=prefetch)
     with torch.cuda.stream(torch.cuda.Stream()):  # not the stream that the loader was made under
         for _ in range(2):
-            assert sorted(number for batch in loader for number in checked(batch)) == list(range(RECORDS))
+            assert sorted(number for batch in loader for number in checked(batch)) == list(
+                range(RECORDS)
+            )
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -63,7 +71,9 @@ def test_every_kind_of_column_arrives(ahead: int) -> None:
             "half": np.full(rows, number % 100, types.bfloat16),
             "flag": np.bool_(number % 2),
             "name": np.array([b"x"], object),
-            "ragged": RaggedTensor(np.arange(number % 5, dtype=">f4"), (np.array([0, number % 5]),)),
+            "ragged": RaggedTensor(
+                np.arange(number % 5, dtype=">f4"), (np.array([0, number % 5]),)
+            ),
             "records": Frames.of([b"r%d" % number]),
         }
 

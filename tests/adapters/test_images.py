@@ -43,7 +43,9 @@ def sixteen_bits() -> Any:
     return PIL.fromarray(np.random.default_rng(1).integers(0, 1 << 16, (37, 53)).astype(np.uint16))
 
 
-ANIMATED = encoded(picture(), "GIF", save_all=True, append_images=[picture(seed=1), picture(seed=2)])
+ANIMATED = encoded(
+    picture(), "GIF", save_all=True, append_images=[picture(seed=1), picture(seed=2)]
+)
 
 JPEGS = {
     "colour": encoded(picture()),
@@ -53,7 +55,10 @@ JPEGS = {
     "CMYK": encoded(picture().convert("CMYK")),
 }
 OTHERS = {
-    **{f"PNG {mode}": encoded(picture().convert(mode), "PNG") for mode in ("RGB", "RGBA", "L", "LA", "P", "1")},
+    **{
+        f"PNG {mode}": encoded(picture().convert(mode), "PNG")
+        for mode in ("RGB", "RGBA", "L", "LA", "P", "1")
+    },
     "PNG 16 bits": encoded(sixteen_bits(), "PNG"),
     "PNG palette with a transparent colour": encoded(picture().convert("P"), "PNG", transparency=3),
     "GIF": encoded(picture(), "GIF"),
@@ -72,14 +77,18 @@ def near(found: npt.NDArray[np.uint8], wanted: npt.NDArray[np.uint8], most: int)
 @pytest.mark.parametrize("channels", [0, 1, 3])
 @pytest.mark.parametrize("kind", JPEGS)
 def test_a_jpeg_is_what_tensorflow_makes_of_it(kind: str, channels: int, ratio: int) -> None:
-    """Exactly with its accurate inverse transform; its default is a faster one, which differs by some steps of 256."""
+    """Exactly with its accurate inverse transform; its default is a faster one, which differs by
+    some steps of 256.
+    """
     tf = pytest.importorskip("tensorflow")
     found = decode_jpeg(JPEGS[kind], channels, ratio)
     if kind == "CMYK" and channels == 1:
         assert found.shape[-1] == 1  # TensorFlow has no such conversion
         return
     near(found, tf.io.decode_jpeg(JPEGS[kind], channels=channels, ratio=ratio).numpy(), 6)
-    accurate = tf.io.decode_jpeg(JPEGS[kind], channels=channels, ratio=ratio, dct_method="INTEGER_ACCURATE")
+    accurate = tf.io.decode_jpeg(
+        JPEGS[kind], channels=channels, ratio=ratio, dct_method="INTEGER_ACCURATE"
+    )
     near(found, accurate.numpy(), 0 if kind != "CMYK" else 2)
 
 
@@ -108,13 +117,17 @@ def test_sizes_round_as_in_tensorflow(height: int, width: int, ratio: int, quali
     tf = pytest.importorskip("tensorflow")
     data = encoded(picture(height, width), quality=quality)
     wanted = tf.io.decode_jpeg(data, ratio=ratio, dct_method="INTEGER_ACCURATE").numpy()
-    near(decode_jpeg(data, ratio=ratio), wanted, 1 if min(height, width) >= 16 else 255)  # colours of a part of a block
+    near(
+        decode_jpeg(data, ratio=ratio), wanted, 1 if min(height, width) >= 16 else 255
+    )  # colours of a part of a block
 
 
 def test_a_column_keeps_its_shape_and_sizes_may_differ() -> None:
     images = [encoded(picture(10 + row, 20)) for row in range(6)]
     lengths = np.cumsum([0, *map(len, images)])
-    column = BytesColumn(b"".join(images), np.stack([lengths[:-1], lengths[1:]], axis=1)).reshape(3, 2)
+    column = BytesColumn(b"".join(images), np.stack([lengths[:-1], lengths[1:]], axis=1)).reshape(
+        3, 2
+    )
     for contents in (column, column.to_numpy()):
         found = decode_jpeg(contents)
         assert found.shape == (3, 2)
@@ -130,12 +143,16 @@ def test_warnings_of_libjpeg_are_not_errors_but_missing_data_is() -> None:
     assert decode_jpeg(data[:-2] + bytes(15) + data[-2:]).shape == (37, 53, 3)
     assert decode_jpeg(data + b"behind").shape == (37, 53, 3)
     for cut in (data[:-2], data[:-40], data[:300], data[:20], data[:4]):
-        with pytest.raises(FeatureError, match=f"the JPEG image of {len(cut)} bytes cannot be decoded"):
+        with pytest.raises(
+            FeatureError, match=f"the JPEG image of {len(cut)} bytes cannot be decoded"
+        ):
             decode_jpeg(cut)
 
 
 @pytest.mark.parametrize("decode", [decode_jpeg, decode_image])
-@pytest.mark.parametrize("data", [b"", b"text", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", bytes(99)])
+@pytest.mark.parametrize(
+    "data", [b"", b"text", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", bytes(99)]
+)
 def test_what_is_not_an_image_says_its_row(data: bytes, decode: Any) -> None:
     with pytest.raises(FeatureError, match="image") as caught:
         decode([JPEGS["grey"], JPEGS["colour"], data])
@@ -179,10 +196,14 @@ def test_an_image_may_be_larger_than_pillow_opens() -> None:
 
 def test_a_header_that_claims_too_much_allocates_nothing() -> None:
     for kind, marker, ratio in (("colour", b"\xff\xc0", 1), ("progressive", b"\xff\xc2", 8)):
-        data = bytearray(JPEGS[kind])  # progressive ones are decoded whole before they are made smaller
+        data = bytearray(
+            JPEGS[kind]
+        )  # progressive ones are decoded whole before they are made smaller
         frame = data.index(marker)
         data[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"
-        with pytest.raises(FeatureError, match="65,500 x 65,500 pixels: more than 512 MiB are refused"):
+        with pytest.raises(
+            FeatureError, match="65,500 x 65,500 pixels: more than 512 MiB are refused"
+        ):
             decode_jpeg(bytes(data), ratio=ratio)
     data = bytearray(ANIMATED)
     second = data.index(b"\x21\xf9\x04", data.index(b"\x2c\0\0\0\0")) + 8
@@ -202,9 +223,15 @@ def shards(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("calls", [None, 2])
 @pytest.mark.parametrize("cycle", [1, 3])
-def test_a_pipeline_says_in_which_shard_and_record(shards: list[str], calls: int | None, cycle: int) -> None:
+def test_a_pipeline_says_in_which_shard_and_record(
+    shards: list[str], calls: int | None, cycle: int
+) -> None:
     files = shards if cycle > 1 else shards[1]
-    parsed = TFRecordDataset(files, num_parallel_reads=cycle).batch(8).parse_example(FEATURES, string_columns=True)
+    parsed = (
+        TFRecordDataset(files, num_parallel_reads=cycle)
+        .batch(8)
+        .parse_example(FEATURES, string_columns=True)
+    )
     images = parsed.map(lambda batch: decode_jpeg(batch["image"]), num_parallel_calls=calls)
     number = 13 if cycle == 1 else 40
     _, error = until_error(images, FeatureError, f"record {number % 8}: this is not a JPEG")
@@ -214,7 +241,9 @@ def test_a_pipeline_says_in_which_shard_and_record(shards: list[str], calls: int
 
 def test_images_pass_through_a_pipeline(shards: list[str]) -> None:
     parsed = TFRecordDataset(shards[0]).batch(8).parse_example(FEATURES, string_columns=True)
-    pairs = parsed.map(lambda batch: (decode_jpeg(batch["image"]), batch["label"]), num_parallel_calls=2)
+    pairs = parsed.map(
+        lambda batch: (decode_jpeg(batch["image"]), batch["label"]), num_parallel_calls=2
+    )
     rows = list(pairs.unbatch())
     assert [int(label) for _, label in rows] == list(range(21))
     assert {image.shape for image, _ in rows} == {(37, 53, 3)}
@@ -245,8 +274,12 @@ def test_decoders_are_imported_when_an_image_comes() -> None:
     assert in_new_interpreter(code) == "False False\n"
 
 
-@pytest.mark.parametrize(("package", "data"), [("simplejpeg", JPEGS["grey"]), ("PIL.Image", OTHERS["PNG L"])])
-def test_a_missing_decoder_says_what_to_type(package: str, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("package", "data"), [("simplejpeg", JPEGS["grey"]), ("PIL.Image", OTHERS["PNG L"])]
+)
+def test_a_missing_decoder_says_what_to_type(
+    package: str, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'streamrec\[images\]'"):
         decode_image([data])

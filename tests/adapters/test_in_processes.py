@@ -1,4 +1,6 @@
-"""streamrec.jax, streamrec.grain, streamrec.ray and `--ray`, in processes of their own: with JAX, forks warn."""
+"""streamrec.jax, streamrec.grain, streamrec.ray and `--ray`, in processes of their own: with JAX,
+forks warn.
+"""
 
 import json
 import os
@@ -38,17 +40,23 @@ def devices(count: int) -> dict[str, str]:
         pytest.param("jax", [], devices(8), marks=needs("jax")),
     ],
 )
-def test_the_cases_of_an_adapter(package: str, options: list[str], environment: dict[str, str]) -> None:
+def test_the_cases_of_an_adapter(
+    package: str, options: list[str], environment: dict[str, str]
+) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *options]
     command.append(str(Path(__file__).with_name(f"{package}_cases.py")))
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=800)
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=800
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed")
 def test_processes_read_their_parts_of_global_batches(tmp_path: Path) -> None:
     for shard in range(2):
-        write_examples(tmp_path / f"train-{shard}", ({"id": 32 * shard + number} for number in range(32)))
+        write_examples(
+            tmp_path / f"train-{shard}", ({"id": 32 * shard + number} for number in range(32))
+        )
     port, command = free_port(), [sys.executable, "-m", "tests.adapters.ranked", "jax"]
     ranks = [
         subprocess.Popen(
@@ -62,7 +70,9 @@ def test_processes_read_their_parts_of_global_batches(tmp_path: Path) -> None:
     ]
     said = [rank.communicate() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
-    (own, sums, *places), (others, same_sums, *other_places) = (json.loads(out.splitlines()[-1]) for out, _ in said)
+    (own, sums, *places), (others, same_sums, *other_places) = (
+        json.loads(out.splitlines()[-1]) for out, _ in said
+    )
     assert sorted(own + others) == list(range(64))
     assert sums == same_sums
     assert sum(sums) == sum(range(64))
@@ -75,7 +85,15 @@ def test_the_missing_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('none', name='ray')")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     (tmp_path / "a.tfrecord").write_bytes(b"")
-    command = [sys.executable, "-m", "streamrec", "verify", "--ray", "local", str(tmp_path / "a.tfrecord")]
+    command = [
+        sys.executable,
+        "-m",
+        "streamrec",
+        "verify",
+        "--ray",
+        "local",
+        str(tmp_path / "a.tfrecord"),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "streamrec: --ray needs another package: pip install 'streamrec[ray]'\n"

@@ -1,4 +1,6 @@
-"""Training runs with Accelerate that are killed at random steps resume with exactly the next records."""
+"""Training runs with Accelerate that are killed at random steps resume with exactly the next
+records.
+"""
 
 import os
 import random
@@ -23,13 +25,22 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
 @pytest.mark.parametrize("ranks", [2, *thorough(1)])
-def test_a_killed_run_of_accelerate_continues_where_it_was(s3_store: Store, tmp_path: Path, ranks: int) -> None:
-    """The program of docs/pytorch.md: each rank has the records and losses of a run that was not killed."""
-    rows = ({"x": [number / RECORDS, 1.0], "label": number % 2, "id": number} for number in range(RECORDS))
+def test_a_killed_run_of_accelerate_continues_where_it_was(
+    s3_store: Store, tmp_path: Path, ranks: int
+) -> None:
+    """The program of docs/pytorch.md: each rank has the records and losses of a run that was not
+    killed.
+    """
+    rows = (
+        {"x": [number / RECORDS, 1.0], "label": number % 2, "id": number}
+        for number in range(RECORDS)
+    )
     urls = store_examples(s3_store, f"killed-accelerate-{ranks}", SHARDS, rows)
     folder = urls.removesuffix("train-*")
     write_manifest_sync(urls, f"{folder}manifest.json", storage_options=s3_store.options)
-    [block] = [block for block in blocks(ROOT / "docs/pytorch.md") if block.title == "train_accelerate.py"]
+    [block] = [
+        block for block in blocks(ROOT / "docs/pytorch.md") if block.title == "train_accelerate.py"
+    ]
     (tmp_path / "train.py").write_text(block.text.replace('"data/', f'"{folder}'))
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
@@ -39,14 +50,22 @@ def test_a_killed_run_of_accelerate_continues_where_it_was(s3_store: Store, tmp_
     assert steps == EPOCHS * RECORDS // 8 // ranks
     chance, runs = random.Random(7), []
     for _ in range(KILLS):
-        runs.append(accelerated(tmp_path / "killed", ranks, environment, chance.randrange(1, steps // KILLS)))
+        runs.append(
+            accelerated(
+                tmp_path / "killed", ranks, environment, chance.randrange(1, steps // KILLS)
+            )
+        )
     runs.append(accelerated(tmp_path / "killed", ranks, environment))
     assert len(runs[-1]) < len(expected)
     assert sorted(set().union(*runs)) == sorted(expected)
 
 
-def accelerated(folder: Path, ranks: int, environment: dict[str, str], steps: int | None = None) -> list[str]:
-    """The output of all ranks, to the end; with `steps`, all are killed when rank 0 has printed that many lines."""
+def accelerated(
+    folder: Path, ranks: int, environment: dict[str, str], steps: int | None = None
+) -> list[str]:
+    """The output of all ranks, to the end; with `steps`, all are killed when rank 0 has printed
+    that many lines.
+    """
     world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     world["ACCELERATE_USE_CPU"] = "true"
     started = [

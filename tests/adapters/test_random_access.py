@@ -1,4 +1,6 @@
-"""RecordSource as a map-style dataset of torch's DataLoader and of Grain, in one process and in workers."""
+"""RecordSource as a map-style dataset of torch's DataLoader and of Grain, in one process and in
+workers.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +26,9 @@ RECORDS = [b"%d" % number for number in range(200)]
 
 @pytest.fixture
 def source(tmp_path: Path) -> RecordSource:
-    write_index_sync(write_shards(tmp_path, np.split(np.array(RECORDS, object), 4)), f"{tmp_path}/x.index")
+    write_index_sync(
+        write_shards(tmp_path, np.split(np.array(RECORDS, object), 4)), f"{tmp_path}/x.index"
+    )
     return RecordSource(f"{tmp_path}/x.index")
 
 
@@ -44,10 +48,16 @@ class Counted(RecordSource):
 
 
 @pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
-def test_torch_loads_each_record_once(source: RecordSource, workers: int, method: str | None) -> None:
+def test_torch_loads_each_record_once(
+    source: RecordSource, workers: int, method: str | None
+) -> None:
     assert source[0] == RECORDS[0]  # the parent has used it before workers are forked
     generator = torch.Generator().manual_seed(7)
-    options: dict[str, Any] = {"generator": generator, "collate_fn": as_numbers, "num_workers": workers}
+    options: dict[str, Any] = {
+        "generator": generator,
+        "collate_fn": as_numbers,
+        "num_workers": workers,
+    }
     loader: Any = DataLoader(source, 16, shuffle=True, multiprocessing_context=method, **options)  # type: ignore[arg-type]
     batches = list(loader)
     assert [len(batch) for batch in batches] == [16] * 12 + [8]
@@ -68,7 +78,9 @@ def test_grain_takes_it_as_a_source(source: RecordSource) -> None:
     dataset = grain.MapDataset.source(source).shuffle(seed=3).map(int)
     assert len(dataset) == 200
     assert sorted(dataset[number] for number in range(200)) == list(range(200))
-    batches = dataset.batch(8).to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=16))
+    batches = dataset.batch(8).to_iter_dataset(
+        grain.ReadOptions(num_threads=4, prefetch_buffer_size=16)
+    )
     found = [int(number) for batch in batches for number in batch]
     assert sorted(found) == list(range(200))
     assert [int(number) for batch in batches for number in batch] == found
@@ -78,7 +90,11 @@ def test_grains_batched_reads_are_one_call(source: RecordSource) -> None:
     """Grain makes them if its experiment of batch pushdown is on."""
     counted = Counted(source.index.path)
     Counted.calls = 0
-    assert grain.MapDataset.source(counted)._getitems([5, 150, 7]) == [RECORDS[5], RECORDS[150], RECORDS[7]]
+    assert grain.MapDataset.source(counted)._getitems([5, 150, 7]) == [
+        RECORDS[5],
+        RECORDS[150],
+        RECORDS[7],
+    ]
     assert Counted.calls == 1
 
 

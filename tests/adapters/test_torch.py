@@ -1,4 +1,6 @@
-"""streamrec.torch: a Dataset in a DataLoader and a StatefulDataLoader, in one process and in workers."""
+"""streamrec.torch: a Dataset in a DataLoader and a StatefulDataLoader, in one process and in
+workers.
+"""
 
 import copy
 import gzip
@@ -18,7 +20,15 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, Frames, RaggedTensor, SparseTensor, TFRecordDataset, encode_records, write_manifest_sync
+from streamrec import (
+    Dataset,
+    Frames,
+    RaggedTensor,
+    SparseTensor,
+    TFRecordDataset,
+    encode_records,
+    write_manifest_sync,
+)
 from tests.adapters.conftest import FEATURES, LOADER_WARNINGS, ids, write_numbered
 from tests.effort import THOROUGH
 from tests.runs import in_new_interpreter, until_error, write_shards
@@ -36,12 +46,18 @@ pytestmark = [pytest.mark.peer, *LOADER_WARNINGS]
 def shards(folder: Path, counts: Sequence[int], compressed: Sequence[int] = ()) -> str:
     for shard, count in enumerate(counts):
         data = encode_records([b"%02d/%04d" % (shard, number) for number in range(count)])
-        (folder / f"train-{shard:02d}").write_bytes(gzip.compress(data) if shard in compressed else data)
+        (folder / f"train-{shard:02d}").write_bytes(
+            gzip.compress(data) if shard in compressed else data
+        )
     return str(folder / "train-*")
 
 
 def everything(counts: Sequence[int]) -> list[bytes]:
-    return [b"%02d/%04d" % (shard, number) for shard, count in enumerate(counts) for number in range(count)]
+    return [
+        b"%02d/%04d" % (shard, number)
+        for shard, count in enumerate(counts)
+        for number in range(count)
+    ]
 
 
 def load(dataset: Any, workers: int, **options: Any) -> Any:
@@ -64,7 +80,8 @@ def test_ranks_and_workers_read_each_record_once(
 ) -> None:
     dataset = TFRecordDataset(shards(tmp_path, counts, compressed)).distribute()
     seen = [
-        list(load(IterableDataset(dataset.with_options(rank=rank, world_size=world)), workers)) for rank in range(world)
+        list(load(IterableDataset(dataset.with_options(rank=rank, world_size=world)), workers))
+        for rank in range(world)
     ]
     assert sorted(record for own in seen for record in own) == everything(counts)
 
@@ -72,29 +89,51 @@ def test_ranks_and_workers_read_each_record_once(
 def test_workers_of_even_ranks_give_the_same_number_of_batches(tmp_path: Path) -> None:
     names = shards(tmp_path, [31, 12, 5])
     write_manifest_sync(names, str(tmp_path / "manifest.json"))
-    dataset = TFRecordDataset(names).distribute(even="pad", manifest=str(tmp_path / "manifest.json")).batch(4)
-    loaders = [load(IterableDataset(dataset.with_options(rank=rank, world_size=3)), 2) for rank in range(3)]
+    dataset = (
+        TFRecordDataset(names)
+        .distribute(even="pad", manifest=str(tmp_path / "manifest.json"))
+        .batch(4)
+    )
+    loaders = [
+        load(IterableDataset(dataset.with_options(rank=rank, world_size=3)), 2) for rank in range(3)
+    ]
     seen = list(map(list, loaders))
     assert list(map(len, loaders)) == [len(batches) for batches in seen] == [4, 4, 4]
-    assert {record for batches in seen for batch in batches for record in batch} == set(everything([31, 12, 5]))
+    assert {record for batches in seen for batch in batches for record in batch} == set(
+        everything([31, 12, 5])
+    )
 
 
-def test_a_warning_names_workers_that_get_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_names_workers_that_get_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two compressed shards for four workers."""
-    dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [9, 9], compressed=[0, 1])).distribute().batch(3))
+    dataset = IterableDataset(
+        TFRecordDataset(shards(tmp_path, [9, 9], compressed=[0, 1])).distribute().batch(3)
+    )
     with closing(logging.FileHandler(tmp_path / "log")) as log:
         monkeypatch.setattr(logging.getLogger("streamrec"), "handlers", [log])  # workers inherit it
         assert sum(map(len, load(dataset, 4, multiprocessing_context="fork"))) == 18
-    assert "of 4 readers (ranks times loader workers), these get nothing of" in (tmp_path / "log").read_text()
+    assert (
+        "of 4 readers (ranks times loader workers), these get nothing of"
+        in (tmp_path / "log").read_text()
+    )
 
 
-def test_a_dataloader_that_batches_batches_causes_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dataloader_that_batches_batches_causes_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     numbers = Dataset.range(8)
-    assert [batch.shape for batch in DataLoader(IterableDataset(numbers), batch_size=4)] == [(4,), (4,)]
+    assert [batch.shape for batch in DataLoader(IterableDataset(numbers), batch_size=4)] == [
+        (4,),
+        (4,),
+    ]
     assert [batch.shape for batch in load(IterableDataset(numbers.batch(8)), 0)] == [(8,)]
     assert not caplog.messages
     assert [batch.shape for batch in DataLoader(IterableDataset(numbers.batch(8)))] == [(1, 8)]
-    assert caplog.messages == ["a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it"]
+    assert caplog.messages == [
+        "a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it"
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch 2.13
@@ -122,8 +161,12 @@ def test_with_the_epoch_next_to_its_state_a_resumed_loop_trains_three(
     """Killed within an epoch, after its last batch (2), and at its end (3)."""
     dataset = TFRecordDataset(shards(tmp_path, [10, 10])).distribute().batch(10)
 
-    def train(saved: dict[str, Any], stop: tuple[int, int] | None) -> tuple[list[int], dict[str, Any]]:
-        loader = stateful.StatefulDataLoader(IterableDataset(dataset), batch_size=None, num_workers=workers)
+    def train(
+        saved: dict[str, Any], stop: tuple[int, int] | None
+    ) -> tuple[list[int], dict[str, Any]]:
+        loader = stateful.StatefulDataLoader(
+            IterableDataset(dataset), batch_size=None, num_workers=workers
+        )
         if saved:
             loader.load_state_dict(saved["loader"])
         trained = []
@@ -152,7 +195,9 @@ class Spy(IterableDataset):
 
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_each_iteration_is_the_next_epoch(tmp_path: Path, workers: int, options: dict[str, Any]) -> None:
+def test_each_iteration_is_the_next_epoch(
+    tmp_path: Path, workers: int, options: dict[str, Any]
+) -> None:
     spy = Spy(TFRecordDataset(shards(tmp_path, [2, 2])).distribute().batch(2))
     loader = load(spy, workers, **(options if workers else {}))
     assert [list(loader) for _ in range(2)] == [[0, 0], [1, 1]]
@@ -162,10 +207,14 @@ def test_each_iteration_is_the_next_epoch(tmp_path: Path, workers: int, options:
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_stateful_loaders_resume_exactly(tmp_path: Path, workers: int) -> None:
-    dataset = TFRecordDataset(shards(tmp_path, [20, 9, 14]), num_parallel_reads=2).distribute().batch(4)
+    dataset = (
+        TFRecordDataset(shards(tmp_path, [20, 9, 14]), num_parallel_reads=2).distribute().batch(4)
+    )
 
     def loader() -> Any:
-        return stateful.StatefulDataLoader(IterableDataset(dataset), batch_size=None, num_workers=workers)
+        return stateful.StatefulDataLoader(
+            IterableDataset(dataset), batch_size=None, num_workers=workers
+        )
 
     whole = list(loader())
     assert sorted(record for batch in whole for record in batch) == everything([20, 9, 14])
@@ -207,7 +256,9 @@ def test_arrays_become_tensors_without_a_copy() -> None:
     copied = to_tensors(array)
     copied[1] = 9
     assert array.tolist() == [7, 1, 2]
-    with pytest.raises(streamrec.FeatureError, match="feature 'x': row splits from 0 to 12 must go from 0 to 3"):
+    with pytest.raises(
+        streamrec.FeatureError, match="feature 'x': row splits from 0 to 12 must go from 0 to 3"
+    ):
         to_tensors({"x": RaggedTensor(np.arange(3), (np.array([0, 12]),))})
     ragged = to_tensors(RaggedTensor(np.arange(3), (np.array([0, 1, 3]),)))
     assert isinstance(ragged, RaggedTensor)
@@ -216,7 +267,9 @@ def test_arrays_become_tensors_without_a_copy() -> None:
     assert torch.equal(ragged[-1], torch.tensor([1, 2]))
     moved: Any = ragged.to("meta")
     assert {part.device.type for part in (moved.flat_values, *moved.nested_row_splits)} == {"meta"}
-    sparse = to_tensors(SparseTensor(np.array([[0, 0], [1, 0]]), np.array([b"a", b"b"], object), np.array([3, 1])))
+    sparse = to_tensors(
+        SparseTensor(np.array([[0, 0], [1, 0]]), np.array([b"a", b"b"], object), np.array([3, 1]))
+    )
     assert [list(row) for row in sparse] == [[b"a"], [b"b"], [b""]]
     assert to_tensors(Frames.of([b"a", b"b"])) == [b"a", b"b"]
     assert to_tensors(np.array([b"a", b"b"], dtype=object)) == [b"a", b"b"]
@@ -228,7 +281,9 @@ def test_arrays_become_tensors_without_a_copy() -> None:
 
 
 def columns_of(numbers: Any) -> dict[str, Any]:
-    """Columns of all kinds for four numbers; of the first ones, so many bytes that they are sent in shared memory."""
+    """Columns of all kinds for four numbers; of the first ones, so many bytes that they are sent in
+    shared memory.
+    """
     images = np.empty(2, object)
     images[:] = [np.full((2, 3), 7, np.uint8), np.full((1, 1), 8, np.uint8)]
     return {
@@ -244,13 +299,20 @@ def columns_of(numbers: Any) -> dict[str, Any]:
         "name": np.array([b"a", b"b"], object),
         "images": images,
         "ragged": RaggedTensor(numbers.astype(np.uint8), (np.array([0, 1, 4]),)),
-        "sparse": SparseTensor(np.array([[0, 0], [1, 0]]), np.array([b"a", b"b"], object), np.array([3, 1])),
+        "sparse": SparseTensor(
+            np.array([[0, 0], [1, 0]]), np.array([b"a", b"b"], object), np.array([3, 1])
+        ),
     }
 
 
 def changed(batch: dict[str, Any]) -> dict[str, Any]:
-    """A collate function that makes views, copies and new tensors, and changes what came and the copies."""
-    copies = {"copied": copy.deepcopy(batch["id"]).add_(1), "shallow": copy.copy(batch["big-endian"])}
+    """A collate function that makes views, copies and new tensors, and changes what came and the
+    copies.
+    """
+    copies = {
+        "copied": copy.deepcopy(batch["id"]).add_(1),
+        "shallow": copy.copy(batch["big-endian"]),
+    }
     copies["shallow"].data = torch.tensor([5])
     batch["half"].resize_(2, 2).t_()
     batch["flag"].data = torch.tensor([True])
@@ -284,7 +346,10 @@ def test_a_worker_sends_the_same_tensors_in_one_block(
         torch.multiprocessing.set_sharing_strategy(before)
     assert repr(batches) == repr(expected)
     first = batches[0]
-    assert first["id"].untyped_storage().data_ptr() == first["ragged"].flat_values.untyped_storage().data_ptr()
+    assert (
+        first["id"].untyped_storage().data_ptr()
+        == first["ragged"].flat_values.untyped_storage().data_ptr()
+    )
     weight = torch.ones(4, requires_grad=True)
     product = (weight * first["half"].reshape(-1)).sum()
     first["id"].add_(100)
@@ -307,12 +372,16 @@ def test_ranks_of_a_process_group_and_their_spawned_workers(tmp_path: Path) -> N
     names = shards(tmp_path, [30, 10, 20])
     command = [sys.executable, "-m", "tests.adapters.ranked", "torch"]
     ranks = [
-        subprocess.Popen([*command, str(rank), "2", str(tmp_path / "meeting"), names], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, str(rank), "2", str(tmp_path / "meeting"), names], stdout=subprocess.PIPE
+        )
         for rank in range(2)
     ]
     output = [json.loads(rank.communicate()[0]) for rank in ranks]
     assert [here for here, _ in output] == [there for _, there in output]
-    assert sorted(output[0][0] + output[1][0]) == [record.decode() for record in everything([30, 10, 20])]
+    assert sorted(output[0][0] + output[1][0]) == [
+        record.decode() for record in everything([30, 10, 20])
+    ]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -329,6 +398,8 @@ def test_a_worker_that_is_killed_is_an_error(tmp_path: Path, persistent: bool) -
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
 def test_a_dataloader_may_pin_memory(tmp_path: Path, workers: int) -> None:
     records = TFRecordDataset(write_numbered(tmp_path / "shard", 20)).distribute()
-    loader = load(IterableDataset(records.batch(4).parse_example(FEATURES)), workers, pin_memory=True)
+    loader = load(
+        IterableDataset(records.batch(4).parse_example(FEATURES)), workers, pin_memory=True
+    )
     for _ in range(2):
         assert sorted(ids(loader)) == list(range(20))

@@ -1,4 +1,6 @@
-"""A global shuffle in PyTorch: loader workers, StatefulDataLoader, and jobs that resume with other numbers of them."""
+"""A global shuffle in PyTorch: loader workers, StatefulDataLoader, and jobs that resume with other
+numbers of them.
+"""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +32,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
 
 
 def shuffled(data: Indexed, rank: int, world_size: int) -> streamrec.Dataset[Any]:
-    return data.shuffled(quality="blocks", global_batch_size=BATCH, rank=rank, world_size=world_size)
+    return data.shuffled(
+        quality="blocks", global_batch_size=BATCH, rank=rank, world_size=world_size
+    )
 
 
 def shared(data: Indexed, rank: int, world_size: int) -> streamrec.torch.IterableDataset:
@@ -47,8 +51,12 @@ def alone(data: Indexed, epoch: int = 0) -> list[list[bytes]]:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_workers_do_not_change_the_batches(data: Indexed, workers: int) -> None:
-    """Ranks do not either: each has its slots of each global batch; the next iteration is the next epoch."""
-    ranks = [DataLoader(shared(data, rank, 2), batch_size=None, num_workers=workers) for rank in range(2)]
+    """Ranks do not either: each has its slots of each global batch; the next iteration is the next
+    epoch.
+    """
+    ranks = [
+        DataLoader(shared(data, rank, 2), batch_size=None, num_workers=workers) for rank in range(2)
+    ]
     for epoch in range(2):
         first, second = (list(rank) for rank in ranks)
         second += [[]] * (len(first) - len(second))
@@ -70,7 +78,9 @@ def test_a_loader_resumes(data: Indexed, workers: int) -> None:
 
 
 @pytest.mark.parametrize(("workers", "ranks", "others"), [(2, 3, 0), (0, 4, 2), (3, 2, 2)])
-def test_a_job_continues_with_other_ranks_and_workers(data: Indexed, workers: int, ranks: int, others: int) -> None:
+def test_a_job_continues_with_other_ranks_and_workers(
+    data: Indexed, workers: int, ranks: int, others: int
+) -> None:
     """All ranks have the same state; the epoch after it is complete."""
     whole, step = alone(data), 5
     states = []
@@ -89,7 +99,9 @@ def test_a_job_continues_with_other_ranks_and_workers(data: Indexed, workers: in
         following.append(list(resumed))
     for found, wanted in ((parts, whole[step:]), (following, alone(data, 1))):
         longest = max(map(len, found))
-        steps_of = [[part[index] for part in found if index < len(part)] for index in range(longest)]
+        steps_of = [
+            [part[index] for part in found if index < len(part)] for index in range(longest)
+        ]
         assert [[record for one in each for record in one] for each in steps_of] == wanted
 
 
@@ -105,7 +117,9 @@ def test_states_of_other_workers_are_refused(data: Indexed) -> None:
         list(dataset)
 
 
-def test_job_state_refuses_stages_that_count_and_pipelines_without_a_global_shuffle(data: Indexed) -> None:
+def test_job_state_refuses_stages_that_count_and_pipelines_without_a_global_shuffle(
+    data: Indexed,
+) -> None:
     counting = streamrec.torch.IterableDataset(data.shuffled(rank=0, world_size=1).take(9))
     next(iter(counting))
     with pytest.raises(ValueError, match="counts elements"):

@@ -1,4 +1,6 @@
-"""streamrec.torch.Loader: tensors on a device without worker processes, converted ahead of their turn."""
+"""streamrec.torch.Loader: tensors on a device without worker processes, converted ahead of their
+turn.
+"""
 
 import json
 from pathlib import Path
@@ -19,11 +21,18 @@ from streamrec.torch import IterableDataset, Loader, to_tensors  # noqa: E402
 
 pytestmark = pytest.mark.peer
 
-FEATURES = {"id": FixedLenFeature((), np.int64), "name": FixedLenFeature((), bytes), "seen": VarLenFeature(np.float32)}
+FEATURES = {
+    "id": FixedLenFeature((), np.int64),
+    "name": FixedLenFeature((), bytes),
+    "seen": VarLenFeature(np.float32),
+}
 
 
 def examples(path: Path, count: int, first: int = 0) -> str:
-    rows = ({"id": n, "name": b"n%d" % n, "seen": [n / 2] * (n % 3)} for n in range(first, first + count))
+    rows = (
+        {"id": n, "name": b"n%d" % n, "seen": [n / 2] * (n % 3)}
+        for n in range(first, first + count)
+    )
     return write_examples(path, rows)
 
 
@@ -34,7 +43,9 @@ def test_columns_become_tensors_without_a_copy(tmp_path: Path) -> None:
         given.append(batch)
         return batch
 
-    dataset = TFRecordDataset(examples(tmp_path / "a", 5)).batch(3).parse_example(FEATURES).map(kept)
+    dataset = (
+        TFRecordDataset(examples(tmp_path / "a", 5)).batch(3).parse_example(FEATURES).map(kept)
+    )
     batches = list(Loader(dataset))
     assert [batch["id"].tolist() for batch in batches] == [[0, 1, 2], [3, 4]]
     assert batches[1]["name"] == [b"n3", b"n4"]
@@ -66,7 +77,9 @@ def test_a_state_of_any_step_resumes_there(tmp_path: Path) -> None:
     names = [examples(tmp_path / f"{shard}", 9 + shard, 100 * shard) for shard in range(3)]
     dataset = TFRecordDataset(names, num_parallel_reads=2).distribute().shuffle(7, seed=1).batch(4)
     dataset = dataset.parse_example(FEATURES)
-    assert sorted(ids(Loader(dataset))) == sorted(100 * shard + n for shard in range(3) for n in range(9 + shard))
+    assert sorted(ids(Loader(dataset))) == sorted(
+        100 * shard + n for shard in range(3) for n in range(9 + shard)
+    )
     check_states(lambda: Loader(dataset.with_options(epoch=0)))
 
 
@@ -85,8 +98,11 @@ def test_an_iterator_that_is_never_used_is_not_an_epoch() -> None:
     assert [batch.tolist() for batch in again] == whole[2][1:]
 
 
-def epochs_trained(loader: Any, stop: tuple[int, int] | None) -> tuple[list[tuple[int, int]], dict[str, Any]]:
-    """The epoch and number of each batch of a training loop over three epochs, and the state where it is killed.
+def epochs_trained(
+    loader: Any, stop: tuple[int, int] | None
+) -> tuple[list[tuple[int, int]], dict[str, Any]]:
+    """The epoch and number of each batch of a training loop over three epochs, and the state where
+    it is killed.
 
     `stop` is the epoch, and the number of its batches before the run is killed.
     """
@@ -105,8 +121,12 @@ def epochs_trained(loader: Any, stop: tuple[int, int] | None) -> tuple[list[tupl
 
 @pytest.mark.parametrize("stop", [(0, 0), (0, 1), (1, 2), (1, 4), (1, 5), (2, 4), (2, 5)])
 @pytest.mark.parametrize("kind", [Loader, IterableDataset])
-def test_a_resumed_loop_trains_the_number_of_epochs_that_was_asked_for(stop: tuple[int, int], kind: Any) -> None:
-    """Killed before the first batch, within an epoch, after its last batch (4), and at its end (5)."""
+def test_a_resumed_loop_trains_the_number_of_epochs_that_was_asked_for(
+    stop: tuple[int, int], kind: Any
+) -> None:
+    """Killed before the first batch, within an epoch, after its last batch (4), and at its end
+    (5).
+    """
     dataset = Dataset.range(8).batch(2)
     killed, state = epochs_trained(kind(dataset), stop)
     resumed = kind(dataset)
@@ -157,9 +177,17 @@ def test_a_loader_has_a_length_where_the_dataset_has_one(tmp_path: Path) -> None
     records = TFRecordDataset(examples(tmp_path / "a", 30)).distribute()
     with pytest.raises(TypeError, match="how many elements it has depends on its data"):
         len(Loader(records.batch(4).parse_example(FEATURES)))
-    sized, optimizer = Dataset.range(30).batch(4), torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-    for loader in (Loader(sized), torch.utils.data.DataLoader(IterableDataset(sized), batch_size=None)):
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, epochs=2, steps_per_epoch=len(loader))
+    sized, optimizer = (
+        Dataset.range(30).batch(4),
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)]),
+    )
+    for loader in (
+        Loader(sized),
+        torch.utils.data.DataLoader(IterableDataset(sized), batch_size=None),
+    ):
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, 0.1, epochs=2, steps_per_epoch=len(loader)
+        )
         assert schedule.total_steps == 2 * len(list(loader)) == 16
 
 
@@ -167,14 +195,18 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     [moved] = Loader(Dataset.from_tensor_slices(np.arange(6).reshape(1, 6)), device="meta")
     assert moved.device.type == "meta"
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="torch finds 0 CUDA devices here; device='cpu' works anywhere"):
+        with pytest.raises(
+            ValueError, match="torch finds 0 CUDA devices here; device='cpu' works anywhere"
+        ):
             Loader(Dataset.range(1), device="cuda")
     with pytest.raises(ValueError, match="prefetch is -1"):
         Loader(Dataset.range(1), prefetch=-1)
 
 
 def test_a_batch_that_cannot_be_moved_comes_after_those_before_it() -> None:
-    times = Dataset.range(6).map(lambda number: {"t": np.datetime64("2026-01-01") if number == 4 else number})
+    times = Dataset.range(6).map(
+        lambda number: {"t": np.datetime64("2026-01-01") if number == 4 else number}
+    )
     loaded: Epochs[Any] = Epochs(times, to_tensors, lambda tensors: tensors, 3, rank_here)
     seen, _ = until_error(loaded, TypeError, "column 't': torch has no dtype datetime64")
     assert [int(element["t"]) for element in seen] == [0, 1, 2, 3]

@@ -1,7 +1,7 @@
 """Runs scripts in new interpreters, with warnings as errors, for the bridge's contract.
 
-A script prints its progress to stdout; the test reads the lines and sends signals between them, without a sleep. A
-script that hangs is aborted, and its stderr shows where it was.
+A script prints its progress to stdout; the test reads the lines and sends signals between them,
+without a sleep. A script that hangs is aborted, and its stderr shows where it was.
 """
 
 import os
@@ -68,7 +68,9 @@ class Child:
             errors: A text that stderr must contain; empty: stderr must be empty.
         """
         assert self._process.stdout is not None
-        stdout = self._process.stdout.read()  # with what `expect` has buffered; communicate() would lose that
+        stdout = (
+            self._process.stdout.read()
+        )  # with what `expect` has buffered; communicate() would lose that
         stderr = self.errors()
         took = time.monotonic() - self._moment
         assert (stdout.splitlines(), self._process.returncode) == (list(lines), code), stderr

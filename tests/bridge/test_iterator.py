@@ -129,7 +129,9 @@ def test_close_frees_what_is_queued() -> None:
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_of_a_dropped_iterator_only_errors_of_cleanup_are_logged(noted: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_of_a_dropped_iterator_only_errors_of_cleanup_are_logged(
+    noted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """Errors of the work itself, which the consumer has not reached, are not logged."""
     error, begun, ended = LookupError("ahead"), threading.Event(), threading.Event()
 
@@ -207,10 +209,15 @@ def test_several_tasks_may_put(counts: list[int], limit: int) -> None:
 
 
 def test_closing_raises_no_error_of_elements_not_yet_taken(tmp_path: Path) -> None:
-    """The consumer stops before a damaged record, or before an element for which a function will fail."""
+    """The consumer stops before a damaged record, or before an element for which a function will
+    fail.
+    """
     [path] = write_shards(tmp_path, [[b"%d" % number for number in range(30_000)]])
     flip_bit(path, -5)
-    for dataset in (TFRecordDataset(path), Dataset.range(10_000).map(lambda number: 1 // (9_000 - int(number)))):
+    for dataset in (
+        TFRecordDataset(path),
+        Dataset.range(10_000).map(lambda number: 1 // (9_000 - int(number))),
+    ):
         for _ in range(10):
             with dataset.batch(10).iterate() as batches:
                 next(batches)

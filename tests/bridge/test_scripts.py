@@ -1,10 +1,15 @@
-"""The bridge's contract in processes of their own: the output of each function in `scripts/`, and its process's end.
+"""The bridge's contract in processes of their own: the output of each function in `scripts/`, and
+its process's end.
 
-- consumers: leaving early, several consumers, a running loop, the loop's own thread, a loop that is stopped.
-- forks: a forked or spawned child works with a loop thread of its own, and the parent is not affected.
+- consumers: leaving early, several consumers, a running loop, the loop's own thread, a loop that is
+  stopped.
+- forks: a forked or spawned child works with a loop thread of its own, and the parent is not
+  affected.
 - trio_program: the bridge inside a trio program, as any sync code, or in a thread of trio's.
-- exits: at the interpreter's exit pending work is cancelled and awaited, quietly and in time; the exit code stays.
-- interrupts: Ctrl-C cancels, cleanup finishes, then control returns; a second and a third one end it sooner.
+- exits: at the interpreter's exit pending work is cancelled and awaited, quietly and in time; the
+  exit code stays.
+- interrupts: Ctrl-C cancels, cleanup finishes, then control returns; a second and a third one end
+  it sooner.
 """
 
 import os
@@ -54,12 +59,18 @@ def test_a_script_prints_these_lines(start: Start, row: tuple[str, ...]) -> None
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize(
     ("target", "lines"),
-    [("mp_target", [ANEW, "word"]), ("mp_pending", ["first", "cleaned"]), ("mp_threads", ["cleaned", "True"])],
+    [
+        ("mp_target", [ANEW, "word"]),
+        ("mp_pending", ["first", "cleaned"]),
+        ("mp_threads", ["cleaned", "True"]),
+    ],
 )
 def test_a_child_of_multiprocessing_works_and_awaits_cleanup_at_its_end(
     start: Start, method: str, target: str, lines: list[str]
 ) -> None:
-    start("forks.py", "processes", method, target).finish(*lines, "child left with 0", "True", "nothing")
+    start("forks.py", "processes", method, target).finish(
+        *lines, "child left with 0", "True", "nothing"
+    )
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
@@ -74,15 +85,20 @@ def test_a_loop_that_cannot_be_made_is_an_error_and_not_a_hang(start: Start) -> 
 
 @pytest.mark.parametrize("row", ["pending", "blocked_daemon", "blocked_run"])
 @pytest.mark.parametrize(
-    ("how", "code", "errors"), [("return", 0, ""), ("exit", 3, ""), ("exception", 1, "LookupError"), ("thread", 0, "")]
+    ("how", "code", "errors"),
+    [("return", 0, ""), ("exit", 3, ""), ("exception", 1, "LookupError"), ("thread", 0, "")],
 )
-def test_running_work_is_awaited_at_exit(start: Start, row: str, how: str, code: int, errors: str) -> None:
+def test_running_work_is_awaited_at_exit(
+    start: Start, row: str, how: str, code: int, errors: str
+) -> None:
     child = start("exits.py", row, how)
     child.expect("leaving")
     assert child.finish("cleaned", code=code, errors=errors) < SOON
 
 
-@pytest.mark.parametrize(("how", "code"), [("return", 0), pytest.param("exit", 3, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("how", "code"), [("return", 0), pytest.param("exit", 3, marks=pytest.mark.thorough)]
+)
 def test_cleanup_that_hangs_ends_in_bounded_time(start: Start, how: str, code: int) -> None:
     child = start("exits.py", "hanging", how)
     child.expect("leaving")
@@ -97,7 +113,9 @@ def test_an_interrupt_during_the_exit_leaves_at_once(start: Start) -> None:
 
 
 def test_an_error_of_the_cleanup_is_logged(start: Start) -> None:
-    start("exits.py", "failing_cleanup").finish("leaving", "cleaned", errors="OSError: no upload to abort")
+    start("exits.py", "failing_cleanup").finish(
+        "leaving", "cleaned", errors="OSError: no upload to abort"
+    )
 
 
 def test_a_dropped_writer_leaves_no_shard_and_warns(start: Start, tmp_path: Path) -> None:
@@ -115,7 +133,10 @@ def test_a_program_that_ends_with_something_open_prints_at_most_one_line_and_lea
 ) -> None:
     write_shards(tmp_path, [[b"%d" % number for number in range(50_000)]], "x.tfrecord")
     child = start("exits.py", "open_end", str(tmp_path), case, how)
-    child.finish(code=code, errors="LookupError" if how == "exception" else "" if case == "cached" else "dropped")
+    child.finish(
+        code=code,
+        errors="LookupError" if how == "exception" else "" if case == "cached" else "dropped",
+    )
     lines = child.errors().splitlines()
     assert sum("was dropped without close()" in line for line in lines) == (case != "cached"), lines
     assert len(lines) <= 1 + 12 * (how == "exception"), lines  # with those of the traceback
@@ -130,7 +151,12 @@ def test_a_dropped_async_iterator_leaves_no_file_open(start: Start, tmp_path: Pa
 FAILED = "streamrec: cleanup raised OSError('no upload to abort')"
 ABANDONED = "streamrec: cleanup was still running 5 s after it was interrupted, and was abandoned"
 INTERRUPTED: list[tuple[str, str, list[list[str]], list[str]]] = [
-    ("interrupts", "blocked_next", [["first", "ready"]], ["cleaned", "interrupted", "closed", "nothing"]),
+    (
+        "interrupts",
+        "blocked_next",
+        [["first", "ready"]],
+        ["cleaned", "interrupted", "closed", "nothing"],
+    ),
     ("interrupts", "blocked_run", [["ready"]], ["cleaned", "interrupted", "nothing"]),
     ("interrupts", "loop_body", [["first", "ready"]], ["cleaned", "interrupted", "nothing"]),
     ("interrupts", "second", [["ready"], ["cleaning"]], ["cut short", "interrupted []", "nothing"]),
@@ -142,7 +168,9 @@ INTERRUPTED: list[tuple[str, str, list[list[str]], list[str]]] = [
 """The lines before each Ctrl-C, and those after the last one."""
 
 
-@pytest.mark.parametrize(("script", "row", "before", "after"), INTERRUPTED, ids=[row for _, row, _, _ in INTERRUPTED])
+@pytest.mark.parametrize(
+    ("script", "row", "before", "after"), INTERRUPTED, ids=[row for _, row, _, _ in INTERRUPTED]
+)
 def test_ctrl_c_cancels_a_second_one_cuts_cleanup_short_and_a_third_one_returns_at_once(
     start: Start, script: str, row: str, before: list[list[str]], after: list[str]
 ) -> None:

@@ -43,7 +43,9 @@ class Done:
 def run(*arguments: str | Path, **more: Any) -> Done:
     """Runs the command to its end; it must not end in a traceback."""
     done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, timeout=60, **more)
-    found = Done(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
+    found = Done(
+        done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode()
+    )
     assert "Traceback" not in found.err, found.err
     return found
 
@@ -65,7 +67,9 @@ def peak_bytes(*arguments: str | Path) -> int:
 
 @dataclass(frozen=True)
 class Call:
-    """Runs a command in this process, which has imported the clients already: a tenth of the time."""
+    """Runs a command in this process, which has imported the clients already: a tenth of the
+    time.
+    """
 
     capfd: pytest.CaptureFixture[str]
 
@@ -128,7 +132,9 @@ def interrupted(*arguments: str | Path) -> None:
 
 
 def interrupt_stalled(command: str, *arguments: str | Path, root: Path) -> None:
-    """Ctrl-C comes while a command waits for a store that has stopped in the middle of an answer: it hangs up."""
+    """Ctrl-C comes while a command waits for a store that has stopped in the middle of an answer:
+    it hangs up.
+    """
     with ObjectStore(root, Faults(first_byte=0, jitter=0, stall=1, at=0.5)) as store:
         options = typed({"anon": True, "endpoint_url": store.url})
         with start(command, *options, *arguments) as process:
@@ -165,7 +171,9 @@ def shard(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def damaged(shard: Path) -> Path:
-    """Another shard beside it, of which the payload of record 100 is damaged, and the end is cut off."""
+    """Another shard beside it, of which the payload of record 100 is damaged, and the end is cut
+    off.
+    """
     data = bytearray(shard.read_bytes())
     data[place(shard, 100) + 20] ^= 1
     path = shard.with_name("train-1.tfrecord")
@@ -192,5 +200,8 @@ def bucket(s3_store: Store) -> Bucket:
 
 
 def typed(options: Mapping[str, Any]) -> tuple[str, ...]:
-    values = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()]
+    values = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in options.items()
+    ]
     return tuple(part for value in values for part in ("-o", value))

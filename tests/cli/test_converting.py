@@ -1,4 +1,6 @@
-"""convert: to and from Parquet, JSON lines and WebDataset tar, which other tools read and write, too."""
+"""convert: to and from Parquet, JSON lines and WebDataset tar, which other tools read and write,
+too.
+"""
 
 import gzip
 import importlib.util
@@ -26,13 +28,19 @@ from tests.runs import tarred
 
 
 def records(*paths: Path | str) -> list[Example]:
-    return [Example.FromString(record) for path in paths for record in streamrec.TFRecordDataset(str(path))]
+    return [
+        Example.FromString(record)
+        for path in paths
+        for record in streamrec.TFRecordDataset(str(path))
+    ]
 
 
 WANTED = [Example.FromString(record) for record in examples(240)]
 
 
-def test_parquet_is_read_by_others_and_comes_back(shard: Path, tmp_path: Path, called: Call) -> None:
+def test_parquet_is_read_by_others_and_comes_back(
+    shard: Path, tmp_path: Path, called: Call
+) -> None:
     assert run("convert", shard, tmp_path / "a.parquet").out.startswith("1 file, 240 records, ")
     table = parquet.read_table(tmp_path / "a.parquet")
     assert {field.name: str(field.type) for field in table.schema} == {
@@ -45,7 +53,9 @@ def test_parquet_is_read_by_others_and_comes_back(shard: Path, tmp_path: Path, c
     assert [row["label"] for row in rows] == [3, 0]
     assert [row["score"] for row in rows] == [None, 0.5]
     assert rows[1]["words"] == [b"a"]
-    assert polars.read_parquet(tmp_path / "a.parquet")["label"].sum() == sum(number % 4 for number in range(240))
+    assert polars.read_parquet(tmp_path / "a.parquet")["label"].sum() == sum(
+        number % 4 for number in range(240)
+    )
     [(count,)] = duckdb.sql(f"select count(score) from '{tmp_path}/a.parquet'").fetchall()
     assert count == 160
     assert called("convert", tmp_path / "a.parquet", tmp_path / "b.tfrecord").code == 0
@@ -53,8 +63,12 @@ def test_parquet_is_read_by_others_and_comes_back(shard: Path, tmp_path: Path, c
     assert streamrec.verify_sync(f"{tmp_path}/b.tfrecord.manifest.json").ok
 
 
-def test_json_lines_in_files_of_a_given_number_of_records(shard: Path, tmp_path: Path, called: Call) -> None:
-    done = called("convert", "--json", "--shard-records", "100", shard, f"{tmp_path}/a-{{shard}}.jsonl.gz")
+def test_json_lines_in_files_of_a_given_number_of_records(
+    shard: Path, tmp_path: Path, called: Call
+) -> None:
+    done = called(
+        "convert", "--json", "--shard-records", "100", shard, f"{tmp_path}/a-{{shard}}.jsonl.gz"
+    )
     assert [file["records"] for file in done.json["files"]] == [100, 100, 40]
     with gzip.open(tmp_path / "a-0.jsonl.gz", "rt") as file:
         lines = [json.loads(line) for line in file]
@@ -70,7 +84,9 @@ def test_json_lines_in_files_of_a_given_number_of_records(shard: Path, tmp_path:
     assert records(tmp_path / "c.tfrecord.gz") == WANTED
 
 
-@pytest.mark.skipif(importlib.util.find_spec("webdataset") is None, reason="webdataset is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("webdataset") is None, reason="webdataset is not installed"
+)
 @pytest.mark.peer
 @pytest.mark.filterwarnings("ignore")
 def test_webdataset_decodes_a_tar(shard: Path, tmp_path: Path, called: Call) -> None:
@@ -80,16 +96,29 @@ def test_webdataset_decodes_a_tar(shard: Path, tmp_path: Path, called: Call) -> 
     samples = list(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode())
     assert len(samples) == 240
     np.testing.assert_array_equal(samples[4]["label.npy"], [0])
-    assert (samples[4]["score.npy"].tolist(), samples[4]["words.json"], samples[4]["image.png"]) == ([0.5], ["a"], PNG)
+    assert (
+        samples[4]["score.npy"].tolist(),
+        samples[4]["words.json"],
+        samples[4]["image.png"],
+    ) == ([0.5], ["a"], PNG)
     assert samples[5]["words.json"] == ["a", "a"]
     assert "score.npy" not in samples[3]
 
 
-def test_tars_of_about_a_size_and_back(shard: Path, tmp_path: Path, bucket: Bucket, called: Call) -> None:
+def test_tars_of_about_a_size_and_back(
+    shard: Path, tmp_path: Path, bucket: Bucket, called: Call
+) -> None:
     target = f"{bucket.url}a-{{shard:03d}}.tar"
-    done = called.well("convert", *bucket.options, "--json", "--shard-bytes", "300kB", shard, target)
+    done = called.well(
+        "convert", *bucket.options, "--json", "--shard-bytes", "300kB", shard, target
+    )
     assert len(done.json["files"]) == 1, "blocks are not cut"
-    assert called("convert", *bucket.options, "--json", f"{bucket.url}*.tar", f"{tmp_path}/b.tfrecord").code == 0
+    assert (
+        called(
+            "convert", *bucket.options, "--json", f"{bucket.url}*.tar", f"{tmp_path}/b.tfrecord"
+        ).code
+        == 0
+    )
     assert records(tmp_path / "b.tfrecord") == WANTED
 
 
@@ -110,7 +139,12 @@ def test_foreign_parquet(tmp_path: Path, called: Call) -> None:
     assert "cast it, or name the others in --features" in done.err
     assert not (tmp_path / "a.tfrecord").exists()
     wanted = "id,ok,price,name,tags"
-    assert called("convert", "--features", wanted, tmp_path / "a.parquet", tmp_path / "a.tfrecord").code == 0
+    assert (
+        called(
+            "convert", "--features", wanted, tmp_path / "a.parquet", tmp_path / "a.tfrecord"
+        ).code
+        == 0
+    )
     kinds = {"tags": bytes}
     assert records(tmp_path / "a.tfrecord") == [
         Example.FromString(streamrec.encode_example(row, kinds=kinds))
@@ -122,7 +156,8 @@ def test_foreign_parquet(tmp_path: Path, called: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "target"), [("tfrecord", "parquet"), ("parquet", "jsonl"), ("jsonl", "tar"), ("tar", "tfrecord")]
+    ("source", "target"),
+    [("tfrecord", "parquet"), ("parquet", "jsonl"), ("jsonl", "tar"), ("tar", "tfrecord")],
 )
 def test_a_feature_that_no_record_has_is_not_left_out_silently(
     shard: Path, tmp_path: Path, called: Call, source: str, target: str
@@ -132,10 +167,14 @@ def test_a_feature_that_no_record_has_is_not_left_out_silently(
     said = "--features: no record has lable: they have "
     done = called.refused(2, said, "convert", "--features", "label,lable,score", made, wanted)
     assert ("image, label, score, words" in done.err, wanted.exists()) == (True, False)
-    assert called("convert", "--features", "label,score", made, wanted).code == 0  # score is in some records only
+    assert (
+        called("convert", "--features", "label,score", made, wanted).code == 0
+    )  # score is in some records only
 
 
-def there_and_back(table: pyarrow.Table, folder: Path, called: Call, *words: str) -> tuple[pyarrow.Table, str]:
+def there_and_back(
+    table: pyarrow.Table, folder: Path, called: Call, *words: str
+) -> tuple[pyarrow.Table, str]:
     """A Parquet file as TFRecord and back, and what was said of it on standard error."""
     for path in folder.glob("*"):
         path.unlink()
@@ -156,7 +195,8 @@ def test_what_is_narrowed_is_said_in_one_line(tmp_path: Path, called: Call) -> N
     parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     done = called("convert", "--json", tmp_path / "a.parquet", tmp_path / "a.tfrecord")
     assert done.err == (
-        "streamrec: score: float64 -> float32 (largest change 1.1e-08); vector: float64 -> float32 (values beyond its "
+        "streamrec: score: float64 -> float32 (largest change 1.1e-08); vector: float64 -> float32 "
+        "(values beyond its "
         "range become infinite); ok: bool -> int64\n"
     )
     assert done.json["files"][0]["records"] == 4
@@ -167,13 +207,23 @@ def test_what_is_narrowed_is_said_in_one_line(tmp_path: Path, called: Call) -> N
 
 
 def test_json_numbers_that_float32_does_not_hold(tmp_path: Path, called: Call) -> None:
-    (tmp_path / "a.jsonl").write_text('{"x": 0.1, "y": [1.5, NaN, Infinity], "ok": true}\n{"x": 0.25}\n')
-    assert called("convert", tmp_path / "a.jsonl", tmp_path / "a.tfrecord").err == "streamrec: ok: bool -> int64\n"
+    (tmp_path / "a.jsonl").write_text(
+        '{"x": 0.1, "y": [1.5, NaN, Infinity], "ok": true}\n{"x": 0.25}\n'
+    )
+    assert (
+        called("convert", tmp_path / "a.jsonl", tmp_path / "a.tfrecord").err
+        == "streamrec: ok: bool -> int64\n"
+    )
     assert called("convert", tmp_path / "a.tfrecord", tmp_path / "b.jsonl").err == ""
-    assert called("convert", tmp_path / "b.jsonl", tmp_path / "b.tfrecord").err == "", "our own JSON loses nothing"
-    (tmp_path / "c.jsonl").write_text('{"x": 0.6369616873, "y": [1.5, 9007199254740993], "z": 1e400, "e": []}\n')
+    assert called("convert", tmp_path / "b.jsonl", tmp_path / "b.tfrecord").err == "", (
+        "our own JSON loses nothing"
+    )
+    (tmp_path / "c.jsonl").write_text(
+        '{"x": 0.6369616873, "y": [1.5, 9007199254740993], "z": 1e400, "e": []}\n'
+    )
     assert called("convert", tmp_path / "c.jsonl", tmp_path / "c.tfrecord").err == (
-        "streamrec: x: numbers -> float32 (largest change 1.1e-08); y: numbers -> float32 (largest change 1); "
+        "streamrec: x: numbers -> float32 (largest change 1.1e-08); y: numbers -> float32 (largest "
+        "change 1); "
         "z: numbers -> float32 (values beyond its range become infinite); "
         "e: [] -> no kind (where no line before shows one; --schema says it)\n"
     )
@@ -198,13 +248,22 @@ def test_tables_of_duckdb_and_polars_come_back(tmp_path: Path, called: Call) -> 
     assert back.select(frame.columns).equals(frame)
     assert back.select(frame.columns).schema == frame.schema
     duckdb.sql(f"copy (select * from '{tmp_path}/new/b.parquet') to '{tmp_path}/duck.parquet'")
-    table, said = there_and_back(parquet.read_table(tmp_path / "duck.parquet"), tmp_path / "new", called)
+    table, said = there_and_back(
+        parquet.read_table(tmp_path / "duck.parquet"), tmp_path / "new", called
+    )
     assert said == "streamrec: name, tags: text -> binary (--text name,tags keeps text)\n"
-    types = ", ".join(f"any_value(typeof({name}))" for name in ("id", "name", "score", "count", "tags", "raw"))
-    for path, text in ((tmp_path / "duck.parquet", "VARCHAR"), (tmp_path / "new" / "b.parquet", "BLOB")):
+    types = ", ".join(
+        f"any_value(typeof({name}))" for name in ("id", "name", "score", "count", "tags", "raw")
+    )
+    for path, text in (
+        (tmp_path / "duck.parquet", "VARCHAR"),
+        (tmp_path / "new" / "b.parquet", "BLOB"),
+    ):
         found = duckdb.sql(f"select {types} from '{path}'").fetchall()
         assert found == [("BIGINT", text, "FLOAT", "BIGINT", f"{text}[]", "BLOB")]
-    assert duckdb.sql(f"select avg(score), avg(count) from '{tmp_path}/new/b.parquet'").fetchall() == [(-1 / 3, 3.5)]
+    assert duckdb.sql(
+        f"select avg(score), avg(count) from '{tmp_path}/new/b.parquet'"
+    ).fetchall() == [(-1 / 3, 3.5)]
     assert table.num_rows == 4
 
 
@@ -219,11 +278,15 @@ def test_missing_empty_and_no_kind_are_three_things(tmp_path: Path, called: Call
     (tmp_path / "a.tfrecord").write_bytes(streamrec.encode_records(data))
     for ending in ("parquet", "jsonl", "tar"):
         done = called("convert", tmp_path / "a.tfrecord", tmp_path / f"a.{ending}")
-        listed = "streamrec: c: 0 or 1 values -> list (some records hold it empty, which is not null)\n"
+        listed = (
+            "streamrec: c: 0 or 1 values -> list (some records hold it empty, which is not null)\n"
+        )
         assert done.err == (listed if ending == "parquet" else "")
         done = called("convert", tmp_path / f"a.{ending}", tmp_path / f"{ending}.tfrecord")
         assert (done.code, "b: [null] -> no kind" in done.err) == (0, ending == "parquet")
-        assert records(tmp_path / f"{ending}.tfrecord") == [Example.FromString(record) for record in data]
+        assert records(tmp_path / f"{ending}.tfrecord") == [
+            Example.FromString(record) for record in data
+        ]
     table = parquet.read_table(tmp_path / "a.parquet")
     assert table["a"].to_pylist() == [1, None, None, 2]
     assert table["b"].to_pylist() == [[1, 2], [], [None], None]
@@ -253,24 +316,34 @@ def test_null_is_a_missing_feature(
     x = streamrec.parse_example(serialized, {"x": streamrec.RaggedFeature(kind)})["x"]
     assert isinstance(x, streamrec.RaggedTensor)
     [splits] = x.nested_row_splits
-    rows = [np.asarray(x.flat_values)[first:last].tolist() for first, last in itertools.pairwise(splits)]
+    rows = [
+        np.asarray(x.flat_values)[first:last].tolist() for first, last in itertools.pairwise(splits)
+    ]
     assert repr(rows) == repr(found)
 
 
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        (pyarrow.array([1, 2**63], pyarrow.uint64()), "record 1, feature 'x': the int 9223372036854775808"),
+        (
+            pyarrow.array([1, 2**63], pyarrow.uint64()),
+            "record 1, feature 'x': the int 9223372036854775808",
+        ),
         (pyarrow.array([[1], [1, None]]), "record 1, feature 'x': a null within a list"),
         (pyarrow.array([[[1]], [[2]]]), "feature 'x': a column of list<"),
-        (pyarrow.array([[[1]]] * 2, pyarrow.list_(pyarrow.large_list(pyarrow.int8()))), "'x': a column of list<"),
+        (
+            pyarrow.array([[[1]]] * 2, pyarrow.list_(pyarrow.large_list(pyarrow.int8()))),
+            "'x': a column of list<",
+        ),
         (pyarrow.array([1, 2], pyarrow.decimal128(5, 2)), "feature 'x': a column of decimal128"),
         (pyarrow.array([1, 2], pyarrow.date32()), "feature 'x': a column of date32"),
         (pyarrow.array([{"a": 1}, {"a": 2}]), "feature 'x': a column of struct"),
     ],
     ids=lambda value: str(value.type)[:30] if isinstance(value, pyarrow.Array) else "",
 )
-def test_what_no_example_holds_is_refused(tmp_path: Path, called: Call, array: pyarrow.Array, said: str) -> None:
+def test_what_no_example_holds_is_refused(
+    tmp_path: Path, called: Call, array: pyarrow.Array, said: str
+) -> None:
     parquet.write_table(pyarrow.table({"x": array, "y": [1, 1]}), tmp_path / "a.parquet")
     called.refused(1, said, "convert", tmp_path / "a.parquet", tmp_path / "a.tfrecord")
     assert not (tmp_path / "a.tfrecord").exists()
@@ -285,9 +358,14 @@ def test_text_that_is_none_is_named(tmp_path: Path, called: Call) -> None:
         (tmp_path / f"{number}.tfrecord").write_bytes(data)
     done = called("convert", "--text", "name", f"{tmp_path}/*.tfrecord", tmp_path / "a.parquet")
     assert done.code == 1
-    assert "record 57, feature 'name': bytes that are not UTF-8 (unexpected end of data at byte 0)" in done.err
+    assert (
+        "record 57, feature 'name': bytes that are not UTF-8 (unexpected end of data at byte 0)"
+        in done.err
+    )
     assert f"(in {tmp_path}/1.tfrecord)" in done.err
-    assert called("convert", f"{tmp_path}/*.tfrecord", tmp_path / "a.parquet").err == "", "not all of it is text"
+    assert called("convert", f"{tmp_path}/*.tfrecord", tmp_path / "a.parquet").err == "", (
+        "not all of it is text"
+    )
     assert called("convert", f"{tmp_path}/0.tfrecord", tmp_path / "b.parquet").err.startswith(
         "streamrec: name: text -> "
     )
@@ -295,11 +373,17 @@ def test_text_that_is_none_is_named(tmp_path: Path, called: Call) -> None:
 
 def test_foreign_json_lines(tmp_path: Path, called: Call) -> None:
     path = tmp_path / "a.ndjson"
-    path.write_text('{"id": 1, "x": 1, "ok": true, "t": null, "e": []}\n\n{"id": 2, "x": 1.5, "t": "ü", "e": ["a"]}\n')
+    path.write_text(
+        '{"id": 1, "x": 1, "ok": true, "t": null, "e": []}\n\n{"id": 2, "x": 1.5, "t": "ü", "e": '
+        '["a"]}\n'
+    )
     called.refused(1, "feature 'x'", "convert", path, tmp_path / "a.parquet")
     schema = {"features": [{"name": "x", "kind": "float32", "values": [1, 1], "present": 1}]}
     (tmp_path / "schema.json").write_text(json.dumps(schema))
-    assert called("convert", "--schema", tmp_path / "schema.json", path, tmp_path / "a.tfrecord").code == 0
+    assert (
+        called("convert", "--schema", tmp_path / "schema.json", path, tmp_path / "a.tfrecord").code
+        == 0
+    )
     assert records(tmp_path / "a.tfrecord") == [
         Example.FromString(streamrec.encode_example(row))
         for row in ({"id": 1, "x": 1.0, "ok": 1, "e": []}, {"id": 2, "x": 1.5, "t": "ü", "e": "a"})
@@ -316,13 +400,24 @@ LARGE = "1" + "0" * 400
         ('{"x": 1}\n{"x": 9223372036854775808}', "record 1, feature 'x': "),
         (f'{{"x": 1}}\n{{"x": {LARGE}}}', "record 1, feature 'x': "),
         (f'{{"x": [0.5, {LARGE}]}}', "record 0, feature 'x': "),
-        ('{"id": 1}\n{"id": [1, "a"]}', "record 1, feature 'id': [1, \"a\"] is not a list of numbers"),
-        ('{"id": 1, "x": 2, "id": 3}', "record 0: what follows cannot be decoded (ValueError: 'id' occurs twice"),
-        ('{"id": 1}\n{"id": ', "a.jsonl, record 1: what follows cannot be decoded (JSONDecodeError"),
+        (
+            '{"id": 1}\n{"id": [1, "a"]}',
+            "record 1, feature 'id': [1, \"a\"] is not a list of numbers",
+        ),
+        (
+            '{"id": 1, "x": 2, "id": 3}',
+            "record 0: what follows cannot be decoded (ValueError: 'id' occurs twice",
+        ),
+        (
+            '{"id": 1}\n{"id": ',
+            "a.jsonl, record 1: what follows cannot be decoded (JSONDecodeError",
+        ),
     ],
     ids=lambda value: value[:20],
 )
-def test_json_lines_that_are_wrong_are_named(tmp_path: Path, called: Call, lines: str, said: str) -> None:
+def test_json_lines_that_are_wrong_are_named(
+    tmp_path: Path, called: Call, lines: str, said: str
+) -> None:
     (tmp_path / "a.jsonl").write_text(f"{lines}\n")
     called.refused(1, said, "convert", tmp_path / "a.jsonl", tmp_path / "a.tfrecord")
 
@@ -349,7 +444,9 @@ def test_a_foreign_tar(tmp_path: Path, called: Call) -> None:
     with tarfile.open(tmp_path / "b.tar") as tar:
         assert "x/0001.jpg.jpg" in tar.getnames()
     (tmp_path / "c.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:700])
-    called.refused(1, f"{tmp_path}/c.tar, record 0: ", "convert", tmp_path / "c.tar", tmp_path / "c.tfrecord")
+    called.refused(
+        1, f"{tmp_path}/c.tar, record 0: ", "convert", tmp_path / "c.tar", tmp_path / "c.tfrecord"
+    )
 
 
 def test_a_schema_that_the_data_does_not_keep(shard: Path, tmp_path: Path, called: Call) -> None:
@@ -357,8 +454,12 @@ def test_a_schema_that_the_data_does_not_keep(shard: Path, tmp_path: Path, calle
     [score] = [row for row in about["features"] if row["name"] == "score"]
     score["kind"] = "int64"
     (tmp_path / "schema.json").write_text(json.dumps(about))
-    said = "record 1, feature 'score': 1 float32 where the columns say one int64: leave --schema out"
-    called.refused(1, said, "convert", "--schema", tmp_path / "schema.json", shard, tmp_path / "a.parquet")
+    said = (
+        "record 1, feature 'score': 1 float32 where the columns say one int64: leave --schema out"
+    )
+    called.refused(
+        1, said, "convert", "--schema", tmp_path / "schema.json", shard, tmp_path / "a.parquet"
+    )
     assert not (tmp_path / "a.parquet").exists()
 
 
@@ -384,7 +485,9 @@ def test_an_error_names_the_shard_and_its_record(
     column = {"name": "label", "kind": "int64", "values": [1, 1], "present": 1}
     (tmp_path / "schema.json").write_text(json.dumps({"features": [column]}))
     words = [word.replace("SCHEMA", f"{tmp_path}/schema.json") for word in arguments]
-    done = called.refused(1, said, "convert", *words, f"{tmp_path}/*.tfrecord", tmp_path / "new.parquet")
+    done = called.refused(
+        1, said, "convert", *words, f"{tmp_path}/*.tfrecord", tmp_path / "new.parquet"
+    )
     assert done.err.startswith("streamrec: record 4,321")
     assert done.err.endswith(f" (in {tmp_path}/1.tfrecord)\n")
     assert not (tmp_path / "new.parquet").exists()
@@ -394,7 +497,9 @@ def test_without_pyarrow(shard: Path, tmp_path: Path) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError('none', name='pyarrow')")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     done = run("convert", shard, tmp_path / "a.parquet", env=environment)
-    assert done == Done(2, "", "streamrec: Parquet needs another package: pip install 'streamrec[arrow]'\n")
+    assert done == Done(
+        2, "", "streamrec: Parquet needs another package: pip install 'streamrec[arrow]'\n"
+    )
     assert run("convert", shard, tmp_path / "a.jsonl", env=environment).code == 0
 
 
@@ -422,13 +527,24 @@ def test_memory_is_bounded(tmp_path: Path, ending: str) -> None:
 
 
 def test_features_get_new_names(shard: Path, tmp_path: Path, called: Call) -> None:
-    rename = ("--rename", "image=image/encoded", "--rename", "label=score", "--rename", "score=label")
+    rename = (
+        "--rename",
+        "image=image/encoded",
+        "--rename",
+        "label=score",
+        "--rename",
+        "score=label",
+    )
     for ending in ("tfrecord", "parquet", "jsonl", "tar"):
         made, back = tmp_path / f"made.{ending}", tmp_path / f"{ending}.back"
         called.well("convert", *rename, "--features", "image,label,score", shard, made)
         called.well("convert", made, back)
         found = called("head", "--json", "-n", "1", "--from-record", "1", back).json
-        assert (found["label"], found["score"], [*found]) == ([0.125], [1], ["image/encoded", "label", "score"])
+        assert (found["label"], found["score"], [*found]) == (
+            [0.125],
+            [1],
+            ["image/encoded", "label", "score"],
+        )
     with tarfile.open(tmp_path / "made.tar") as tar:
         assert tar.getnames()[:2] == ["000000000.image.encoded.png", "000000000.score.npy"]
     for words, code, said in (
@@ -443,18 +559,46 @@ def test_features_get_new_names(shard: Path, tmp_path: Path, called: Call) -> No
 def test_a_feature_has_one_name_in_all_tars(tmp_path: Path, called: Call) -> None:
     jpeg, png = b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n"
     rows = [
-        {"text": "a", "mixed": "a", "image": jpeg, "images": png, "tags": ["a"], "number": 1, "numbers": []},
-        {"text": "b\u00a0c", "mixed": b"\x00", "image": jpeg, "images": jpeg, "tags": ["a", "b"], "number": 2},
+        {
+            "text": "a",
+            "mixed": "a",
+            "image": jpeg,
+            "images": png,
+            "tags": ["a"],
+            "number": 1,
+            "numbers": [],
+        },
+        {
+            "text": "b\u00a0c",
+            "mixed": b"\x00",
+            "image": jpeg,
+            "images": jpeg,
+            "tags": ["a", "b"],
+            "number": 2,
+        },
         {"text": "", "mixed": "c", "image": jpeg, "images": png, "tags": ["c"], "numbers": [3, 4]},
     ]
     data = [streamrec.encode_example(row, kinds={"numbers": "int64"}) for row in rows]
     (tmp_path / "a.tfrecord").write_bytes(streamrec.encode_records(data))
-    assert called("convert", "--shard-records", "1", tmp_path / "a.tfrecord", tmp_path / "{shard}.tar").code == 0
+    assert (
+        called(
+            "convert", "--shard-records", "1", tmp_path / "a.tfrecord", tmp_path / "{shard}.tar"
+        ).code
+        == 0
+    )
     names = set()
     for number in range(3):
         with tarfile.open(tmp_path / f"{number}.tar") as tar:
             names |= {name.partition(".")[2] for name in tar.getnames()}
-    wanted = {"text.txt", "mixed.bin", "image.jpg", "images.bin", "tags.json", "number.npy", "numbers.npy"}
+    wanted = {
+        "text.txt",
+        "mixed.bin",
+        "image.jpg",
+        "images.bin",
+        "tags.json",
+        "number.npy",
+        "numbers.npy",
+    }
     assert names == wanted
     assert called("convert", tmp_path / "?.tar", tmp_path / "b.tfrecord").code == 0
     assert records(tmp_path / "b.tfrecord") == [Example.FromString(record) for record in data]

@@ -1,4 +1,6 @@
-"""How commands end: exit codes, messages, Ctrl-C, a closed pipe; on each store where nothing is, or damage."""
+"""How commands end: exit codes, messages, Ctrl-C, a closed pipe; on each store where nothing is, or
+damage.
+"""
 
 import itertools
 import json
@@ -31,7 +33,10 @@ from tests.servers.real import Store
         (["cuont", "x"], "Did you mean count?"),
         (["ls", "-o", "anon", "x"], "write -o endpoint_url="),
         (["reshard", "--shards", "3", "SHARD", "out"], "write out-{shard:05d}"),
-        (["convert", "SHARD", "{shard}-of-{shards}"], "not known before they are written: leave it out"),
+        (
+            ["convert", "SHARD", "{shard}-of-{shards}"],
+            "not known before they are written: leave it out",
+        ),
         (["reshard", "--shard-bytes", "many", "SHARD", "out/"], "write 200MB"),
         (["reshard", "SHARD", "out-{n}"], "write train-{shard:05d}.tfrecord"),
         (["reshard", "--seed", "3", "SHARD", "out"], "--shuffle"),
@@ -41,16 +46,36 @@ from tests.servers.real import Store
         (["convert", "SHARD", "out.json"], "use .tfrecord, .parquet, .jsonl, .tar, or --to"),
         (["convert", "SHARD", "SHARD"], "choose another name for"),
         (["convert", "SHARD", "out/"], "say with --to what is written there"),
-        (["convert", "--shard-records", "3", "SHARD", "out.parquet"], "write out.parquet-{shard:05d}"),
-        (["convert", "--schema", "there.jsonl", "SHARD", "a.parquet"], "streamrec info --json SOURCE > there.jsonl"),
-        (["convert", "--text", "wrods", "SHARD", "a.parquet"], "no record has wrods: they have image, label, score"),
-        (["convert", "--text", "label", "SHARD", "a.parquet"], "label is int64, and only bytes become text"),
-        (["convert", "--text", "words", "SHARD", "a.jsonl"], "--text is for Parquet, which a.jsonl is not"),
+        (
+            ["convert", "--shard-records", "3", "SHARD", "out.parquet"],
+            "write out.parquet-{shard:05d}",
+        ),
+        (
+            ["convert", "--schema", "there.jsonl", "SHARD", "a.parquet"],
+            "streamrec info --json SOURCE > there.jsonl",
+        ),
+        (
+            ["convert", "--text", "wrods", "SHARD", "a.parquet"],
+            "no record has wrods: they have image, label, score",
+        ),
+        (
+            ["convert", "--text", "label", "SHARD", "a.parquet"],
+            "label is int64, and only bytes become text",
+        ),
+        (
+            ["convert", "--text", "words", "SHARD", "a.jsonl"],
+            "--text is for Parquet, which a.jsonl is not",
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_wrong_usage_says_what_to_type(
-    shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Call, arguments: list[str], said: str
+    shard: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    called: Call,
+    arguments: list[str],
+    said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there.jsonl").write_text("")
@@ -70,14 +95,20 @@ def test_records_before_the_damage_are_printed(damaged: Path) -> None:
         ("convert", ["--to", "jsonl", "s3://data/*.tfrecord", "TARGET/"]),
         ("index", ["s3://data/*.tfrecord", "TARGET/a.index"]),
         ("verify", ["--repair", "TARGET/", "s3://data/*.tfrecord"]),
-        pytest.param("doctor", ["--no-write", "s3://data/train-0.tfrecord"], marks=pytest.mark.thorough),
+        pytest.param(
+            "doctor", ["--no-write", "s3://data/train-0.tfrecord"], marks=pytest.mark.thorough
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_ctrl_c_while_a_store_is_silent(shard: Path, tmp_path: Path, command: str, target: list[str]) -> None:
+def test_ctrl_c_while_a_store_is_silent(
+    shard: Path, tmp_path: Path, command: str, target: list[str]
+) -> None:
     shard.write_bytes(encode_records(examples(240) * 100))
     (tmp_path / "new").mkdir()
-    interrupt_stalled(command, *[part.replace("TARGET", f"{tmp_path}/new") for part in target], root=tmp_path)
+    interrupt_stalled(
+        command, *[part.replace("TARGET", f"{tmp_path}/new") for part in target], root=tmp_path
+    )
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -100,11 +131,15 @@ def test_progress_is_shown_in_a_terminal_alone(shard: Path) -> None:
     assert run("verify", shard).err == ""
 
 
-def test_progress_in_a_file_is_plain_lines(shard: Path, called: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_in_a_file_is_plain_lines(
+    shard: Path, called: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(output, "monotonic", itertools.count(0, 20).__next__)
     lines = called("verify", shard).err.splitlines()
     size = output.format_bytes(shard.stat().st_size)
-    assert re.fullmatch(rf"streamrec: verifying: [\d.]+ kB of {size}, [\d.]+ k?B/s, \d+ s left", lines[0])
+    assert re.fullmatch(
+        rf"streamrec: verifying: [\d.]+ kB of {size}, [\d.]+ k?B/s, \d+ s left", lines[0]
+    )
     for quiet in (["--progress", "never"], ["-q"]):
         assert called("verify", *quiet, shard).err == ""
     (shard.parent / "notes.txt").write_text("text")
@@ -123,7 +158,9 @@ def test_progress_in_a_file_is_plain_lines(shard: Path, called: Call, monkeypatc
         ("reshard SHARD SHARD.jsonl", 4, {"error": "AlreadyExistsError", "path": "SHARD.jsonl"}),
     ],
 )
-def test_errors_are_json_on_request(damaged: Path, called: Call, words: str, code: int, found: dict[str, Any]) -> None:
+def test_errors_are_json_on_request(
+    damaged: Path, called: Call, words: str, code: int, found: dict[str, Any]
+) -> None:
     Path(f"{damaged}.jsonl").write_text("")
     done = called(*words.replace("SHARD", str(damaged)).split(), "--json")
     error = json.loads(done.err.replace(str(damaged), "SHARD"))
@@ -135,7 +172,10 @@ def test_without_the_extra_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['click'] = None; from streamrec.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "the streamrec command needs the package click: pip install 'streamrec[cli]'\n"
+    assert (
+        done.stderr
+        == "the streamrec command needs the package click: pip install 'streamrec[cli]'\n"
+    )
 
 
 LOADED = """
@@ -158,7 +198,9 @@ def test_help_loads_little() -> None:
     printed, loaded = loaded_by("--help")
     assert "reshard" in printed
     assert "click" in loaded
-    assert loaded.isdisjoint({"numpy", "asyncio", "fsspec", "rich", "google.protobuf", "streamrec.storage"})
+    assert loaded.isdisjoint(
+        {"numpy", "asyncio", "fsspec", "rich", "google.protobuf", "streamrec.storage"}
+    )
 
 
 def test_head_loads_little(tmp_path: Path) -> None:
@@ -168,10 +210,14 @@ def test_head_loads_little(tmp_path: Path) -> None:
     printed, loaded = loaded_by("head", str(path))
     assert "hello" in printed
     assert "streamrec.shards.reader" in loaded
-    assert loaded.isdisjoint({"rich", "streamrec.pipeline", "streamrec.shards.shard_writer", "streamrec.example.parse"})
+    assert loaded.isdisjoint(
+        {"rich", "streamrec.pipeline", "streamrec.shards.shard_writer", "streamrec.example.parse"}
+    )
 
 
-@pytest.mark.parametrize("words", ["re", "info fl", "convert flowers/ fl", "index fl", "doctor fl", "stat --html fl"])
+@pytest.mark.parametrize(
+    "words", ["re", "info fl", "convert flowers/ fl", "index fl", "doctor fl", "stat --html fl"]
+)
 def test_the_shell_completes_commands_and_files(words: str) -> None:
     typed = {"COMP_WORDS": f"streamrec {words}", "COMP_CWORD": str(len(words.split()))}
     environment = {**os.environ, "_STREAMREC_COMPLETE": "bash_complete", **typed}
@@ -180,7 +226,9 @@ def test_the_shell_completes_commands_and_files(words: str) -> None:
 
 
 def test_every_command_has_help_and_module_runs() -> None:
-    assert in_new_interpreter("import runpy; runpy.run_module('streamrec')", "--version").startswith("streamrec")
+    assert in_new_interpreter(
+        "import runpy; runpy.run_module('streamrec')", "--version"
+    ).startswith("streamrec")
 
 
 READING = ["ls", "info", "head", "cat", "count", "verify", "stat", "bench", "doctor"]
@@ -198,7 +246,10 @@ def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Bucket, Any]]:
     """A place of its own in each kind of store, and a filesystem that looks at it."""
-    for protocol in ("gs", "gcs"):  # no probes for buckets of other kinds, as in the program's environment
+    for protocol in (
+        "gs",
+        "gcs",
+    ):  # no probes for buckets of other kinds, as in the program's environment
         monkeypatch.setitem(_registry, protocol, GCSFileSystem)
     if request.param == "local":
         yield Bucket(f"{tmp_path}/{uuid4()}/", ()), fsspec.filesystem("file")
@@ -230,15 +281,25 @@ def below(filesystem: Any, url: str) -> list[str]:
     ],
     indirect=["place"],
 )
-def test_nothing_is_there(place: tuple[Bucket, Any], called: Call, command: str, missing: str) -> None:
+def test_nothing_is_there(
+    place: tuple[Bucket, Any], called: Call, command: str, missing: str
+) -> None:
     """A missing object, a pattern that matches none, and an empty directory or bucket."""
     bucket, filesystem = place
-    source = bucket.url if command == "doctor" and "*" in missing else f"{bucket.url}{missing}"  # it looks at places
+    source = (
+        bucket.url if command == "doctor" and "*" in missing else f"{bucket.url}{missing}"
+    )  # it looks at places
     done = called(*arguments(command, bucket, source))
-    empty = command == "doctor" and done.code == 0 and "0 objects" in done.out  # a store that works, with nothing in it
+    empty = (
+        command == "doctor" and done.code == 0 and "0 objects" in done.out
+    )  # a store that works, with nothing in it
     assert empty or done.code == 3, done
     assert command == "doctor" or done.err.startswith("streamrec: "), done.err
-    assert empty or bucket.url.partition("://")[2] in done.err + done.out or bucket.url in done.err + done.out
+    assert (
+        empty
+        or bucket.url.partition("://")[2] in done.err + done.out
+        or bucket.url in done.err + done.out
+    )
     assert below(filesystem, bucket.url) == []
 
 
@@ -256,8 +317,12 @@ def test_a_wrong_key(s3_store: Store, called: Call, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["count", "doctor"])
 def test_a_wrong_token_is_not_shown(gcs_store: Store, called: Call, command: str) -> None:
-    """A client asks Google about a token, and its error names the URL with the token in it: not in what we say."""
-    bucket = Bucket(f"{gcs_store.url}/{uuid4()}/", typed({**gcs_store.options, "token": "ya29.wrong"}))
+    """A client asks Google about a token, and its error names the URL with the token in it: not in
+    what we say.
+    """
+    bucket = Bucket(
+        f"{gcs_store.url}/{uuid4()}/", typed({**gcs_store.options, "token": "ya29.wrong"})
+    )
     done = called.refused(3, "", *arguments(command, bucket, f"{bucket.url}a.tfrecord"))
     assert "ya29" not in done.err + done.out
 
@@ -276,5 +341,8 @@ def test_damage(place: tuple[Bucket, Any], called: Call, damaged: Path, command:
         lengths_only = command.startswith(("count", "index"))  # payloads are not checked
         assert ("record 239, byte " if lengths_only else "record 100, byte ") in done.err
     copy = ["new/bad.tfrecord"] if command.startswith("verify --repair") else []
-    left = [name.partition(bucket.url.partition("://")[2] or bucket.url)[2] for name in below(filesystem, bucket.url)]
+    left = [
+        name.partition(bucket.url.partition("://")[2] or bucket.url)[2]
+        for name in below(filesystem, bucket.url)
+    ]
     assert [name for name in left if name] == ["bad.tfrecord", *copy]

@@ -1,4 +1,6 @@
-"""Names, values, answers and files of strangers: shown, not obeyed, and what is wrong is one clear error."""
+"""Names, values, answers and files of strangers: shown, not obeyed, and what is wrong is one clear
+error.
+"""
 
 import gzip
 import io
@@ -30,14 +32,22 @@ EVIL = "x\x1b]0;PWN\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\u061c\u2028y\tz"
 """Controls (C0, DEL, C1), marks of direction, separators of lines; a name of a file too."""
 
 LEGIT = "naïve e\u0301 \U0001f469\u200d\U0001f4bb שלום مرحبا 日本語\u3000"
-OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+OBEYED = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]"
+)
 
 READING = ["ls", "info", "head", "cat", "count", "verify", "stat"]
 COMMANDS = [
     *(f"{name} {{{what}}}" for name in READING for what in ("shard", "damaged", "missing", "dir")),
     *(f"{name} --json {{shard}}" for name in ("ls", "head", "cat", "count", "verify", "stat")),
     *(f"convert {{shard}} {{new}}.{ending}" for ending in ("jsonl", "parquet", "tar")),
-    *("bench {missing}", "doctor {dir}", "doctor {missing}", "verify {manifest}", "verify {broken}"),
+    *(
+        "bench {missing}",
+        "doctor {dir}",
+        "doctor {missing}",
+        "verify {manifest}",
+        "verify {broken}",
+    ),
     "ls {dir}/*{evil}*",
     "info --python {shard}",
     "cat --features {evil} {shard}",
@@ -85,15 +95,21 @@ def words(tmp_path: Path) -> dict[str, str]:
     found = {name: f"{folder}/{name}{EVIL}" for name in ("missing", "new", "tar")}
     found |= {name: f"{folder}/{name}{EVIL}.tfrecord" for name in ("shard", "damaged")}
     found |= {name: f"{folder}/{name}{EVIL}.json" for name in ("manifest", "broken")}
-    record = streamrec.encode_example({EVIL: EVIL.encode(), "ok": LEGIT.encode(), f"{EVIL}\n2": [1, 2]})
+    record = streamrec.encode_example(
+        {EVIL: EVIL.encode(), "ok": LEGIT.encode(), f"{EVIL}\n2": [1, 2]}
+    )
     data = streamrec.encode_records([record] * 3)
     Path(found["shard"]).write_bytes(data)
     Path(found["damaged"]).write_bytes(data[:-30])
     shards = [{"path": f"{EVIL}.tfrecord", "records": 1, "bytes": 9, "crc32c": "00000000"}]
-    Path(found["manifest"]).write_text(json.dumps({"format": EVIL, "version": EVIL, "shards": shards}))
+    Path(found["manifest"]).write_text(
+        json.dumps({"format": EVIL, "version": EVIL, "shards": shards})
+    )
     Path(found["broken"]).write_text(f"{{{EVIL}")
     found["tar"] += ".tar"
-    Path(found["tar"]).write_bytes(tarred(*((f"a{EVIL}.{kind}", b"\x1b[2") for kind in ("json", "npy", "cls"))))
+    Path(found["tar"]).write_bytes(
+        tarred(*((f"a{EVIL}.{kind}", b"\x1b[2") for kind in ("json", "npy", "cls")))
+    )
     return {**found, "dir": str(folder), "evil": EVIL}
 
 
@@ -104,16 +120,22 @@ def test_a_terminal_obeys_no_name(words: dict[str, str], called: Call, command: 
     shown(done.err)
 
 
-@pytest.mark.parametrize("command", ["-v verify {damaged}", "cat --as json {shard}", "ls {missing}"])
+@pytest.mark.parametrize(
+    "command", ["-v verify {damaged}", "cat --as json {shard}", "ls {missing}"]
+)
 def test_bytes_of_a_process(words: dict[str, str], command: str) -> None:
     done = run(*(word.format(**words) for word in command.split(" ")))
     assert r"\x1b]0;PWN\x07" in shown(done.err) or r"\u001b]0;PWN\u0007" in shown(done.out)
 
 
 def test_json_is_read_as_what_it_was(words: dict[str, str], called: Call) -> None:
-    [listed] = [item for item in called("ls", "--json", words["dir"]).json if item["path"] == words["shard"]]
+    [listed] = [
+        item for item in called("ls", "--json", words["dir"]).json if item["path"] == words["shard"]
+    ]
     assert listed["bytes"] == os.path.getsize(words["shard"])
-    assert list(called("head", "-n", "1", "--as", "json", words["shard"]).json) == sorted([EVIL, f"{EVIL}\n2", "ok"])
+    assert list(called("head", "-n", "1", "--as", "json", words["shard"]).json) == sorted(
+        [EVIL, f"{EVIL}\n2", "ok"]
+    )
     features = called("info", "--json", words["shard"]).json["features"]
     assert [item["name"] for item in features] == sorted([EVIL, f"{EVIL}\n2", "ok"])
 
@@ -121,14 +143,21 @@ def test_json_is_read_as_what_it_was(words: dict[str, str], called: Call) -> Non
 def test_a_line_stays_a_line(tmp_path: Path, called: Call) -> None:
     name = str(tmp_path / "a\nstreamrec: all is well.tfrecord")
     Path(name).write_bytes(b"no shard at all")
-    for done in (called("count", name), called("ls", name), called("ls", f"{name}x"), called("convert", name, name)):
+    for done in (
+        called("count", name),
+        called("ls", name),
+        called("ls", f"{name}x"),
+        called("convert", name, name),
+    ):
         assert "\nstreamrec: all" not in done.out + done.err
         assert r"a\nstreamrec: all is well" in done.out + done.err
 
 
 def test_text_of_all_scripts_is_printed_unchanged(tmp_path: Path, called: Call) -> None:
     path = f"{tmp_path}/{LEGIT}.tfrecord"
-    Path(path).write_bytes(streamrec.encode_records([streamrec.encode_example({LEGIT: LEGIT.encode()})]))
+    Path(path).write_bytes(
+        streamrec.encode_records([streamrec.encode_example({LEGIT: LEGIT.encode()})])
+    )
     assert called("ls", path).out.rstrip("\n").endswith(path)
     assert f"{LEGIT}: '{LEGIT}'" in called("head", path).out
     assert called("head", "--as", "json", path).out == f'{{"{LEGIT}": ["{LEGIT}"]}}\n'
@@ -170,14 +199,24 @@ def test_what_a_server_says(refusing: str, called: Call) -> None:
     assert "\nstreamrec: all is well" not in done.err
 
 
-@pytest.mark.parametrize("command", ["ls", "head", "verify", "doctor", "convert", "reshard", "index", "-v count"])
-def test_no_command_shows_a_secret(refusing: str, tmp_path: Path, called: Call, command: str) -> None:
+@pytest.mark.parametrize(
+    "command", ["ls", "head", "verify", "doctor", "convert", "reshard", "index", "-v count"]
+)
+def test_no_command_shows_a_secret(
+    refusing: str, tmp_path: Path, called: Call, command: str
+) -> None:
     secret = "C4n4ry-pA55"
     target = [f"{tmp_path}/x.index"] if command in ("convert", "reshard", "index") else []
     host = refusing.removeprefix("http://")
     options = ["-o", f"secret={secret}", "-o", f"token={secret}", "-o", f"nothing={secret}"]
-    for url in (f"http://{secret}@{host}/a?key={secret}", f"http://{host}/a?jwt={secret}#{secret}", "s3://b/a"):
-        done = called.refused(3, "", *command.split(), *(options if url == "s3://b/a" else ()), url, *target)
+    for url in (
+        f"http://{secret}@{host}/a?key={secret}",
+        f"http://{host}/a?jwt={secret}#{secret}",
+        "s3://b/a",
+    ):
+        done = called.refused(
+            3, "", *command.split(), *(options if url == "s3://b/a" else ()), url, *target
+        )
         assert secret not in done.out + done.err
     done = called.refused(2, "", *command.split(), "-o", f"secret:{secret}", "s3://b/a", *target)
     assert secret not in done.out + done.err
@@ -227,7 +266,15 @@ GOOD = tar(("1.a.npy", npy("(2,)") + bytes(16)), ("1.b.txt", b"hi"), ("2.a.json"
 BODY = 1024
 """Where the first member begins: before it stands the header of all."""
 
-SHAPES = ["(1000000000000,)", "(-1,)", "(9223372036854775807,)", "(99999999999999999999999,)", "(((", "'a'", "5"]
+SHAPES = [
+    "(1000000000000,)",
+    "(-1,)",
+    "(9223372036854775807,)",
+    "(99999999999999999999999,)",
+    "(((",
+    "'a'",
+    "5",
+]
 
 FILES: dict[str, tuple[str, bytes]] = {
     "json, deep": ("jsonl", b'{"a": ' + DEEP + b"}\n"),
@@ -244,7 +291,10 @@ FILES: dict[str, tuple[str, bytes]] = {
     "tar, a member of 2**88 bytes": ("tar", with_header(GOOD, BODY, 124, b"\x80" + b"\xff" * 11)),
     "tar, a member of -1 bytes": ("tar", with_header(GOOD, BODY, 124, b"\xff" * 12)),
     "tar, a sparse member": ("tar", with_header(GOOD, BODY, 156, b"S")),
-    "tar, a name of 8 GB": ("tar", with_header(with_header(GOOD, BODY, 156, b"L"), BODY, 124, b"77777777777\0")),
+    "tar, a name of 8 GB": (
+        "tar",
+        with_header(with_header(GOOD, BODY, 156, b"L"), BODY, 124, b"77777777777\0"),
+    ),
     "tar, a damaged header": ("tar", GOOD[: BODY + 512 + 512] + b"?" + GOOD[BODY + 512 + 513 :]),
     "tar, cut off": ("tar", GOOD[: BODY + 512 + 20]),
     "tar, cls of many digits": ("tar", tar(("1.cls", b"9" * 5000), headers=None)),
@@ -265,7 +315,10 @@ def test_it_is_one_error(name: str, tmp_path: Path, called: Call) -> None:
 
 
 def test_two_columns_of_one_name(tmp_path: Path, called: Call) -> None:
-    parquet.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "a.parquet")
+    parquet.write_table(
+        pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]),
+        tmp_path / "a.parquet",
+    )
     said = "several columns have this name"
     called.refused(1, said, "convert", tmp_path / "a.parquet", tmp_path / "b.tfrecord")
 
@@ -286,7 +339,9 @@ def test_damage_anywhere(name: str, good: bytes) -> None:
     for _ in range(300):
         data = bytearray(good)
         for _ in range(drawn.choice([1, 2, 8])):
-            data[drawn.randrange(len(data))] = drawn.choice([0, 0x30, 0x80, 0xFF, drawn.randrange(256)])
+            data[drawn.randrange(len(data))] = drawn.choice(
+                [0, 0x30, 0x80, 0xFF, drawn.randrange(256)]
+            )
         with suppress(StreamrecError):
             list(codec_of(name).decode(io.BytesIO(data), Reading()))
 

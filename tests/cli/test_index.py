@@ -26,11 +26,18 @@ def test_index_check_stat_and_records(shard: Path, tmp_path: Path, called: Call)
     assert f"{second}, record 1, byte {len(rows[240]) + 16:,}: {len(rows[241]):,} bytes" in text
     labels = called("cat", "--json", "--features", "label", "--records", "7,242,0", index).out
     assert len(labels.splitlines()) == 3
-    assert labels == called("cat", "--json", "--features", "label", "--records", "7,242,0,1", "-n", "3", index).out
+    assert (
+        labels
+        == called(
+            "cat", "--json", "--features", "label", "--records", "7,242,0,1", "-n", "3", index
+        ).out
+    )
 
 
 def test_an_index_is_a_source(shard: Path, called: Call) -> None:
-    """As a manifest is: count believes it, verify compares, and a directory does not take it for a shard."""
+    """As a manifest is: count believes it, verify compares, and a directory does not take it for a
+    shard.
+    """
     index = shard.with_name("x.index")
     called("index", shard, index)
     assert called("count", index).out == "240\n"
@@ -56,10 +63,17 @@ def test_parts_and_idx_files(shard: Path, tmp_path: Path, called: Call) -> None:
     (tmp_path / "idx").mkdir()
     for path in (tmp_path / "new").glob("*.tfrecord"):
         frames = streamrec.Framer().feed(path.read_bytes())
-        lines = [f"{frames.offset(number)} {len(record) + 16}\n" for number, record in enumerate(frames)]
+        lines = [
+            f"{frames.offset(number)} {len(record) + 16}\n" for number, record in enumerate(frames)
+        ]
         (tmp_path / "idx" / f"{path.name}.idx").write_text("".join(lines))
-    done = called("index", "--json", "--from-idx", f"{tmp_path}/idx/*.idx", names, f"{tmp_path}/y.index")
-    assert done.json["digest"] == called("index", "--stat", "--json", f"{tmp_path}/x.index").json["digest"]
+    done = called(
+        "index", "--json", "--from-idx", f"{tmp_path}/idx/*.idx", names, f"{tmp_path}/y.index"
+    )
+    assert (
+        done.json["digest"]
+        == called("index", "--stat", "--json", f"{tmp_path}/x.index").json["digest"]
+    )
 
 
 def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
@@ -76,8 +90,12 @@ def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
         ("cat --records 240 INDEX", "record 240 of 240 does not exist"),
         ("cat --records 0 --from-record 1 INDEX", "leave out --from-record"),
     ):
-        called.refused(2, message, *words.replace("SHARD", str(shard)).replace("INDEX", index).split())
+        called.refused(
+            2, message, *words.replace("SHARD", str(shard)).replace("INDEX", index).split()
+        )
     assert called("index", shard, index).code == 4
     assert called("index", "--overwrite", shard, index).code == 0
     (tmp_path / "gz.tfrecord").write_bytes(b"\x1f\x8b" + bytes(40))
-    called.refused(1, "streamrec reshard", "index", f"{tmp_path}/gz.tfrecord", f"{tmp_path}/gz.index")
+    called.refused(
+        1, "streamrec reshard", "index", f"{tmp_path}/gz.tfrecord", f"{tmp_path}/gz.index"
+    )

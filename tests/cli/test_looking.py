@@ -22,7 +22,12 @@ def test_ls_lists_what_names_stand_for(shard: Path, damaged: Path, called: Call)
     size, cut = shard.stat().st_size, damaged.stat().st_size
     folder = shard.parent
     wanted = [{"path": str(shard), "bytes": size}, {"path": str(damaged), "bytes": cut}]
-    for names in ([shard, damaged], [f"{folder}/*.tfrecord"], [f"{folder}/train-{{0..1}}.tfrecord"], [f"{folder}/"]):
+    for names in (
+        [shard, damaged],
+        [f"{folder}/*.tfrecord"],
+        [f"{folder}/train-{{0..1}}.tfrecord"],
+        [f"{folder}/"],
+    ):
         assert called("ls", "--json", *names).json == wanted
     done = run("ls", folder)
     assert done.out == f"{size:,}  {shard}\n{cut:,}  {damaged}\n"
@@ -31,14 +36,21 @@ def test_ls_lists_what_names_stand_for(shard: Path, damaged: Path, called: Call)
 
 def test_count_by_lengths_and_by_a_manifest(shard: Path, tmp_path: Path, called: Call) -> None:
     assert called("count", shard, shard).out == "480\n"
-    assert called("reshard", "--shards", "3", "--compression", "gzip", shard, f"{tmp_path}/new/").code == 0
+    assert (
+        called("reshard", "--shards", "3", "--compression", "gzip", shard, f"{tmp_path}/new/").code
+        == 0
+    )
     counts = called("count", "--json", f"{tmp_path}/new/").json
     assert [row["records"] for row in counts["shards"]] == [80, 80, 80]
     manifest = f"{tmp_path}/new/manifest.json"
     assert called("count", manifest).out == "240\n"
     first, second, _ = sorted((tmp_path / "new").glob("*.gz"))
     data = first.read_bytes()
-    for change in (lambda: first.write_bytes(data[:-9]), lambda: first.write_bytes(b""), second.unlink):
+    for change in (
+        lambda: first.write_bytes(data[:-9]),
+        lambda: first.write_bytes(b""),
+        second.unlink,
+    ):
         change()
         for command in ("count", "info", "cat", "stat"):
             code, changed = (1, first) if second.exists() else (3, second)
@@ -47,7 +59,9 @@ def test_count_by_lengths_and_by_a_manifest(shard: Path, tmp_path: Path, called:
         first.write_bytes(data)
 
 
-def test_a_manifest_in_a_directory_is_believed_where_sizes_are_right(shard: Path, tmp_path: Path, called: Call) -> None:
+def test_a_manifest_in_a_directory_is_believed_where_sizes_are_right(
+    shard: Path, tmp_path: Path, called: Call
+) -> None:
     folder = tmp_path / "new"
     called("reshard", "--shards", "2", shard, f"{folder}/")
     first, second = sorted(folder.glob("*.tfrecord"))
@@ -64,7 +78,11 @@ def test_a_manifest_in_a_directory_is_believed_where_sizes_are_right(shard: Path
 
 
 def test_a_folder_of_tensorflow_datasets_is_its_shards(tmp_path: Path, called: Call) -> None:
-    for name in ("mnist-test.tfrecord-00000-of-00001", "mnist-train.tfrecord-00000-of-00001", "old/part-r-00000.gz"):
+    for name in (
+        "mnist-test.tfrecord-00000-of-00001",
+        "mnist-train.tfrecord-00000-of-00001",
+        "old/part-r-00000.gz",
+    ):
         path = tmp_path / "mnist" / "3.0.1" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode_records([b"x"]))
@@ -86,7 +104,11 @@ def test_info_says_what_a_data_set_is(shard: Path, called: Call) -> None:
     assert (found["shards"], found["records"], found["bytes"]) == (1, 240, shard.stat().st_size)
     assert found["compression"] == [""]
     features = {item["name"]: item for item in found["features"]}
-    assert (found["looked_at"], features["score"]["missing"], features["words"]["missing"]) == (125, 42, 42)
+    assert (found["looked_at"], features["score"]["missing"], features["words"]["missing"]) == (
+        125,
+        42,
+        42,
+    )
     assert features["words"]["parse"] == "RaggedFeature('string')"
     assert features["label"] == {
         "name": "label",
@@ -112,16 +134,24 @@ def test_info_proposes_what_parses_the_very_file(name: str, tmp_path: Path, call
     exec(called("info", "--python", source).out, names)
     records = list(streamrec.TFRecordDataset(str(source)))
     if name == "sequence":
-        streamrec.parse_sequence_example(records, names["context_features"], names["sequence_features"])
+        streamrec.parse_sequence_example(
+            records, names["context_features"], names["sequence_features"]
+        )
     else:
-        assert streamrec.parse_example(records, names["features"]).keys() == names["features"].keys()
+        assert (
+            streamrec.parse_example(records, names["features"]).keys() == names["features"].keys()
+        )
 
 
 def test_records_as_text_json_and_bytes(shard: Path, called: Call) -> None:
     lines = called("cat", "--json", "--features", "label,words", shard).out.splitlines()
-    assert list(map(json.loads, lines)) == [{"label": [n % 4], "words": ["a"] * (n % 3)} for n in range(240)]
+    assert list(map(json.loads, lines)) == [
+        {"label": [n % 4], "words": ["a"] * (n % 3)} for n in range(240)
+    ]
     text = called("head", "-n", "1", "--from-record", "100", shard).out
-    assert text.startswith(f"{shard}, record 100, byte {place(shard, 100):,}: {len(examples(101)[100])} bytes\n")
+    assert text.startswith(
+        f"{shard}, record 100, byte {place(shard, 100):,}: {len(examples(101)[100])} bytes\n"
+    )
     assert "\n  label: 0\n  score: 12.5\n  words: 'a'\n" in text
     found = called("head", "-n", "1", "--from-byte", str(place(shard, 7) - 1), shard).out
     assert f"byte {place(shard, 7):,}: " in found
@@ -134,15 +164,25 @@ def test_records_as_text_json_and_bytes(shard: Path, called: Call) -> None:
     [
         ("label == 3", lambda row: row["label"] == 3),
         ("not score or score >= 29.5", lambda row: "score" not in row or row["score"] >= 29.5),
-        ("label<2 and not (words == 'a' or `score` > 1e39)", lambda row: row["label"] < 2 and not row["words"]),
-        ('score == 0.1e0 or label == 2 and words != "b"', lambda row: row["label"] == 2 and row["words"]),
+        (
+            "label<2 and not (words == 'a' or `score` > 1e39)",
+            lambda row: row["label"] < 2 and not row["words"],
+        ),
+        (
+            'score == 0.1e0 or label == 2 and words != "b"',
+            lambda row: row["label"] == 2 and row["words"],
+        ),
     ],
 )
 def test_records_for_which_an_expression_is_true(
     shard: Path, tmp_path: Path, called: Call, where: str, wanted: Callable[[dict[str, Any]], bool]
 ) -> None:
     numbers = [number for number, row in enumerate(rows(240)) if wanted(row)]
-    found = [line for line in called("cat", "--where", where, shard).out.splitlines() if not line.startswith(" ")]
+    found = [
+        line
+        for line in called("cat", "--where", where, shard).out.splitlines()
+        if not line.startswith(" ")
+    ]
     assert [int(line.partition(", record ")[2].partition(",")[0]) for line in found] == numbers
     assert called("head", "-n", "2", "--where", where, shard).out.count(", record ") == 2
     data = [examples(240)[number] for number in numbers]
@@ -165,7 +205,9 @@ def test_records_for_which_an_expression_is_true(
         ),
     ],
 )
-def test_an_expression_that_is_wrong(shard: Path, called: Call, where: str, code: int, said: str) -> None:
+def test_an_expression_that_is_wrong(
+    shard: Path, called: Call, where: str, code: int, said: str
+) -> None:
     assert called.refused(code, said, "cat", "--where", where, shard).out == ""
 
 
@@ -177,7 +219,11 @@ def test_stat_shows_figures_and_writes_a_page(shard: Path, tmp_path: Path, calle
     assert found["records"] == 240
     assert label["frequent"] == [[0, 60], [1, 60], [2, 60], [3, 60]]
     assert label["histogram"] == [[0, 1, 60], [1, 2, 60], [2, 3, 60], [3, 4, 60]]
-    assert (score["missing"], score["numbers"]["min"], score["numbers"]["max"]) == (80, 0.125, 239 / 8)
+    assert (score["missing"], score["numbers"]["min"], score["numbers"]["max"]) == (
+        80,
+        0.125,
+        239 / 8,
+    )
     assert (words["missing"], words["values_per_record"]["max"]) == (80, 2), "as info has it"
     text = page.read_text()
     assert text.count("data:image/png;base64,") == 12
@@ -208,11 +254,18 @@ def write(path: Path, records: list[bytes]) -> Path:
     return path
 
 
-def test_a_context_and_a_feature_list_of_one_name_are_both_shown(tmp_path: Path, called: Call) -> None:
+def test_a_context_and_a_feature_list_of_one_name_are_both_shown(
+    tmp_path: Path, called: Call
+) -> None:
     """As in a file of tensorflow/transform."""
-    record = encode_sequence_example({"x": [7], "id": 1}, {"x": [[1, 2], [3]], "tags": [[b"a"], []]})
+    record = encode_sequence_example(
+        {"x": [7], "id": 1}, {"x": [[1, 2], [3]], "tags": [[b"a"], []]}
+    )
     shard = write(tmp_path / "a.tfrecord", [record])
-    wanted = {"context": {"id": [1], "x": [7]}, "feature_lists": {"tags": [["a"], []], "x": [[1, 2], [3]]}}
+    wanted = {
+        "context": {"id": [1], "x": [7]},
+        "feature_lists": {"tags": [["a"], []], "x": [[1, 2], [3]]},
+    }
     for command in ("head", "cat"):
         assert called(command, "--json", shard).json == wanted
         assert called(command, "--json", "--features", "x,tags", shard).json == {
@@ -228,29 +281,51 @@ def test_a_context_and_a_feature_list_of_one_name_are_both_shown(tmp_path: Path,
     assert shown == [("id", None, 0), ("x", None, 0), ("tags", [2, 2], 0), ("x", [2, 2], 0)]
     assert called("cat", "--as", "raw", "--features", "x", shard).out == "7123"
     stats = called("stat", "--json", shard).json["features"]
-    found = [(item["name"], item["feature_list"], item["values_per_record"]["mean"]) for item in stats]
+    found = [
+        (item["name"], item["feature_list"], item["values_per_record"]["mean"]) for item in stats
+    ]
     assert found == [("id", False, 1.0), ("x", False, 1.0), ("tags", True, 1.0), ("x", True, 3.0)]
 
 
 @pytest.mark.parametrize("score", [0.0, 0.1])  # as text, and as none
-def test_a_list_of_examples_is_shown_as_what_it_is(score: float, tmp_path: Path, called: Call) -> None:
-    """TF-Ranking's message has the field numbers of a SequenceExample, which finds whole features as names in it."""
-    examples = [Example.FromString(encode_example(row)) for row in ({"doc": "a", "score": score}, {"doc": "b"})]
-    for context, query in ((Example.FromString(encode_example({"q": "cats"})), {"q": ["cats"]}), (None, {})):
+def test_a_list_of_examples_is_shown_as_what_it_is(
+    score: float, tmp_path: Path, called: Call
+) -> None:
+    """TF-Ranking's message has the field numbers of a SequenceExample, which finds whole features
+    as names in it.
+    """
+    examples = [
+        Example.FromString(encode_example(row))
+        for row in ({"doc": "a", "score": score}, {"doc": "b"})
+    ]
+    for context, query in (
+        (Example.FromString(encode_example({"q": "cats"})), {"q": ["cats"]}),
+        (None, {}),
+    ):
         record = ExampleListWithContext(examples=examples, context=context).SerializeToString()
         shard = write(tmp_path / "a.tfrecord", [record])
         shown = called("info", "--json", shard).json
         columns = {"doc": [["a"], ["b"]], "score": [[pytest.approx(score)], []]}
-        assert (shown["kind"], shown["sample"]) == ("example_list", {"context": query, "examples": columns})
+        assert (shown["kind"], shown["sample"]) == (
+            "example_list",
+            {"context": query, "examples": columns},
+        )
         assert "the records are ExampleListWithContext" in called("info", "--python", shard).err
-        assert "an ExampleListWithContext: only Examples" in called("convert", shard, tmp_path / "a.jsonl").err
+        assert (
+            "an ExampleListWithContext: only Examples"
+            in called("convert", shard, tmp_path / "a.jsonl").err
+        )
         with pytest.raises(streamrec.FeatureError, match="record 0: an ExampleListWithContext"):
             streamrec.infer_features([record])
 
 
 @pytest.mark.parametrize("empty", [b"", encode_example({})])
-def test_an_empty_example_does_not_say_what_the_others_are(empty: bytes, tmp_path: Path, called: Call) -> None:
-    shard = write(tmp_path / "a.tfrecord", [empty, *[encode_example({"x": n}) for n in range(3)], empty])
+def test_an_empty_example_does_not_say_what_the_others_are(
+    empty: bytes, tmp_path: Path, called: Call
+) -> None:
+    shard = write(
+        tmp_path / "a.tfrecord", [empty, *[encode_example({"x": n}) for n in range(3)], empty]
+    )
     assert called("info", "--json", shard).json["kind"] == "example"
     lines = called("cat", "--json", shard).out.splitlines()
     assert [json.loads(line) for line in lines] == [{}, {"x": [0]}, {"x": [1]}, {"x": [2]}, {}]
@@ -278,10 +353,14 @@ CONTROLS = [b"\x1b[2J", b"\x00", b"a\x7f", b"\xc2\x9b", b"\xff", b"a\x0c"]
 
 
 @pytest.mark.parametrize("value", [*TEXTS, *CONTROLS])
-def test_text_is_what_has_no_control_characters(value: str | bytes, tmp_path: Path, called: Call) -> None:
+def test_text_is_what_has_no_control_characters(
+    value: str | bytes, tmp_path: Path, called: Call
+) -> None:
     data, text = (value.encode(), value) if isinstance(value, str) else (value, "")
     shard = write(tmp_path / "a.tfrecord", [encode_example({"x": data})])
-    assert called("head", "--json", shard).json == {"x": [text or {"base64": base64.b64encode(data).decode()}]}
+    assert called("head", "--json", shard).json == {
+        "x": [text or {"base64": base64.b64encode(data).decode()}]
+    }
     assert (" bytes, " in called("head", shard).out) is not bool(text)
     [feature] = called("stat", "--json", shard).json["features"]
     assert not text or feature["frequent"] == [[text, 1]]

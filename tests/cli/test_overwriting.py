@@ -1,4 +1,6 @@
-"""`--overwrite`, on local files and in a store, whatever fails at any step: the old objects, or copies, are there."""
+"""`--overwrite`, on local files and in a store, whatever fails at any step: the old objects, or
+copies, are there.
+"""
 
 import asyncio
 import json
@@ -63,11 +65,25 @@ def test_what_is_read_is_not_replaced_however_it_is_spelled(
     before = tree(folder)
     there = spelling.format(d=folder, parent=tmp_path)
     for command in (
-        ["reshard", "--overwrite", "--shard-records", "2", "d/train-0000?", f"{there}/train-{{shard:05d}}"],
+        [
+            "reshard",
+            "--overwrite",
+            "--shard-records",
+            "2",
+            "d/train-0000?",
+            f"{there}/train-{{shard:05d}}",
+        ],
         ["reshard", "--overwrite", "d/train-00001", f"{there}/train-00001"],
-        ["reshard", "--overwrite", "--manifest", f"{there}/train-00001", "d/train-0000?", "new/x-{shard}"],
+        [
+            "reshard",
+            "--overwrite",
+            "--manifest",
+            f"{there}/train-00001",
+            "d/train-0000?",
+            "new/x-{shard}",
+        ],
         ["convert", "--overwrite", "d/train-0000?", f"{there}/train-{{shard:05d}}"],
-        f"convert --overwrite --to jsonl --schema d/schema.json d/train-00001 {there}/schema.json".split(),
+        f"convert --overwrite --to jsonl --schema d/schema.json d/train-00001 {there}/schema.json".split(),  # noqa: E501
         ["verify", "--overwrite", "--repair", f"{there}/", "d/train-0000?"],
         ["verify", "--overwrite", "--repair", f"{there}/train-00001", "d/train-00001"],
         ["cp", "--overwrite", "d/train-0000?", f"{there}/"],
@@ -86,7 +102,9 @@ def test_a_link_to_what_is_read_is_not_replaced(tmp_path: Path, called: Call, li
     target.parent.mkdir()
     target.hardlink_to(source) if linked == "hard" else target.symlink_to(source)
     before = tree(tmp_path)
-    done = called("reshard", "--overwrite", "--shards", "20", source, f"{target.parent}/x-{{shard}}")
+    done = called(
+        "reshard", "--overwrite", "--shards", "20", source, f"{target.parent}/x-{{shard}}"
+    )
     assert done.code in (2, 3)
     assert "is read, and would be overwritten: choose another name" in done.err
     assert tree(tmp_path) == before
@@ -128,7 +146,9 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_that_fails_at_any_step_leaves_what_was_there(old: Path, called: Call, name: str) -> None:
+def test_a_command_that_fails_at_any_step_leaves_what_was_there(
+    old: Path, called: Call, name: str
+) -> None:
     command = [COMMANDS[name][0], "--overwrite", *COMMANDS[name][1:]]
     command = [word.replace("SOURCE", "source") for word in command]
     before = tree(old)
@@ -161,7 +181,9 @@ def test_a_command_that_fails_at_any_step_leaves_what_was_there(old: Path, calle
 
 
 @pytest.mark.parametrize("name", ["reshard limited", "reshard even", "convert to shards"])
-def test_damage_in_the_last_record_leaves_what_was_there(old: Path, called: Call, name: str) -> None:
+def test_damage_in_the_last_record_leaves_what_was_there(
+    old: Path, called: Call, name: str
+) -> None:
     flip_bit(old.parent / "source", -10)
     before = tree(old)
     command = [word.replace("SOURCE", "source") for word in COMMANDS[name]]
@@ -175,12 +197,16 @@ def test_an_interrupted_command_leaves_what_was_there(old: Path) -> None:
     assert tree(old) == before
 
 
-def test_a_page_does_not_replace_a_spelling_in_a_store(shard: Path, bucket: Bucket, called: Call) -> None:
+def test_a_page_does_not_replace_a_spelling_in_a_store(
+    shard: Path, bucket: Bucket, called: Call
+) -> None:
     source = f"{bucket.url}x"
     assert called("reshard", *bucket.options, shard, source).code == 0
     inner = source.removeprefix("s3://")
     for name in (f"s3a://{inner}", f"s3://{inner.replace('/', '//')}", f"s3://{inner[:-1]}y/../x"):
-        called.refused(2, "choose another name", "reshard", *bucket.options, "--overwrite", source, name)
+        called.refused(
+            2, "choose another name", "reshard", *bucket.options, "--overwrite", source, name
+        )
 
 
 FORKS = """
@@ -216,7 +242,9 @@ KINDS = ["fault", "outage", "interrupt", "kill"]
 
 @dataclass
 class Commands:
-    """Runs commands against one place, through a proxy; something happens at one of the requests."""
+    """Runs commands against one place, through a proxy; something happens at one of the
+    requests.
+    """
 
     place: Place
     proxy: FaultProxy
@@ -255,7 +283,13 @@ class Commands:
 @asynccontextmanager
 async def commands_at(store: Store, output: Path) -> AsyncIterator[Commands]:
     forks = await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "ignore", "-c", FORKS, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        FORKS,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     async with FaultProxy(store.endpoint) as proxy, Storages(store.options) as storages:
         options = {**store.options, "endpoint_url": proxy.url}
@@ -277,7 +311,11 @@ async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
     async with commands_at(request.getfixturevalue(where), tmp_path / "said") as commands:
         place = commands.place
         sources = {f"/source/{each}": streamrec.encode_records(examples(6)) for each in "ab"}
-        names = ["a", "b"] if name == "repair" else ["shard-00000.tfrecord", "shard-00001.tfrecord", "manifest.json"]
+        names = (
+            ["a", "b"]
+            if name == "repair"
+            else ["shard-00000.tfrecord", "shard-00001.tfrecord", "manifest.json"]
+        )
         before = sources | {f"/old/{each}": b"old %d" % number for number, each in enumerate(names)}
         await place.restore(before, {})
         words = [OVERWRITING[name][0], *typed(place.options), "--overwrite", *OVERWRITING[name][1:]]
@@ -296,15 +334,25 @@ async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
             if commands.hit is None:
                 assert code == 0, said
                 continue
-            met = f"{kind} at {number} of {count}: {commands.hit.method} {commands.hit.path}: {code}, {said}"
+            met = (
+                f"{kind} at {number} of {count}: {commands.hit.method} {commands.hit.path}: "
+                f"{code}, {said}"
+            )
             check(before, after, found, kind, code, commands.hit.method == "DELETE", met)
             if copies := list(filter(secured_object, found)):
-                code, said = await commands.run("doctor", "--no-write", *typed(place.options), f"{place.url}/old/")
+                code, said = await commands.run(
+                    "doctor", "--no-write", *typed(place.options), f"{place.url}/old/"
+                )
                 assert code == 3, (met, said)
-                assert f"there are {len(copies)} such objects: copy each over its name" in said, (met, said)
+                assert f"there are {len(copies)} such objects: copy each over its name" in said, (
+                    met,
+                    said,
+                )
 
 
-def check(before: Objects, after: Objects, found: Objects, kind: str, code: int, removal: bool, met: str) -> None:
+def check(
+    before: Objects, after: Objects, found: Objects, kind: str, code: int, removal: bool, met: str
+) -> None:
     """Nothing old is lost."""
     shown = {name: data for name, data in found.items() if not hidden(name)}
     copies = {secured_object(name): data for name, data in found.items() if secured_object(name)}
@@ -317,4 +365,6 @@ def check(before: Objects, after: Objects, found: Objects, kind: str, code: int,
         assert removal or not copies, (met, copies)
         assert kind == "interrupt" or removal or found == shown, met
     elif shown != after:
-        assert all(data in (found.get(name), copies.get(name)) for name, data in before.items()), met
+        assert all(data in (found.get(name), copies.get(name)) for name, data in before.items()), (
+            met
+        )

@@ -14,8 +14,19 @@ from tests.cli.conftest import Call, run
 
 BROWSER = shutil.which("chromium")
 FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-prefers-color-scheme=light"),
-    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--force-prefers-color-scheme=light",
+    ),
+    *(
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ),
 ]
 BAR, RED = (47, 111, 181), (254, 0, 0)
 
@@ -25,8 +36,18 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="apt-get install chromiu
 
 def shown(page: Path) -> np.ndarray:
     picture = page.with_suffix(".png")
-    command = [str(BROWSER), *FLAGS, f"--user-data-dir={page.parent / 'browser'}", "--window-size=1000,2000"]
-    subprocess.run([*command, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True, timeout=120)
+    command = [
+        str(BROWSER),
+        *FLAGS,
+        f"--user-data-dir={page.parent / 'browser'}",
+        "--window-size=1000,2000",
+    ]
+    subprocess.run(
+        [*command, f"--screenshot={picture}", page.as_uri()],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     return np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3)
 
 

@@ -19,7 +19,9 @@ def records(*paths: Path) -> list[bytes]:
     return [record for path in paths for record in streamrec.TFRecordDataset(str(path))]
 
 
-def test_verify_reports_the_places_and_repairs(shard: Path, damaged: Path, tmp_path: Path, called: Call) -> None:
+def test_verify_reports_the_places_and_repairs(
+    shard: Path, damaged: Path, tmp_path: Path, called: Call
+) -> None:
     assert called("verify", shard).code == 0
     done = run("verify", "--json", "--repair", f"{tmp_path}/clean/", shard.parent)
     assert done.code == 1
@@ -30,13 +32,18 @@ def test_verify_reports_the_places_and_repairs(shard: Path, damaged: Path, tmp_p
     assert losses == [(place(shard, 100), 100), (place(shard, 239), 238)]
     wanted = [record for number, record in enumerate(examples(239)) if number != 100]
     assert records(tmp_path / "clean" / damaged.name) == wanted
-    assert called("verify", tmp_path / "clean").out == "2 shards read, 478 good records, nothing is damaged\n"
+    assert (
+        called("verify", tmp_path / "clean").out
+        == "2 shards read, 478 good records, nothing is damaged\n"
+    )
     text = called("verify", damaged).out
     assert f"byte {place(shard, 100):,}, after 100 good records: " in text
     assert "1 shard read, 238 good records, 1 shard damaged" in text
 
 
-def test_verify_with_a_manifest_says_what_and_where(shard: Path, tmp_path: Path, called: Call) -> None:
+def test_verify_with_a_manifest_says_what_and_where(
+    shard: Path, tmp_path: Path, called: Call
+) -> None:
     called("reshard", "--shards", "3", shard, f"{tmp_path}/new/")
     first, second, _ = sorted((tmp_path / "new").glob("*.tfrecord"))
     manifest = f"{tmp_path}/new/manifest.json"
@@ -52,7 +59,9 @@ def test_verify_with_a_manifest_says_what_and_where(shard: Path, tmp_path: Path,
         assert [loss["byte"] for loss in done.json["shards"][0]["losses"]] == [fifth]
 
 
-def test_a_manifest_of_compressed_shards_that_had_none(shard: Path, tmp_path: Path, called: Call) -> None:
+def test_a_manifest_of_compressed_shards_that_had_none(
+    shard: Path, tmp_path: Path, called: Call
+) -> None:
     for number in range(2):
         (tmp_path / f"{number}.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()))
     names, manifest = f"{tmp_path}/*.gz", f"{tmp_path}/manifest.json"
@@ -63,7 +72,11 @@ def test_a_manifest_of_compressed_shards_that_had_none(shard: Path, tmp_path: Pa
     assert called("verify", manifest).code == 0
     assert called("manifest", names, manifest).code == 4
     (tmp_path / "0.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()[:-1]))
-    assert called("verify", manifest).code == called("manifest", "--overwrite", names, manifest).code == 1
+    assert (
+        called("verify", manifest).code
+        == called("manifest", "--overwrite", names, manifest).code
+        == 1
+    )
 
 
 def test_verify_with_an_index_checks_each_record(shard: Path, called: Call) -> None:
@@ -75,22 +88,35 @@ def test_verify_with_an_index_checks_each_record(shard: Path, called: Call) -> N
     assert (done.code, [loss["byte"] for loss in done.json["shards"][0]["losses"]]) == (1, [fifth])
 
 
-def test_cp_copies_bytes_to_a_store_and_back(shard: Path, bucket: Bucket, tmp_path: Path, called: Call) -> None:
+def test_cp_copies_bytes_to_a_store_and_back(
+    shard: Path, bucket: Bucket, tmp_path: Path, called: Call
+) -> None:
     (shard.parent / "sub").mkdir()
     (shard.parent / "sub" / "b.gz").write_bytes(gzip.compress(shard.read_bytes()))
     called("reshard", "--shards", "3", shard, f"{tmp_path}/new/")
     there = [option.replace("-o", "-O") for option in bucket.options]
-    done = called("cp", "--json", "-j", "1", *there, shard.parent, f"{tmp_path}/new/manifest.json", bucket.url)
+    done = called(
+        "cp", "--json", "-j", "1", *there, shard.parent, f"{tmp_path}/new/manifest.json", bucket.url
+    )
     assert [row["records"] for row in done.json["shards"]] == [240, 240, 80, 80, 80]
-    assert called("cp", *bucket.options, "-O", "auto_mkdir=true", f"{bucket.url}data/", f"{tmp_path}/back").code == 2
-    done = called("cp", *bucket.options, "-O", "auto_mkdir=true", f"{bucket.url}", f"{tmp_path}/back/")
+    assert (
+        called(
+            "cp", *bucket.options, "-O", "auto_mkdir=true", f"{bucket.url}data/", f"{tmp_path}/back"
+        ).code
+        == 2
+    )
+    done = called(
+        "cp", *bucket.options, "-O", "auto_mkdir=true", f"{bucket.url}", f"{tmp_path}/back/"
+    )
     assert done.out.startswith("5 shards, 720 records, ")
     for path in (shard, shard.parent / "sub" / "b.gz", *(tmp_path / "new").glob("shard-*")):
         assert (tmp_path / "back" / path.relative_to(tmp_path)).read_bytes() == path.read_bytes()
     assert called("cp", *there, shard, f"{bucket.url}data/{shard.name}").code == 4
 
 
-@pytest.mark.parametrize("wrong", ["damage", "another size", "another number of records", "no TFRecord"])
+@pytest.mark.parametrize(
+    "wrong", ["damage", "another size", "another number of records", "no TFRecord"]
+)
 def test_cp_of_a_wrong_shard_leaves_nothing(
     shard: Path, damaged: Path, tmp_path: Path, called: Call, wrong: str
 ) -> None:
@@ -111,9 +137,15 @@ def test_cp_of_a_wrong_shard_leaves_nothing(
     ("command", "writes"),
     [
         (["cp", "SHARD", "new/"], ["new/train-0.tfrecord"]),
-        (["reshard", "--shards", "2", "SHARD", "new/"], ["new/shard-{shard:05d}.tfrecord", "new/manifest.json"]),
+        (
+            ["reshard", "--shards", "2", "SHARD", "new/"],
+            ["new/shard-{shard:05d}.tfrecord", "new/manifest.json"],
+        ),
         (["convert", "SHARD", "new.parquet"], ["new.parquet"]),
-        (["convert", "--shard-records", "90", "SHARD", "new-{shard}.parquet"], ["new-{shard}.parquet"]),
+        (
+            ["convert", "--shard-records", "90", "SHARD", "new-{shard}.parquet"],
+            ["new-{shard}.parquet"],
+        ),
         (["verify", "--repair", "new", "SHARD"], ["new"]),
         (["manifest", "SHARD", "m.json"], ["m.json"]),
         (["index", "SHARD", "m.index"], ["m.index"]),
@@ -121,7 +153,12 @@ def test_cp_of_a_wrong_shard_leaves_nothing(
     ids=lambda value: value[0],
 )
 def test_a_dry_run_says_what_would_be_written_and_writes_nothing(
-    shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Call, command: list[str], writes: list[str]
+    shard: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    called: Call,
+    command: list[str],
+    writes: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = [str(shard) if word == "SHARD" else word for word in command]
@@ -142,14 +179,18 @@ def test_reshard_splits_merges_and_compresses(shard: Path, tmp_path: Path, calle
     parts = sorted((tmp_path / "zst").glob("train-*-of-07.zst"))
     assert [len(records(part)) for part in parts] == [35, 35, 34, 34, 34, 34, 34]
     assert records(*parts) == examples(240)
-    done = called("reshard", "--json", "--shard-bytes", "10kB", tmp_path / "zst", f"{tmp_path}/plain/")
+    done = called(
+        "reshard", "--json", "--shard-bytes", "10kB", tmp_path / "zst", f"{tmp_path}/plain/"
+    )
     assert all(row["bytes"] <= 10_000 for row in done.json["shards"])
     assert called("reshard", f"{tmp_path}/plain/manifest.json", tmp_path / "whole.gz").code == 0
     assert records(tmp_path / "whole.gz") == examples(240)
     assert streamrec.verify_sync(f"{tmp_path}/whole.gz.manifest.json").ok
 
 
-def test_no_record_is_lost_to_a_manifest_that_is_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
+def test_no_record_is_lost_to_a_manifest_that_is_wrong(
+    shard: Path, tmp_path: Path, called: Call
+) -> None:
     called("reshard", shard, f"{tmp_path}/old/")
     manifest = tmp_path / "old" / "manifest.json"
     right = manifest.read_text()
@@ -160,19 +201,29 @@ def test_no_record_is_lost_to_a_manifest_that_is_wrong(shard: Path, tmp_path: Pa
         assert list((tmp_path / "new").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["../victim", "..%2fvictim", "/tmp/../{folder}/victim", "file://{folder}/victim"])
-def test_repair_of_a_manifest_that_leads_elsewhere(shard: Path, tmp_path: Path, called: Call, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["../victim", "..%2fvictim", "/tmp/../{folder}/victim", "file://{folder}/victim"]
+)
+def test_repair_of_a_manifest_that_leads_elsewhere(
+    shard: Path, tmp_path: Path, called: Call, name: str
+) -> None:
     called("reshard", "--shards", "2", shard, f"{tmp_path}/d/")
     (tmp_path / "clean").mkdir()
     data, manifest = shard.read_bytes(), tmp_path / "d" / "manifest.json"
     (tmp_path / "victim").write_bytes(data)
-    manifest.write_text(manifest.read_text().replace("shard-00001.tfrecord", name.format(folder=tmp_path)))
-    called.refused(1, "manifest.json: ", "verify", "--overwrite", "--repair", f"{tmp_path}/clean/", manifest)
+    manifest.write_text(
+        manifest.read_text().replace("shard-00001.tfrecord", name.format(folder=tmp_path))
+    )
+    called.refused(
+        1, "manifest.json: ", "verify", "--overwrite", "--repair", f"{tmp_path}/clean/", manifest
+    )
     assert (tmp_path / "victim").read_bytes() == data
     assert list((tmp_path / "clean").iterdir()) == []
 
 
-def test_repair_never_writes_outside_its_directory(damaged: Path, tmp_path: Path, called: Call) -> None:
+def test_repair_never_writes_outside_its_directory(
+    damaged: Path, tmp_path: Path, called: Call
+) -> None:
     """Through a link below it, to a directory or to a file."""
     data = damaged.read_bytes()
     for folder in ("old/sub", "clean", "outside"):
@@ -193,7 +244,9 @@ def test_repair_never_writes_outside_its_directory(damaged: Path, tmp_path: Path
 def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Call) -> None:
     orders = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        called("reshard", "--shuffle", "--seed", seed, "--shards", "2", shard, f"{tmp_path}/{name}/")
+        called(
+            "reshard", "--shuffle", "--seed", seed, "--shards", "2", shard, f"{tmp_path}/{name}/"
+        )
         orders.append(records(*sorted((tmp_path / name).glob("*.tfrecord"))))
     assert orders[0] == orders[1] != orders[2]
     assert orders[0] != examples(240)
@@ -201,7 +254,9 @@ def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Call) -> Non
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_records_too_long_to_hold_are_counted_verified_and_repaired(ending: str, tmp_path: Path, called: Call) -> None:
+def test_records_too_long_to_hold_are_counted_verified_and_repaired(
+    ending: str, tmp_path: Path, called: Call
+) -> None:
     """A damaged shard keeps every other record, however long it is."""
     long = bytes(LONG_BYTES + 1)
     data = bytearray(encode_records([b"first", b"damaged", long, b"last"]))
@@ -213,12 +268,17 @@ def test_records_too_long_to_hold_are_counted_verified_and_repaired(ending: str,
     (shard,) = done.json["shards"]
     assert (shard["records"], [loss["byte"] for loss in shard["losses"]]) == (3, [21])
     assert records(tmp_path / "clean" / path.name) == [b"first", long, b"last"]
-    assert called("verify", tmp_path / "clean").out == "1 shard read, 3 good records, nothing is damaged\n"
+    assert (
+        called("verify", tmp_path / "clean").out
+        == "1 shard read, 3 good records, nothing is damaged\n"
+    )
 
 
 @pytest.mark.thorough
 def test_a_record_above_a_gigabyte_needs_no_option_and_little_memory(tmp_path: Path) -> None:
-    """What our writer writes, every command reads; those that only count and check hold no record."""
+    """What our writer writes, every command reads; those that only count and check hold no
+    record.
+    """
     path, index = tmp_path / "big.tfrecord", tmp_path / "big.index"
     with streamrec.TFRecordWriter(str(path)) as writer:
         writer.write(b"small")
@@ -227,7 +287,11 @@ def test_a_record_above_a_gigabyte_needs_no_option_and_little_memory(tmp_path: P
     def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (900 << 20, 900 << 20))
 
-    for command in ("count big.tfrecord", "index big.tfrecord big.index", "verify --repair clean/ big.index"):
+    for command in (
+        "count big.tfrecord",
+        "index big.tfrecord big.index",
+        "verify --repair clean/ big.index",
+    ):
         done = run(*command.split(), cwd=tmp_path, preexec_fn=limit_memory)
         assert done.code == 0, done
     assert filecmp.cmp(tmp_path / "clean" / path.name, path, shallow=False)

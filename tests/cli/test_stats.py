@@ -40,7 +40,9 @@ def test_a_histogram_does_not_depend_on_the_order_of_its_parts(parts: list[list[
     drawn = []
     for order in (parts, parts[::-1]):
         histogram = Histogram()
-        histogram.add(np.array([number for part in parts for number in part]))  # the same range, at once
+        histogram.add(
+            np.array([number for part in parts for number in part])
+        )  # the same range, at once
         for part in order:
             histogram.add(np.array(part))
         drawn.append(histogram.bins(20))
@@ -82,7 +84,9 @@ def test_frequent_values_are_never_lost(parts: list[list[int]]) -> None:
 
 def test_the_work_is_linear_in_the_number_of_features() -> None:
     def calls(features: int) -> int:
-        frames = Frames.of([encode_example({f"f{number}": number for number in range(features)})] * 10)
+        frames = Frames.of(
+            [encode_example({f"f{number}": number for number in range(features)})] * 10
+        )
         seen: Counter[str] = Counter()
         sys.setprofile(lambda frame, event, argument: seen.update([event]))
         try:
@@ -94,7 +98,9 @@ def test_the_work_is_linear_in_the_number_of_features() -> None:
     assert calls(800) < 4.2 * calls(200)
 
 
-async def test_a_shuffle_deals_again_what_is_too_large_and_gives_each_record_once(tmp_path: Path) -> None:
+async def test_a_shuffle_deals_again_what_is_too_large_and_gives_each_record_once(
+    tmp_path: Path,
+) -> None:
     records = [b"%05d" % number * 10 for number in range(2000)]
 
     async def blocks() -> AsyncIterator[Frames]:
@@ -102,12 +108,19 @@ async def test_a_shuffle_deals_again_what_is_too_large_and_gives_each_record_onc
             yield Frames.of(records[start : start + 100])
 
     orders = []
-    for told in (100, 150_000):  # far less than they are, so that buckets are too large; and about what they are
+    for told in (
+        100,
+        150_000,
+    ):  # far less than they are, so that buckets are too large; and about what they are
         with DiskShuffle(7, str(tmp_path), bucket_bytes=4096) as shuffle:
             await shuffle.scatter(blocks(), told)
             assert shuffle.records == len(records)
-            orders.append([record async for frames in shuffle.read_shuffled(Meter()) for record in frames])
+            orders.append(
+                [record async for frames in shuffle.read_shuffled(Meter()) for record in frames]
+            )
     assert sorted(orders[0]) == sorted(orders[1]) == records
     assert os.listdir(tmp_path) == []
     moved = [abs(index - int(record[:5])) for index, record in enumerate(orders[1])]
-    assert math.isclose(sum(moved) / len(moved), len(records) / 3, rel_tol=0.1)  # as of a uniform order
+    assert math.isclose(
+        sum(moved) / len(moved), len(records) / 3, rel_tol=0.1
+    )  # as of a uniform order

@@ -1,4 +1,6 @@
-"""The commands on real object stores, as they are and as they should not be; bench, and what doctor finds."""
+"""The commands on real object stores, as they are and as they should not be; bench, and what doctor
+finds.
+"""
 
 import asyncio
 import json
@@ -27,7 +29,9 @@ from tests.servers.real import SECRET, Running, Store, moto, rclone
 from tests.storage.faultproxy import Fault, FaultProxy
 
 
-def test_from_files_to_the_store_and_back(shard: Path, bucket: Bucket, tmp_path: Path, called: Call) -> None:
+def test_from_files_to_the_store_and_back(
+    shard: Path, bucket: Bucket, tmp_path: Path, called: Call
+) -> None:
     url, options = bucket.url, bucket.options
     done = run("reshard", *options, "--shards", "3", "--shuffle", "--seed", "1", shard, url)
     assert done.code == 0, done.err
@@ -38,7 +42,9 @@ def test_from_files_to_the_store_and_back(shard: Path, bucket: Bucket, tmp_path:
     assert called("count", *options, f"{url}*.tfrecord").out == "240\n"
     assert called("info", *options, "--json", url).json["records"] == 240
     lines = called("cat", *options, "--json", "--features", "label", url).out.splitlines()
-    assert sorted(json.loads(line)["label"][0] for line in lines) == sorted(number % 4 for number in range(240))
+    assert sorted(json.loads(line)["label"][0] for line in lines) == sorted(
+        number % 4 for number in range(240)
+    )
     assert called("stat", *options, "--html", f"{url}page.html", url).code == 0
     assert called("ls", *options, f"{url}page.html").code == 0
     assert called("reshard", *options, f"{url}*.tfrecord", tmp_path / "back.tfrecord").code == 0
@@ -68,11 +74,15 @@ def test_what_the_store_refuses(bucket: Bucket, called: Call) -> None:
     ],
     ids=["reshard", "convert", "repair", "even"],
 )
-async def test_ctrl_c_takes_back_what_has_just_appeared(shard: Path, s3_store: Store, arguments: list[str]) -> None:
+async def test_ctrl_c_takes_back_what_has_just_appeared(
+    shard: Path, s3_store: Store, arguments: list[str]
+) -> None:
     url = f"{s3_store.url}/{uuid4()}"
     silence = Fault(stall=0, head=lambda head: b"")  # the store does it, and its answer never comes
     async with (
-        FaultProxy(s3_store.endpoint, lambda request: silence if request.method == "PUT" else None) as proxy,
+        FaultProxy(
+            s3_store.endpoint, lambda request: silence if request.method == "PUT" else None
+        ) as proxy,
         Storages(s3_store.options) as storages,
     ):
         storage = await storages.at(url)
@@ -87,14 +97,18 @@ async def test_ctrl_c_takes_back_what_has_just_appeared(shard: Path, s3_store: S
 
 
 def test_a_store_that_is_down_is_waited_for_with_a_warning(shard: Path) -> None:
-    with ObjectStore(shard.parent.parent, replace(NO_FAULTS, unavailable=1.0, retry_after=60)) as store:
+    with ObjectStore(
+        shard.parent.parent, replace(NO_FAULTS, unavailable=1.0, retry_after=60)
+    ) as store:
         options = typed({"anon": True, "endpoint_url": store.url})
         with start("count", *options, f"s3://{shard.parent.name}/{shard.name}") as process:
             assert process.stderr is not None
             lines = iter(process.stderr.readline, "")
             warning = next(line for line in lines if "no progress" in line)
             interrupt(process)
-    assert warning.startswith("streamrec: s3://data/train-0.tfrecord: the store asked for fewer requests")
+    assert warning.startswith(
+        "streamrec: s3://data/train-0.tfrecord: the store asked for fewer requests"
+    )
     assert "It is tried again for 300 s more (RetryPolicy(patience=300))" in warning
 
 
@@ -107,7 +121,9 @@ def test_what_demo_proposes_runs(bucket: Bucket, called: Call, tmp_path: Path) -
     commands = [shlex.split(line.replace("secret=...", f"secret={SECRET}")) for line in lines]
     assert [command[1] for command in commands] == ["info", "head", "stat", "verify"]
     for _, *arguments in commands:
-        called.well(*(str(tmp_path / word) if word == "flowers.html" else word for word in arguments))
+        called.well(
+            *(str(tmp_path / word) if word == "flowers.html" else word for word in arguments)
+        )
     found = called("demo", *bucket.options, "--overwrite", "--json", bucket.url).json
     assert found["manifest"] == f"{bucket.url}manifest.json"
     assert sum(shard["records"] for shard in found["shards"]) == 1000
@@ -116,7 +132,9 @@ def test_what_demo_proposes_runs(bucket: Bucket, called: Call, tmp_path: Path) -
 
 def test_a_file_of_credentials_that_is_not_there(called: Call, tmp_path: Path) -> None:
     name = str(tmp_path / "key.json")
-    said = f"streamrec: gs://bucket/: storage option token={name!r} names a file that does not exist"
+    said = (
+        f"streamrec: gs://bucket/: storage option token={name!r} names a file that does not exist"
+    )
     assert called.refused(3, said, "ls", "-o", f"token={name}", "gs://bucket/").out == ""
 
 
@@ -134,7 +152,9 @@ def test_bench_and_doctor(bucket: Bucket, called: Call) -> None:
 
 
 def test_what_it_wrote_is_removed(bucket: Bucket, called: Call) -> None:
-    done = called.well("bench", *bucket.options, "--json", "--write", "--seconds", "0.05", bucket.url)
+    done = called.well(
+        "bench", *bucket.options, "--json", "--write", "--seconds", "0.05", bucket.url
+    )
     assert len(done.json["measurements"]) == 24
     assert "nothing is below" in called("ls", *bucket.options, bucket.url).err
 
@@ -177,7 +197,9 @@ def test_doctor_checks_all_that_a_store_can(
     request: pytest.FixtureRequest, called: Call, where: Any, unchecked: set[str], failed: set[str]
 ) -> None:
     call = run if where == "gcs_store" else called
-    with nullcontext(request.getfixturevalue(where)) if isinstance(where, str) else where() as store:
+    with (
+        nullcontext(request.getfixturevalue(where)) if isinstance(where, str) else where() as store
+    ):
         url, options = f"{store.url}/{uuid4()}/", typed(store.options)
         assert call("demo", *options, url).code == 0
         before = call("ls", *options, "--json", url).json
@@ -196,7 +218,12 @@ def test_http_is_read_only(http_store: Store, called: Call) -> None:
     name = f"{uuid4()}.bin"
     (http_store.directory / name).write_bytes(bytes(100_000))
     found = rows(called.well("doctor", "--json", "--write", f"{http_store.url}/{name}"))
-    assert {name for name, ok in found.items() if ok is None} == {"checksum", "leftovers", "replaced", "write"}
+    assert {name for name, ok in found.items() if ok is None} == {
+        "checksum",
+        "leftovers",
+        "replaced",
+        "write",
+    }
 
 
 @pytest.mark.parametrize("name", ["d", "x::y", "file::file:", "p#q?versionId=3"])
@@ -212,7 +239,9 @@ def test_an_unfinished_upload_is_seen(s3_store: Store, called: Call) -> None:
     filesystem, inner = fsspec.url_to_fs(f"{s3_store.url}/{uuid4()}/a", **s3_store.options)
     bucket, _, key = inner.partition("/")
     filesystem.pipe_file(inner, bytes(1000))
-    upload = filesystem.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{key}-b")["UploadId"]
+    upload = filesystem.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{key}-b")[
+        "UploadId"
+    ]
     done = called("doctor", *typed(s3_store.options), "--json", "--no-write", f"s3://{inner}")
     filesystem.call_s3("abort_multipart_upload", Bucket=bucket, Key=f"{key}-b", UploadId=upload)
     [said] = [row["found"] for row in done.json["checks"] if row["name"] == "leftovers"]
@@ -220,7 +249,9 @@ def test_an_unfinished_upload_is_seen(s3_store: Store, called: Call) -> None:
 
 
 def test_what_cannot_be_listed_is_said_once(s3_store: Store, called: Call) -> None:
-    done = called("doctor", *typed({**s3_store.options, "secret": "wrong"}), "--json", f"{s3_store.url}/")
+    done = called(
+        "doctor", *typed({**s3_store.options, "secret": "wrong"}), "--json", f"{s3_store.url}/"
+    )
     assert list(rows(done)) == SERVER
     assert done.json["checks"][-1]["found"].count("check the credentials") == 1
 
@@ -240,10 +271,20 @@ def test_what_a_killed_run_was_to_replace(tmp_path: Path, called: Call) -> None:
     done = called("doctor", "--json", f"{tmp_path}/")
     assert done.code != 0
     [row] = [row for row in done.json["checks"] if row["name"] == "replaced"]
-    assert row["found"].startswith(f"{kept} is what {tmp_path}/x was before a run that replaced it ended half way")
+    assert row["found"].startswith(
+        f"{kept} is what {tmp_path}/x was before a run that replaced it ended half way"
+    )
     assert "copy each over its name" in row["found"]
-    assert f"streamrec-new-0000000000000000 (the next run that replaces {tmp_path}/x removes it)" in row["found"]
-    assert f"{left} (the next run that writes {tmp_path}/y on the same machine removes it)" in row["found"]
+    assert (
+        f"streamrec-new-0000000000000000 (the next run that replaces {tmp_path}/x removes it)"
+        in row["found"]
+    )
+    assert (
+        f"{left} (the next run that writes {tmp_path}/y on the same machine removes it)"
+        in row["found"]
+    )
     for name in ("x", "y"):
-        Dataset.from_tensor_slices([b"new"]).write_sync(tmp_path / name, manifest=tmp_path / "m.json")
+        Dataset.from_tensor_slices([b"new"]).write_sync(
+            tmp_path / name, manifest=tmp_path / "m.json"
+        )
     assert sorted(os.listdir(tmp_path)) == [kept.name, "m.json", "x", "y"]

@@ -25,14 +25,18 @@ def assert_same(found: Any, wanted: Any, name: str) -> None:
     elif isinstance(wanted, RaggedTensor):
         assert len(found.nested_row_splits) == len(wanted.nested_row_splits), name
         assert_same_array(found.flat_values, wanted.flat_values, name)
-        for level, (one, other) in enumerate(zip(found.nested_row_splits, wanted.nested_row_splits, strict=True)):
+        for level, (one, other) in enumerate(
+            zip(found.nested_row_splits, wanted.nested_row_splits, strict=True)
+        ):
             assert_same_array(one, other, f"{name}.splits{level}")
     else:
         assert_same_array(found, wanted, name)
 
 
 def arrayed(value: Any) -> Any:
-    """A scalar of a single example as the array without dimensions that TensorFlow has in its place."""
+    """A scalar of a single example as the array without dimensions that TensorFlow has in its
+    place.
+    """
     if not isinstance(value, bytes | np.generic):
         return value
     array = np.empty((), object if isinstance(value, bytes) else value.dtype)

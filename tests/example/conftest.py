@@ -16,7 +16,11 @@ def walking(walk: str) -> Iterator[None]:
     """Parsing by one of the two walks."""
     with pytest.MonkeyPatch.context() as patch:
         if walk == "reference":
-            patch.setattr(parse, "walk_examples", lambda *walked, **how: (oracle.walk_examples(*walked, **how), 0))
+            patch.setattr(
+                parse,
+                "walk_examples",
+                lambda *walked, **how: (oracle.walk_examples(*walked, **how), 0),
+            )
             patch.setattr(parse, "walk_sequences", oracle.walk_sequences)
         yield
 

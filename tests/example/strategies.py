@@ -1,6 +1,7 @@
 """Random descriptions and random messages that mostly fit them, for Hypothesis.
 
-Keys come from a small alphabet, so that features share keys, miss them, and find other kinds under them.
+Keys come from a small alphabet, so that features share keys, miss them, and find other kinds under
+them.
 """
 
 import math
@@ -11,7 +12,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
-from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
+from streamrec.example import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from streamrec.example.features import Feature, Partition
 from tests.example import wire
 
@@ -61,7 +68,9 @@ def fixed_len_sequence(draw: Draw) -> Feature:
     """A FixedLenSequenceFeature as Examples take it, mostly."""
     kind = draw(kinds)
     default = draw(st.none() | values_of(kind))
-    return FixedLenSequenceFeature(draw(st.sampled_from(SHAPES)), kind, not rarely(draw, 20), default)
+    return FixedLenSequenceFeature(
+        draw(st.sampled_from(SHAPES)), kind, not rarely(draw, 20), default
+    )
 
 
 @st.composite
@@ -69,7 +78,9 @@ def steps(draw: Draw) -> Feature:
     """A FixedLenSequenceFeature as feature lists take it, mostly."""
     default = 0 if rarely(draw, 30) else None
     kind = np.int64 if default is not None else draw(kinds)
-    return FixedLenSequenceFeature(draw(st.sampled_from(SHAPES)), kind, draw(st.booleans()), default)
+    return FixedLenSequenceFeature(
+        draw(st.sampled_from(SHAPES)), kind, draw(st.booleans()), default
+    )
 
 
 @st.composite
@@ -77,7 +88,9 @@ def sparse(draw: Draw) -> Feature:
     """A SparseFeature of one key, or of one or two in a list."""
     count = draw(st.sampled_from([0, 1, 2]))
     index = draw(st.lists(keys, min_size=count, max_size=count)) if count else draw(keys)
-    return SparseFeature(index, draw(keys), draw(kinds), [5] * count if count else 5, draw(st.booleans()))
+    return SparseFeature(
+        index, draw(keys), draw(kinds), [5] * count if count else 5, draw(st.booleans())
+    )
 
 
 @st.composite
@@ -115,7 +128,9 @@ def partition_numbers(partition: Partition, lengths: list[int]) -> list[int]:
 
 @st.composite
 def partitioned(draw: Draw, kind: Any) -> tuple[RaggedFeature, list[bytes]]:
-    """A RaggedFeature of one or two partitions, the first of this kind, and Examples that fit it, mostly."""
+    """A RaggedFeature of one or two partitions, the first of this kind, and Examples that fit it,
+    mostly.
+    """
     first = kind(draw(st.integers(1, 3))) if kind is RaggedFeature.UniformRowLength else kind("p")
     second = draw(st.none() | st.integers(1, 2).map(RaggedFeature.UniformRowLength))
     other = draw(st.none() | st.sampled_from(PARTITIONS).map(lambda made: made("q")))
@@ -126,7 +141,9 @@ def partitioned(draw: Draw, kind: Any) -> tuple[RaggedFeature, list[bytes]]:
 
 
 def hostile_numbers(partition: Partition) -> st.SearchStrategy[int]:
-    """Numbers that lead far away, or come back where they are cut to 32 bits; TensorFlow makes a row for each id."""
+    """Numbers that lead far away, or come back where they are cut to 32 bits; TensorFlow makes a
+    row for each id.
+    """
     if isinstance(partition, RaggedFeature.ValueRowIds):
         return st.just(7)
     return st.sampled_from([2**31, 2**32, 2**32 + 3, 2**40, 2**63 - 1, -(2**63)])
@@ -134,7 +151,9 @@ def hostile_numbers(partition: Partition) -> st.SearchStrategy[int]:
 
 @st.composite
 def partitioned_example(draw: Draw, feature: RaggedFeature) -> bytes:
-    """An Example whose values and partitions fit; now and then one number is another, or there is a value too many."""
+    """An Example whose values and partitions fit; now and then one number is another, or there is a
+    value too many.
+    """
     count, entries = draw(st.integers(0, 3)), []
     for partition in feature.partitions:
         if isinstance(partition, RaggedFeature.UniformRowLength):
@@ -143,18 +162,24 @@ def partitioned_example(draw: Draw, feature: RaggedFeature) -> bytes:
         lengths = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
         numbers = partition_numbers(partition, lengths)
         if numbers and rarely(draw, 3):
-            numbers[draw(st.integers(0, len(numbers) - 1))] = draw(st.integers(-1, 4) | hostile_numbers(partition))
+            numbers[draw(st.integers(0, len(numbers) - 1))] = draw(
+                st.integers(-1, 4) | hostile_numbers(partition)
+            )
         entries.append(wire.entry(partition.key, wire.ints(*numbers)))
         count = max(0, sum(lengths)) % 100  # the number that was changed may be one of these
     count += rarely(draw, 4)
     values = draw(st.lists(values_of(feature.dtype), min_size=count, max_size=count))
-    return wire.field(1, b"".join([*entries, wire.entry("values", wire.feature(feature.dtype, values))]))
+    return wire.field(
+        1, b"".join([*entries, wire.entry("values", wire.feature(feature.dtype, values))])
+    )
 
 
 var_len = st.builds(VarLenFeature, kinds)
 
 
-def descriptions(*features: st.SearchStrategy[Feature], least: int = 1) -> st.SearchStrategy[dict[str, Feature]]:
+def descriptions(
+    *features: st.SearchStrategy[Feature], least: int = 1
+) -> st.SearchStrategy[dict[str, Feature]]:
     """Keys and configurations, of the given sorts."""
     return st.dictionaries(keys, st.one_of(*features), min_size=least, max_size=4)
 
@@ -169,10 +194,16 @@ def wanted_kinds(features: Mapping[str, Feature]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, feature in features.items():
         if isinstance(feature, SparseFeature):
-            found |= dict.fromkeys(feature.index_keys, np.int64) | {feature.value_key: feature.dtype}
+            found |= dict.fromkeys(feature.index_keys, np.int64) | {
+                feature.value_key: feature.dtype
+            }
         elif isinstance(feature, RaggedFeature):
             found[feature.value_key or name] = feature.dtype
-            parts = [part for part in feature.partitions if not isinstance(part, RaggedFeature.UniformRowLength)]
+            parts = [
+                part
+                for part in feature.partitions
+                if not isinstance(part, RaggedFeature.UniformRowLength)
+            ]
             found |= {part.key: None for part in parts}
         else:
             found[name] = feature.dtype
@@ -184,12 +215,22 @@ def partition_values(draw: Draw) -> bytes:
     """Numbers that often are good splits, lengths or row ids."""
     numbers = draw(st.lists(st.integers(0, 4), max_size=4))
     form = draw(st.sampled_from(["any", "sorted", "from zero"]))
-    return wire.ints(*(numbers if form == "any" else sorted(numbers) if form == "sorted" else [0, *sorted(numbers)]))
+    return wire.ints(
+        *(
+            numbers
+            if form == "any"
+            else sorted(numbers)
+            if form == "sorted"
+            else [0, *sorted(numbers)]
+        )
+    )
 
 
 @st.composite
 def feature_values(draw: Draw, kind: Any, config: Feature | None) -> bytes:
-    """A Feature that mostly fits: its kind, its number of values, packed or not, or nothing at all."""
+    """A Feature that mostly fits: its kind, its number of values, packed or not, or nothing at
+    all.
+    """
     if kind is None:
         made: bytes = draw(partition_values())
         return made
@@ -197,30 +238,53 @@ def feature_values(draw: Draw, kind: Any, config: Feature | None) -> bytes:
         return b""
     if rarely(draw, 40):
         kind = draw(kinds)
-    size = math.prod(config.shape) if isinstance(config, FixedLenFeature | FixedLenSequenceFeature) else None
-    times = draw(st.integers(0, 3)) if size is None or isinstance(config, FixedLenSequenceFeature) else 1
+    size = (
+        math.prod(config.shape)
+        if isinstance(config, FixedLenFeature | FixedLenSequenceFeature)
+        else None
+    )
+    times = (
+        draw(st.integers(0, 3))
+        if size is None or isinstance(config, FixedLenSequenceFeature)
+        else 1
+    )
     count = (size or 1) * times if size is None or size else 0
     if rarely(draw, 30):
         count = draw(st.integers(0, 6))
     packed = draw(st.booleans())
-    if kind is np.float32 and isinstance(config, FixedLenFeature) and count > math.prod(config.shape):
+    if (
+        kind is np.float32
+        and isinstance(config, FixedLenFeature)
+        and count > math.prod(config.shape)
+    ):
         packed = True  # TensorFlow writes unpacked ones past the end of its array
     small = kind is np.int64 and draw(st.booleans())
     values = st.integers(0, 4) if small else values_of(kind)
     return wire.feature(kind, draw(st.lists(values, min_size=count, max_size=count)), packed)
 
 
-UNKNOWN = [b"\x10\x05", b"\x1d\1\2\3\4", b"\x11" + bytes(8), b"\x1a\x03abc", b"\xfa\x7f\x01z", b"\x00\x07"]
+UNKNOWN = [
+    b"\x10\x05",
+    b"\x1d\1\2\3\4",
+    b"\x11" + bytes(8),
+    b"\x1a\x03abc",
+    b"\xfa\x7f\x01z",
+    b"\x00\x07",
+]
 
 
 @st.composite
 def examples(draw: Draw, features: Mapping[str, Feature]) -> bytes:
-    """An Example for a description: keys missing, twice or unknown, Features in parts, unknown fields."""
+    """An Example for a description: keys missing, twice or unknown, Features in parts, unknown
+    fields.
+    """
     entries = []
     for key, kind in wanted_kinds(features).items():
         times = draw(st.sampled_from([1, 1, 1, 1, 1, 1, 0, 2]))
         for _ in range(times):
-            entries.append(wire.entry(key, draw(feature_values(kind, features.get(key))), rarely(draw, 10)))
+            entries.append(
+                wire.entry(key, draw(feature_values(kind, features.get(key))), rarely(draw, 10))
+            )
     if rarely(draw, 5):
         entries.append(wire.entry("unknown", b"\x22\x00"))
     entries = draw(st.permutations(entries))
@@ -254,7 +318,9 @@ def step_values(draw: Draw, kind: Any, config: Feature | None) -> bytes:
         made: bytes = draw(feature_values(kind, None))
         return made
     size = math.prod(config.shape)
-    return wire.feature(kind, draw(st.lists(values_of(kind), min_size=size, max_size=size)), draw(st.booleans()))
+    return wire.feature(
+        kind, draw(st.lists(values_of(kind), min_size=size, max_size=size)), draw(st.booleans())
+    )
 
 
 BYTES = [0, 1, 2, 8, 10, 13, 18, 26, 127, 128, 255]
@@ -283,7 +349,9 @@ def damaged(draw: Draw, record: bytes) -> bytes:
 
 
 def makes_sense(plan: Callable[[], object]) -> bool:
-    """Whether a description is one: most random ones are, and those that aren't are compared more rarely."""
+    """Whether a description is one: most random ones are, and those that aren't are compared more
+    rarely.
+    """
     try:
         plan()
     except FeatureError:

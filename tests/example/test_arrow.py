@@ -1,4 +1,6 @@
-"""Columns through the Arrow PyCapsule interface: to pyarrow, Polars and DuckDB, without a copy where layouts agree."""
+"""Columns through the Arrow PyCapsule interface: to pyarrow, Polars and DuckDB, without a copy
+where layouts agree.
+"""
 
 import gc
 import threading
@@ -17,7 +19,14 @@ from hypothesis import strategies as st
 
 import streamrec
 import streamrec.notebook
-from streamrec import ArrowBatch, FeatureError, FixedLenFeature, RaggedTensor, TFRecordDataset, encode_example
+from streamrec import (
+    ArrowBatch,
+    FeatureError,
+    FixedLenFeature,
+    RaggedTensor,
+    TFRecordDataset,
+    encode_example,
+)
 from tests.example.strategies import ALL_PARTITIONS, partitioned
 from tests.runs import flip_bit, write_shards
 
@@ -45,14 +54,18 @@ def example(index: int) -> dict[str, Any]:
 @given(count=st.integers(0, 20), string_columns=st.booleans())
 def test_every_kind_of_column_gives_its_rows(count: int, string_columns: bool) -> None:
     rows = [example(index) for index in range(count)]
-    columns = streamrec.parse_example([encode_example(row) for row in rows], FEATURES, string_columns=string_columns)
+    columns = streamrec.parse_example(
+        [encode_example(row) for row in rows], FEATURES, string_columns=string_columns
+    )
     batch = pa.record_batch(ArrowBatch(columns))
     batch.validate(full=True)
     assert batch.to_pylist() == rows
 
 
 def test_numbers_are_not_copied() -> None:
-    columns = streamrec.parse_example([encode_example(example(index)) for index in range(9)], FEATURES)
+    columns = streamrec.parse_example(
+        [encode_example(example(index)) for index in range(9)], FEATURES
+    )
     batch = pa.record_batch(ArrowBatch(columns))
     assert batch["number"].buffers()[1].address == columns["number"].ctypes.data
     assert batch["ragged"].values.buffers()[1].address == columns["ragged"].flat_values.ctypes.data
@@ -88,7 +101,9 @@ def test_shapes_and_dtypes() -> None:
         "cube": np.arange(12, dtype=np.int16).reshape(3, 2, 2),
         "halves": np.array([1, 2, 3], np.float16),
         "strings": np.array([[b"a", b"b"], [b"c", b"d"], [b"", b"f"]], object),
-        "nested": RaggedTensor(np.arange(6).reshape(3, 2), (np.array([0, 1, 1, 2]), np.array([0, 2, 3]))),
+        "nested": RaggedTensor(
+            np.arange(6).reshape(3, 2), (np.array([0, 1, 1, 2]), np.array([0, 2, 3]))
+        ),
     }
     batch = pa.record_batch(ArrowBatch(columns))
     batch.validate(full=True)
@@ -107,13 +122,23 @@ def test_shapes_and_dtypes() -> None:
         ({"a": np.zeros(2), "b": np.zeros(3)}, "different numbers of rows (a: 2, b: 3)"),
         ({"a": np.zeros(2, complex)}, "dtype complex128 has no counterpart"),
         ({"a": np.array([1, "x"], object)}, "unless it is of bytes"),
-        ({"a": np.ma.array([1, 2], mask=[False, True])}, "a masked array where all values are expected"),
+        (
+            {"a": np.ma.array([1, 2], mask=[False, True])},
+            "a masked array where all values are expected",
+        ),
         ({"a": pa.array([1, None])}, "unless it is of bytes"),
         ({"a": np.int64(3)}, "call batch first"),
         ({5: np.zeros(2)}, "a feature's name is 5 (int): it must be a str"),
         ({"\ud800": np.zeros(2)}, "cannot be encoded as UTF-8"),
         ({"a": {"\ud800": np.zeros(2)}}, "cannot be encoded as UTF-8"),
-        ({"a": streamrec.SparseTensor(np.zeros((1, 3), np.int64), np.ones(1), np.array([1, 1, 1]))}, "RaggedFeature"),
+        (
+            {
+                "a": streamrec.SparseTensor(
+                    np.zeros((1, 3), np.int64), np.ones(1), np.array([1, 1, 1])
+                )
+            },
+            "RaggedFeature",
+        ),
     ],
 )
 def test_what_arrow_has_not_is_said(columns: dict[Any, Any], message: str) -> None:
@@ -139,12 +164,21 @@ UNSOUND = [
     (RaggedTensor(INTS, (np.array([0, -1, 3]),)), "record 0, .*row splits descend"),
     (RaggedTensor(INTS, (np.zeros(0, np.int64),)), "row splits of shape .0."),
     (RaggedTensor(INTS, (np.array([0.0, 3.0]),)), "dtype float64"),
-    (RaggedTensor(INTS, (np.array([0, 2]), np.array([0, 3]))), "row splits from 0 to 2 must go from 0 to 1"),
+    (
+        RaggedTensor(INTS, (np.array([0, 2]), np.array([0, 3]))),
+        "row splits from 0 to 2 must go from 0 to 1",
+    ),
     (RaggedTensor(INTS, ()), "has no row splits"),
-    (sparse([[0, 0], [0, 7]], [1, 5]), r"the index \[0, 7\] of a sparse tensor is outside its dense_shape \[1, 5\]"),
+    (
+        sparse([[0, 0], [0, 7]], [1, 5]),
+        r"the index \[0, 7\] of a sparse tensor is outside its dense_shape \[1, 5\]",
+    ),
     (sparse([[5, 0]], [1, 5]), "outside its dense_shape"),
     (sparse([[-1, 0]], [1, 5]), "outside its dense_shape"),
-    (streamrec.SparseTensor(np.zeros((1, 2), np.int64), INTS, np.array([1, 1])), "are not a sparse tensor"),
+    (
+        streamrec.SparseTensor(np.zeros((1, 2), np.int64), INTS, np.array([1, 1])),
+        "are not a sparse tensor",
+    ),
 ]
 CUT = [
     (sparse([[0, 0], [0, 2]], [1, 5]), "a list are in order, without gaps"),
@@ -174,7 +208,9 @@ def test_it_is_not_shown_either(column: Any, message: str) -> None:
 def test_what_records_can_be_made_of_is_valid(
     case: tuple[streamrec.RaggedFeature, list[bytes]], string_columns: bool
 ) -> None:
-    """Partitions come from the record: most fit, and the others are an error when they are parsed."""
+    """Partitions come from the record: most fit, and the others are an error when they are
+    parsed.
+    """
     feature, records = case
     for data, parse in [
         (records, streamrec.parse_example),
@@ -188,7 +224,9 @@ def test_what_records_can_be_made_of_is_valid(
 @pytest.mark.parametrize("dtype", [">i8", ">f4", ">u2"])
 def test_the_other_byte_order_is_turned(dtype: str) -> None:
     splits = np.array([0, 3, 3], ">i4")
-    batch = pa.record_batch(ArrowBatch({"x": np.array([1, 2], dtype), "r": RaggedTensor(INTS, (splits,))}))
+    batch = pa.record_batch(
+        ArrowBatch({"x": np.array([1, 2], dtype), "r": RaggedTensor(INTS, (splits,))})
+    )
     batch.validate(full=True)
     assert batch.to_pydict() == {"x": [1, 2], "r": [[0, 1, 2], []]}
 
@@ -218,7 +256,9 @@ def test_polars_and_duckdb_take_a_dataset(tmp_path: Path) -> None:
     dataset = TFRecordDataset(shard(tmp_path)).batch(10).parse_example(FEATURES)
     assert polars.DataFrame(dataset)["number"].sum() == 4950
     reader = dataset.to_arrow()
-    assert duckdb.from_arrow(reader).aggregate("sum(number), count(name)").fetchall() == [(4950, 100)]
+    assert duckdb.from_arrow(reader).aggregate("sum(number), count(name)").fetchall() == [
+        (4950, 100)
+    ]
 
 
 def test_records_are_one_column(tmp_path: Path) -> None:
@@ -228,7 +268,8 @@ def test_records_are_one_column(tmp_path: Path) -> None:
 
 def test_a_dataset_without_elements_has_the_schema_of_its_features(tmp_path: Path) -> None:
     whole, nothing = (
-        pa.table(TFRecordDataset(shard(tmp_path, count)).batch(7).parse_example(FEATURES)) for count in (9, 0)
+        pa.table(TFRecordDataset(shard(tmp_path, count)).batch(7).parse_example(FEATURES))
+        for count in (9, 0)
     )
     assert nothing.num_rows == 0
     assert nothing.schema == whole.schema
@@ -243,7 +284,9 @@ def test_damage_comes_out_of_arrow_with_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_a_missing_feature_comes_out_of_arrow_with_its_place(tmp_path: Path, shuffled: bool) -> None:
+def test_a_missing_feature_comes_out_of_arrow_with_its_place(
+    tmp_path: Path, shuffled: bool
+) -> None:
     shards = [[encode_example({"id": 0})] * 100 for _ in range(3)]
     shards[1][57] = encode_example({"other": 1})
     files = write_shards(tmp_path, shards)
@@ -271,10 +314,14 @@ def test_a_sequence_feature_is_what_was_written_without_padding(tmp_path: Path) 
     assert pa.table(dataset).to_pylist() == [
         {"ragged": row["ragged"], "pair": [row["pair"]], "sparse": row["sparse"]} for row in wanted
     ]
-    parallel = TFRecordDataset(shard(tmp_path, 6)).batch(4).parse_example(features, num_parallel_calls=2)
+    parallel = (
+        TFRecordDataset(shard(tmp_path, 6)).batch(4).parse_example(features, num_parallel_calls=2)
+    )
     assert pa.table(parallel) == pa.table(dataset)
     uneven = {"ragged": streamrec.FixedLenSequenceFeature([2], np.int64, allow_missing=True)}
-    with pytest.raises(FeatureError, match=r"^record 1, feature 'ragged': found 1 values, but the shape") as caught:
+    with pytest.raises(
+        FeatureError, match=r"^record 1, feature 'ragged': found 1 values, but the shape"
+    ) as caught:
         TFRecordDataset(shard(tmp_path, 4)).batch(4).parse_example(uneven).to_arrow()
     assert caught.value.__notes__[0].endswith(f"{tmp_path}/x.tfrecord, record 1")
 
@@ -301,9 +348,15 @@ def test_text_is_a_string_for_all_that_read_arrow(tmp_path: Path, string_columns
     dataset = TFRecordDataset(files).batch(4).parse_example(features, string_columns=string_columns)
     reader = dataset.to_arrow(text=["name", "tags"])
     types = ", ".join(f"any_value(typeof({name}))" for name in features)
-    assert duckdb.from_arrow(reader).aggregate(types).fetchall() == [("VARCHAR", "VARCHAR[]", "BLOB")]
+    assert duckdb.from_arrow(reader).aggregate(types).fetchall() == [
+        ("VARCHAR", "VARCHAR[]", "BLOB")
+    ]
     frame = polars.DataFrame(dataset.to_arrow(text=["name", "tags"]))
-    assert dict(frame.schema) == {"name": polars.String, "tags": polars.List(polars.String), "raw": polars.Binary}
+    assert dict(frame.schema) == {
+        "name": polars.String,
+        "tags": polars.List(polars.String),
+        "raw": polars.Binary,
+    }
     assert frame.to_dicts() == rows
 
 
@@ -311,11 +364,16 @@ def test_text_that_is_none_is_named_with_its_record(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"name": "a", "tags": ["b", "c"], "id": 1}] * 100
     rows[57] = {"name": b"\xe9", "tags": ["b", b"\xe9"], "id": 1}
     files = write_shards(tmp_path, [map(encode_example, rows[:50]), map(encode_example, rows)])
-    features: dict[str, Any] = {"name": FixedLenFeature([], bytes), "tags": streamrec.RaggedFeature(bytes)}
+    features: dict[str, Any] = {
+        "name": FixedLenFeature([], bytes),
+        "tags": streamrec.RaggedFeature(bytes),
+    }
     features["id"] = FixedLenFeature([], "int64")
     dataset = TFRecordDataset(files).batch(16).parse_example(features)
     for name in ("name", "tags"):
-        with pytest.raises(FeatureError, match=rf"record \d+, feature '{name}': bytes that are not UTF-8") as error:
+        with pytest.raises(
+            FeatureError, match=rf"record \d+, feature '{name}': bytes that are not UTF-8"
+        ) as error:
             dataset.to_arrow(text=[name]).read_all()
         assert error.value.__notes__[-1].endswith(f": {files[1]}, record 57")
     unknown = "feature 'nmae': text= names a column that does not exist: choose from id, name, tags"
@@ -332,7 +390,9 @@ def test_text_that_is_none_is_named_with_its_record(tmp_path: Path) -> None:
 
 
 def test_each_stream_is_an_epoch(tmp_path: Path) -> None:
-    dataset = TFRecordDataset(shard(tmp_path)).shuffle(100, seed=1).batch(50).parse_example(FEATURES)
+    dataset = (
+        TFRecordDataset(shard(tmp_path)).shuffle(100, seed=1).batch(50).parse_example(FEATURES)
+    )
     first, second = (pa.table(dataset)["number"].to_pylist() for _ in range(2))
     assert first != second
     assert sorted(first) == sorted(second)

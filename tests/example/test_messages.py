@@ -1,4 +1,6 @@
-"""The messages are TensorFlow's on the wire, in text and in JSON, and share a process with anybody."""
+"""The messages are TensorFlow's on the wire, in text and in JSON, and share a process with
+anybody.
+"""
 
 import copy
 import operator
@@ -57,12 +59,18 @@ def make_sequence() -> SequenceExample:
     steps = [Feature(int64_list=messages.Int64List(value=[1])), Feature()]
     return SequenceExample(
         context=make().features,
-        feature_lists=messages.FeatureLists(feature_list={"steps": messages.FeatureList(feature=steps)}),
+        feature_lists=messages.FeatureLists(
+            feature_list={"steps": messages.FeatureList(feature=steps)}
+        ),
     )
 
 
 def test_wire_format() -> None:
-    example = Example(features=messages.Features(feature={"a": Feature(int64_list=messages.Int64List(value=[1, 300]))}))
+    example = Example(
+        features=messages.Features(
+            feature={"a": Feature(int64_list=messages.Int64List(value=[1, 300]))}
+        )
+    )
     assert example.SerializeToString() == b"\n\x0e\n\x0c\n\x01a\x12\x07\x1a\x05\n\x03\x01\xac\x02"
 
 
@@ -85,7 +93,11 @@ def test_every_message_is_pickled_and_copied(name: str, protocol: int) -> None:
     message = kind.FromString(b"\xfa\x07\x01x")  # an unknown field, so that it is not empty
     if name == "TensorShapeProto.Dim":
         message.size, message.name = 3, "rows"
-    for other in (pickle.loads(pickle.dumps(message, protocol)), copy.copy(message), copy.deepcopy(message)):
+    for other in (
+        pickle.loads(pickle.dumps(message, protocol)),
+        copy.copy(message),
+        copy.deepcopy(message),
+    ):
         assert type(other) is kind
         assert other is not message
         assert other.SerializeToString() == message.SerializeToString()

@@ -1,4 +1,6 @@
-"""What infer_features proposes, and that it parses what it was inferred from; features that are written by hand."""
+"""What infer_features proposes, and that it parses what it was inferred from; features that are
+written by hand.
+"""
 
 import pickle
 from collections.abc import Callable
@@ -11,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
-from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
+from streamrec.example import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from streamrec.example.encode import encode_example, encode_sequence_example, float_feature
 from streamrec.example.features import Dtype
 from streamrec.example.messages import Example, SequenceExample
@@ -49,7 +57,12 @@ def test_summaries() -> None:
     schema = infer_features(iter(RECORDS))
     assert schema.records == 4
     words = next(item for item in schema.summaries if item.name == "words")
-    assert (words.shortest, words.longest, words.present, words.has_fixed_length) == (1, 3, 3, False)
+    assert (words.shortest, words.longest, words.present, words.has_fixed_length) == (
+        1,
+        3,
+        3,
+        False,
+    )
     assert words.missing_rate == 0.25
     assert (words.dtype, schema.summaries[1].dtype) == (bytes, None)
     assert [item.without_kind for item in schema.summaries] == [0, 4, 0, 0, 0, 1]
@@ -66,7 +79,11 @@ def check_pasted(schema: Schema, *wanted: str) -> None:
 
 def test_code_to_paste_is_the_proposal() -> None:
     pair = "'pair': RaggedFeature('int64'),  # 2 values, missing in 25.0%"
-    check_pasted(infer_features(RECORDS), pair, "'kindless': RaggedFeature('string'),  # no record has it with a kind")
+    check_pasted(
+        infer_features(RECORDS),
+        pair,
+        "'kindless': RaggedFeature('string'),  # no record has it with a kind",
+    )
 
 
 NAMES = ["a", "", "it's", 'a\n"b"\\', "\u202e\x1b[2J\u2028", "{shard}"]
@@ -103,7 +120,12 @@ def test_a_proposal_parses_what_was_drawn(drawn: list[SequenceExample]) -> None:
 
 
 def test_sample_and_nothing() -> None:
-    assert infer_features(RECORDS, sample=1).features.keys() == {"box", "kindless", "label", "words"}
+    assert infer_features(RECORDS, sample=1).features.keys() == {
+        "box",
+        "kindless",
+        "label",
+        "words",
+    }
     assert infer_features(RECORDS, sample=0) == infer_features([]) == Schema(0, ())
     assert str(infer_features([])) == "features = {\n}"
     with pytest.raises(ValueError, match="sample is -1"):
@@ -138,7 +160,9 @@ def test_sequence_examples() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(FeatureError, match=r"record 1, feature 'x': float32, but earlier records have int64"):
+    with pytest.raises(
+        FeatureError, match=r"record 1, feature 'x': float32, but earlier records have int64"
+    ):
         infer_features([encode_example({"x": 1}), encode_example({"x": 0.5})])
     with pytest.raises(FeatureError, match="record 1: 1 bytes do not parse as Example"):
         infer_features([b"", b"\xff"])
@@ -170,10 +194,42 @@ class ScalarType(type):
 @pytest.mark.parametrize(
     ("kind", "given"),
     [
-        (np.int64, [np.int64, np.dtype("int64"), "int64", int, NamedDtype("int64"), NamedDtype("Int64")]),
-        (np.int64, [Shown("torch.int64"), "torch.int64", Shown("mlx.core.int64"), ScalarType("int64", (), {})]),
-        (np.float32, [np.float32, "float32", float, Shown("torch.float32"), Shown("<class 'jax.numpy.float32'>")]),
-        (bytes, [bytes, str, "string", "bytes", np.object_, np.dtype("S7"), NamedDtype("string"), "tf.string"]),
+        (
+            np.int64,
+            [np.int64, np.dtype("int64"), "int64", int, NamedDtype("int64"), NamedDtype("Int64")],
+        ),
+        (
+            np.int64,
+            [
+                Shown("torch.int64"),
+                "torch.int64",
+                Shown("mlx.core.int64"),
+                ScalarType("int64", (), {}),
+            ],
+        ),
+        (
+            np.float32,
+            [
+                np.float32,
+                "float32",
+                float,
+                Shown("torch.float32"),
+                Shown("<class 'jax.numpy.float32'>"),
+            ],
+        ),
+        (
+            bytes,
+            [
+                bytes,
+                str,
+                "string",
+                "bytes",
+                np.object_,
+                np.dtype("S7"),
+                NamedDtype("string"),
+                "tf.string",
+            ],
+        ),
     ],
 )
 def test_dtypes(kind: Dtype, given: list[object]) -> None:
@@ -229,7 +285,9 @@ def test_partitions_of_different_classes_differ() -> None:
 
 
 def test_defaults_of_other_kinds() -> None:
-    assert FixedLenFeature([], np.int64, np.float64(1.0)).default_value == 1  # NumPy's are cast, as in TensorFlow
+    assert (
+        FixedLenFeature([], np.int64, np.float64(1.0)).default_value == 1
+    )  # NumPy's are cast, as in TensorFlow
     assert FixedLenFeature([], np.int64, True).default_value == 1
     assert FixedLenFeature([], np.float32, 1).default_value == 1
     assert FixedLenFeature([], np.float32, np.float64(1e300)).default_value == float("inf")
@@ -269,7 +327,9 @@ def test_defaults_of_other_kinds() -> None:
         (RaggedFeature, (np.int64, None, [], np.int32, 1), "validate is"),
     ],
 )
-def test_refused_features(kind: Callable[..., object], arguments: tuple[Any, ...], message: str) -> None:
+def test_refused_features(
+    kind: Callable[..., object], arguments: tuple[Any, ...], message: str
+) -> None:
     with pytest.raises((FeatureError, TypeError), match=message):
         kind(*arguments)
 

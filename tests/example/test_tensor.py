@@ -1,4 +1,6 @@
-"""Tensors and raw values as TensorFlow writes them: against its own bytes, and against what damage may do."""
+"""Tensors and raw values as TensorFlow writes them: against its own bytes, and against what damage
+may do.
+"""
 
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +22,20 @@ from streamrec.example.tensor import decode_json_example, decode_raw, parse_tens
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "tensors"
 NUMBERS = [path.stem for path in sorted(GOLDEN.glob("*.npy")) if not path.stem.endswith(".bits")]
-EXTENSIONS = [ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, ml_dtypes.uint4]
+EXTENSIONS = [
+    ml_dtypes.bfloat16,
+    ml_dtypes.float8_e5m2,
+    ml_dtypes.float8_e4m3fn,
+    ml_dtypes.int4,
+    ml_dtypes.uint4,
+]
 
 
 def message(dtype: int, shape: list[int], **fields: Any) -> bytes:
     dims = [TensorShapeProto.Dim(size=size) for size in shape]
-    return TensorProto(dtype=dtype, tensor_shape=TensorShapeProto(dim=dims), **fields).SerializeToString()
+    return TensorProto(
+        dtype=dtype, tensor_shape=TensorShapeProto(dim=dims), **fields
+    ).SerializeToString()
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -95,7 +105,9 @@ def test_shapes_and_unknown_fields() -> None:
     assert parse_tensor(b"\x08\x03", np.int32).shape == ()
     unknown = TensorProto(dtype=3, tensor_shape=TensorShapeProto(unknown_rank=True), int_val=[1])
     assert parse_tensor(unknown.SerializeToString(), np.int32) == 1
-    assert parse_tensor(message(3, [1], int_val=[1], version_number=99) + b"\xaa\x06\x01x", "int32").tolist() == [1]
+    assert parse_tensor(
+        message(3, [1], int_val=[1], version_number=99) + b"\xaa\x06\x01x", "int32"
+    ).tolist() == [1]
     assert parse_tensor(np.array(message(3, [0]), dtype=object), np.int32).shape == (0,)
 
 
@@ -108,16 +120,28 @@ def test_shapes_and_unknown_fields() -> None:
         ("int32", message(103, [1]), "a dtype 103 tensor where int32"),
         ("int32", b"", "a dtype 0 tensor"),
         ("int32", b"\xff", "1 bytes that are not a TensorProto"),
-        ("int32", message(3, [3], tensor_content=b"\x01\0\0\0"), r"4 bytes of content where .* \[3\] .*needs 12"),
+        (
+            "int32",
+            message(3, [3], tensor_content=b"\x01\0\0\0"),
+            r"4 bytes of content where .* \[3\] .*needs 12",
+        ),
         ("int32", message(3, [1], tensor_content=bytes(8)), "8 bytes of content where"),
         ("bool", message(10, [2], tensor_content=b"\x02\x00"), "bytes over 1 where bool"),
         ("bool", message(10, [3], tensor_content=b"\x00\x02\x00"), "bytes over 1 where bool"),
         ("int32", message(3, [-1], int_val=[1]), "negative size"),
-        ("int8", message(6, [2**40], int_val=[1]), "1 values where the shape needs 1099511627776.*max_fill_bytes"),
+        (
+            "int8",
+            message(6, [2**40], int_val=[1]),
+            "1 values where the shape needs 1099511627776.*max_fill_bytes",
+        ),
         (bytes, message(7, [2**40]), "0 values where the shape needs"),
         ("int32", message(3, [2**40, 2**40]), "0 values where the shape needs"),
         ("int32", message(3, [0, 2**62, 2**62]), "beyond what an array can have"),
-        ("int32", message(3, [1] * 300, int_val=[1]), r"and 292 more sizes is beyond what an array can have"),
+        (
+            "int32",
+            message(3, [1] * 300, int_val=[1]),
+            r"and 292 more sizes is beyond what an array can have",
+        ),
         (bytes, message(7, [3], tensor_content=b"\x01\x01ab"), "does not consist of 3 strings"),
         (bytes, message(7, [2], tensor_content=b"\x01\x02ab"), "does not consist of 2 strings"),
         (bytes, message(7, [2], tensor_content=b"\x80"), "does not consist of 2 strings"),
@@ -142,7 +166,10 @@ def check_bytes(data: bytes, out_type: str) -> None:
         assert parse_tensor(data, out_type, max_fill_bytes=2**16).nbytes <= 2**16 + len(data) * 16
 
 
-@given(st.binary(max_size=60), st.sampled_from(["int32", "bool", "bfloat16", "complex64", "string", "float8_e5m2"]))
+@given(
+    st.binary(max_size=60),
+    st.sampled_from(["int32", "bool", "bfloat16", "complex64", "string", "float8_e5m2"]),
+)
 def test_any_bytes_parse_or_raise(data: bytes, out_type: str) -> None:
     check_bytes(data, out_type)
 
@@ -172,7 +199,12 @@ def test_serialize_refusals(value: Any, words: str) -> None:
 
 
 def test_dtypes() -> None:
-    assert tensor_dtype(bytes) == tensor_dtype("string") == tensor_dtype(np.dtype("S3")) == np.dtype(object)
+    assert (
+        tensor_dtype(bytes)
+        == tensor_dtype("string")
+        == tensor_dtype(np.dtype("S3"))
+        == np.dtype(object)
+    )
     assert tensor_dtype(float) == np.float64
     assert tensor_dtype(np.dtype(">f4")) == np.float32
     for bad in ("datetime64", "nonsense", 3):
@@ -227,17 +259,31 @@ def test_json_examples() -> None:
     assert batch.shape == (1, 2)
     assert batch.tolist() == [[b"", found]]
     assert decode_json_example([]).shape == (0,)
-    snake = decode_json_example('{"features": {"feature": {"a": {"int64_list": {"value": [1, "2"]}}}}}')
+    snake = decode_json_example(
+        '{"features": {"feature": {"a": {"int64_list": {"value": [1, "2"]}}}}}'
+    )
     assert list(Example.FromString(snake).features.feature["a"].int64_list.value) == [1, 2]
-    null = decode_json_example('{"features": {"feature": {"b": {"int64List": {"value": [1]}}, "a": null}}}')
+    null = decode_json_example(
+        '{"features": {"feature": {"b": {"int64List": {"value": [1]}}, "a": null}}}'
+    )
     assert null == encode_example({"a": [], "b": 1})
     assert parse_single_example(null, {"a": FixedLenFeature([], "int64", 7)})["a"] == 7
-    for_urls = decode_json_example('{"features": {"feature": {"a": {"bytes_list": {"value": ["_-8="]}}}}}')
+    for_urls = decode_json_example(
+        '{"features": {"feature": {"a": {"bytes_list": {"value": ["_-8="]}}}}}'
+    )
     assert for_urls == encode_example({"a": b"\xff\xef"})
     assert decode_json_example('{"features": {}}') == encode_example({})
 
 
-REFUSED = ["", "{", '{"x": 1}', "null", "[]", '{"features": {"feature": {"a": {}, "a": {}}}}', b"\xff"]
+REFUSED = [
+    "",
+    "{",
+    '{"x": 1}',
+    "null",
+    "[]",
+    '{"features": {"feature": {"a": {}, "a": {}}}}',
+    b"\xff",
+]
 REFUSED += ["[" * 100_000, '{"features": ' + "[" * 100_000, '{"features":' * 100_000]
 REFUSED += ['{"features": {"feature": {"a": {"int64List": {"value": [1.5]}}}}}']
 

@@ -36,8 +36,15 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 def test_numbers(array: np.ndarray[Any, Any]) -> None:
     serialized = serialize_tensor(array)
     assert serialized == tf.io.serialize_tensor(array).numpy()
-    ours, theirs = parse_tensor(serialized, array.dtype), tf.io.parse_tensor(serialized, array.dtype).numpy()
-    assert (ours.dtype, ours.shape, ours.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
+    ours, theirs = (
+        parse_tensor(serialized, array.dtype),
+        tf.io.parse_tensor(serialized, array.dtype).numpy(),
+    )
+    assert (ours.dtype, ours.shape, ours.tobytes()) == (
+        theirs.dtype,
+        theirs.shape,
+        theirs.tobytes(),
+    )
 
 
 @draws(50)
@@ -49,7 +56,8 @@ def test_strings(array: np.ndarray[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [3, 0.5, True, [1, 2], [[0.5], [1.0]], 2**31 - 1, "a", [b"a\x00", b"b"], 1j, [True, False]]
+    "value",
+    [3, 0.5, True, [1, 2], [[0.5], [1.0]], 2**31 - 1, "a", [b"a\x00", b"b"], 1j, [True, False]],
 )
 def test_python_values(value: Any) -> None:
     assert serialize_tensor(value) == tf.io.serialize_tensor(value).numpy()
@@ -58,7 +66,15 @@ def test_python_values(value: Any) -> None:
 @st.composite
 def messages(draw: st.DrawFn) -> tuple[bytes, str]:
     """A TensorProto of few values, in any field, and often damaged."""
-    numbers = {"int32": 3, "uint8": 4, "float16": 19, "float32": 1, "complex64": 8, "bool": 10, "string": 7}
+    numbers = {
+        "int32": 3,
+        "uint8": 4,
+        "float16": 19,
+        "float32": 1,
+        "complex64": 8,
+        "bool": 10,
+        "string": 7,
+    }
     name = draw(st.sampled_from(list(numbers)))
     small = st.lists(st.integers(0, 300), max_size=4)
     size = draw(st.lists(st.integers(-1, 3), max_size=3))
@@ -106,7 +122,9 @@ def test_decode_raw(strings: Any, name: str, little: bool, fixed: int | None) ->
     if name in ("bool", "float16", "complex64", "complex128"):
         fixed = None  # which TensorFlow has no kernel for
     try:
-        theirs = tf.io.decode_raw(tf.constant(strings, tf.string), getattr(tf, name), little, fixed).numpy()
+        theirs = tf.io.decode_raw(
+            tf.constant(strings, tf.string), getattr(tf, name), little, fixed
+        ).numpy()
     except tf.errors.InvalidArgumentError:
         with pytest.raises(FeatureError):
             decode_raw(strings, name, little, fixed)

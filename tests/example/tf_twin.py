@@ -1,6 +1,8 @@
-"""TensorFlow as the oracle: descriptions for it, its results as ours, and which inputs it must be spared.
+"""TensorFlow as the oracle: descriptions for it, its results as ours, and which inputs it must be
+spared.
 
-TensorFlow's parser breaks on some inputs instead of raising: see `spared`. Those are tested without it.
+TensorFlow's parser breaks on some inputs instead of raising: see `spared`. Those are tested without
+it.
 """
 
 import os
@@ -13,7 +15,13 @@ import numpy as np
 import pytest
 
 from streamrec.example.columns import RaggedTensor, SparseTensor
-from streamrec.example.features import Feature, FixedLenFeature, FixedLenSequenceFeature, SparseFeature, VarLenFeature
+from streamrec.example.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 
 tf = pytest.importorskip("tensorflow")
 tf.get_logger().setLevel("ERROR")
@@ -28,7 +36,9 @@ def twin(feature: Feature) -> Any:
     if isinstance(feature, FixedLenFeature):
         return tf.io.FixedLenFeature(feature.shape, kind, feature.default_value)
     if isinstance(feature, FixedLenSequenceFeature):
-        return tf.io.FixedLenSequenceFeature(feature.shape, kind, feature.allow_missing, feature.default_value)
+        return tf.io.FixedLenSequenceFeature(
+            feature.shape, kind, feature.allow_missing, feature.default_value
+        )
     if isinstance(feature, VarLenFeature):
         return tf.io.VarLenFeature(kind)
     if isinstance(feature, SparseFeature):
@@ -36,21 +46,30 @@ def twin(feature: Feature) -> Any:
         sizes = feature.size if isinstance(feature.size, int) else list(feature.size)
         return tf.io.SparseFeature(keys, feature.value_key, kind, sizes, feature.already_sorted)
     partitions = [
-        getattr(tf.io.RaggedFeature, type(part).__name__)(*vars(part).values()) for part in feature.partitions
+        getattr(tf.io.RaggedFeature, type(part).__name__)(*vars(part).values())
+        for part in feature.partitions
     ]
     splits = dtype(feature.row_splits_dtype)
     return tf.io.RaggedFeature(kind, feature.value_key, partitions, splits, feature.validate)
 
 
 def twins(features: Mapping[str, Feature] | None) -> Any:
-    return {name: twin(feature) for name, feature in features.items()} if features is not None else None
+    return (
+        {name: twin(feature) for name, feature in features.items()}
+        if features is not None
+        else None
+    )
 
 
 def arrays(column: Any) -> Any:
     if isinstance(column, tf.SparseTensor):
-        return SparseTensor(column.indices.numpy(), values(column.values), column.dense_shape.numpy())
+        return SparseTensor(
+            column.indices.numpy(), values(column.values), column.dense_shape.numpy()
+        )
     if isinstance(column, tf.RaggedTensor):
-        return RaggedTensor(values(column.flat_values), tuple(part.numpy() for part in column.nested_row_splits))
+        return RaggedTensor(
+            values(column.flat_values), tuple(part.numpy() for part in column.nested_row_splits)
+        )
     return values(column)
 
 

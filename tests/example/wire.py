@@ -1,4 +1,6 @@
-"""Writes Examples byte by byte: also the forms that are allowed, or damaged, and that no library writes."""
+"""Writes Examples byte by byte: also the forms that are allowed, or damaged, and that no library
+writes.
+"""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -55,7 +57,9 @@ def example(*entries: tuple[str | bytes, bytes]) -> bytes:
     return field(1, b"".join(entry(*each) for each in entries))
 
 
-def sequence(context: Sequence[tuple[str, bytes]] = (), lists: Sequence[tuple[str, Sequence[bytes]]] = ()) -> bytes:
+def sequence(
+    context: Sequence[tuple[str, bytes]] = (), lists: Sequence[tuple[str, Sequence[bytes]]] = ()
+) -> bytes:
     """A SequenceExample of keys and Features, and of keys and lists of Features."""
     features = b"".join(entry(*each) for each in context)
     steps = b"".join(entry(key, b"".join(field(1, step) for step in each)) for key, each in lists)

@@ -1,7 +1,9 @@
-"""The programs of examples as a person runs them: the demo, also interrupted or broken; the tutorial; a training run.
+"""The programs of examples as a person runs them: the demo, also interrupted or broken; the
+tutorial; a training run.
 
-A demo runs in a process of its own with a temporary directory of its own. Its output is read to the end, which comes
-when the last process that holds it is gone: the demo and the process that writes for it.
+A demo runs in a process of its own with a temporary directory of its own. Its output is read to the
+end, which comes when the last process that holds it is gone: the demo and the process that writes
+for it.
 """
 
 import asyncio
@@ -34,7 +36,9 @@ GONE_SECONDS = 20  # far more than it takes, and far less than a server that sta
 
 
 @contextmanager
-def running(temporary: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def running(
+    temporary: Path, *arguments: str, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-m", "examples.demo", *arguments],
         cwd=ROOT,
@@ -159,7 +163,9 @@ def test_tallies_heed_every_record_and_no_order() -> None:
     assert forward == backward
     assert forward.times(2) == Tally(4, 2 * (6 + 2 * 16), 2 * forward.checksum)
     check_all_came_back("here", forward, backward)
-    with pytest.raises(LostRecordsError, match="here: all 2 records were read, but not as they were written"):
+    with pytest.raises(
+        LostRecordsError, match="here: all 2 records were read, but not as they were written"
+    ):
         check_all_came_back("here", forward, other)
     with pytest.raises(LostRecordsError, match="here: 2 records were read where 4 were written"):
         check_all_came_back("here", forward.times(2), forward)
@@ -178,10 +184,14 @@ def test_observations_come_back(tmp_path: Path) -> None:
     tutorial.write_observations(tmp_path / "test.tfrecord", written)
     read = tutorial.read_observations(tmp_path / "test.tfrecord")
     assert len(read["feature0"]) == 10_000
-    np.testing.assert_array_equal(read["feature0"], written["feature0"].astype(np.int64), strict=True)
+    np.testing.assert_array_equal(
+        read["feature0"], written["feature0"].astype(np.int64), strict=True
+    )
     np.testing.assert_array_equal(read["feature1"], written["feature1"], strict=True)
     np.testing.assert_array_equal(read["feature2"], written["feature2"], strict=True)
-    np.testing.assert_array_equal(read["feature3"], written["feature3"].astype(np.float32), strict=True)
+    np.testing.assert_array_equal(
+        read["feature3"], written["feature3"].astype(np.float32), strict=True
+    )
     first = tutorial.read_one_by_hand(tmp_path / "test.tfrecord")
     assert first["feature2"] == [written["feature2"][0]]
 
@@ -190,7 +200,9 @@ def test_photos_come_back(tmp_path: Path) -> None:
     images = tutorial.photos()
     tutorial.write_photos(tmp_path / "images.tfrecords", images)
     assert all(jpeg in (tmp_path / "images.tfrecords").read_bytes() for jpeg in images.values())
-    for array, jpeg in zip(tutorial.read_photos(tmp_path / "images.tfrecords"), images.values(), strict=True):
+    for array, jpeg in zip(
+        tutorial.read_photos(tmp_path / "images.tfrecords"), images.values(), strict=True
+    ):
         with Image.open(io.BytesIO(jpeg)) as image:
             np.testing.assert_array_equal(array, np.asarray(image))
 
@@ -221,7 +233,13 @@ def test_a_killed_run_continues_exactly(s3_store: Store, tmp_path: Path) -> None
 
     assert asyncio.run(write(f"{s3_store.url}/images/{{shard:03d}}", s3_store.options, 800)) == 3
     command = [sys.executable, "-m", "examples.train_images.train", f"{s3_store.url}/images/*"]
-    command += ["--storage-options", json.dumps(dict(s3_store.options)), "--epochs", str(EPOCHS), "--checkpoint"]
+    command += [
+        "--storage-options",
+        json.dumps(dict(s3_store.options)),
+        "--epochs",
+        str(EPOCHS),
+        "--checkpoint",
+    ]
     *whole, result = run_training([*command, str(tmp_path / "whole.pt")])
     before = run_training([*command, str(tmp_path / "killed.pt")], until=KILLED_AT)
     *after, same_result = run_training([*command, str(tmp_path / "killed.pt")])

@@ -1,4 +1,6 @@
-"""examples/service: its process before a SeaweedFS, and clients that are slow, leave, or send what is wrong."""
+"""examples/service: its process before a SeaweedFS, and clients that are slow, leave, or send what
+is wrong.
+"""
 
 import asyncio
 import io
@@ -49,9 +51,13 @@ class Served:
 
 
 def record(number: int) -> bytes:
-    """The record of a number: small, with all kinds of values; number 7 is longer than what is encoded on the loop."""
+    """The record of a number: small, with all kinds of values; number 7 is longer than what is
+    encoded on the loop.
+    """
     raw = np.random.default_rng(number).bytes(1_500_000 if number == 7 else 300)
-    return streamrec.encode_example({"floats": [0.1, float("nan")], "id": number, "name": f"cät {number}", "raw": raw})
+    return streamrec.encode_example(
+        {"floats": [0.1, float("nan")], "id": number, "name": f"cät {number}", "raw": raw}
+    )
 
 
 async def write(settings: Settings) -> None:
@@ -62,7 +68,9 @@ async def write(settings: Settings) -> None:
     ) as writer:
         for number in range(RECORDS):
             await writer.write(record(number))
-    async with streamrec.ShardWriter(f"{settings.url}/large/0.tfrecord", storage_options=options) as writer:
+    async with streamrec.ShardWriter(
+        f"{settings.url}/large/0.tfrecord", storage_options=options
+    ) as writer:
         payload = bytes(100_000)
         for _ in range(LARGE_BYTES // len(payload) + 1):
             await writer.write(payload)
@@ -73,16 +81,22 @@ def served(s3_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     settings = Settings(f"{s3_store.url}/service", s3_store.options)
     asyncio.run(write(settings))
     with serving(settings, tmp_path_factory.mktemp("service") / "log") as running:
-        yield Served(running, settings, s3fs.S3FileSystem(**s3_store.options, use_listings_cache=False))
+        yield Served(
+            running, settings, s3fs.S3FileSystem(**s3_store.options, use_listings_cache=False)
+        )
 
 
 @asynccontextmanager
 async def client_of(running: Running) -> AsyncIterator[Any]:
-    async with aiohttp.ClientSession(running.url, timeout=aiohttp.ClientTimeout(total=120)) as client:
+    async with aiohttp.ClientSession(
+        running.url, timeout=aiohttp.ClientTimeout(total=120)
+    ) as client:
         yield client
 
 
-async def asked(running: Running, path: str, method: str = "GET", **request: Any) -> tuple[int, bytes]:
+async def asked(
+    running: Running, path: str, method: str = "GET", **request: Any
+) -> tuple[int, bytes]:
     if isinstance(request.get("data"), bytes):
         request["data"] = io.BytesIO(request["data"])
     async with client_of(running) as client, client.request(method, path, **request) as response:
@@ -93,21 +107,30 @@ async def figures(running: Running) -> dict[str, float]:
     """The metrics, each by its name and the values of its labels."""
     async with client_of(running) as client:
         found = await scraped(client)
-    return {" ".join([name, *(value for _, value in labels)]): value for (name, labels), value in found.items()}
+    return {
+        " ".join([name, *(value for _, value in labels)]): value
+        for (name, labels), value in found.items()
+    }
 
 
 async def test_bodies_equal_the_objects_of_the_bucket(served: Served) -> None:
     shards = [served.bytes_of(f"train-{number}.tfrecord") for number in range(3)]
-    status, body = await asked(served.running, "/shards/train-*.tfrecord", headers={"accept": TFRECORD})
+    status, body = await asked(
+        served.running, "/shards/train-*.tfrecord", headers={"accept": TFRECORD}
+    )
     assert (status, body) == (200, b"".join(shards))
     status, body = await asked(served.running, "/shards/train-1.tfrecord")
-    assert [from_json(line) for line in body.splitlines()] == [record(number) for number in range(250, 500)]
+    assert [from_json(line) for line in body.splitlines()] == [
+        record(number) for number in range(250, 500)
+    ]
     assert (status, json.loads(body.splitlines()[0])["name"]) == (200, ["cät 250"])
     pieces = [
         (await asked(served.running, f"/shards/train-0.tfrecord?{piece}"))[1].splitlines()
         for piece in ("end=10000", "start=10000&end=1000000", "start=1000000")
     ]
-    assert [from_json(line) for piece in pieces for line in piece] == [record(number) for number in range(250)]
+    assert [from_json(line) for piece in pieces for line in piece] == [
+        record(number) for number in range(250)
+    ]
     status, names = await asked(served.running, "/shards")
     assert set(json.loads(names)) >= {f"train-{number}.tfrecord" for number in range(3)}
 
@@ -115,7 +138,10 @@ async def test_bodies_equal_the_objects_of_the_bucket(served: Served) -> None:
 async def test_records_by_their_numbers(served: Served) -> None:
     for path, numbers in {"17": [17], "599,3,7": [599, 3, 7], "240:260": range(240, 260)}.items():
         status, body = await asked(served.running, f"/records/{path}")
-        assert (status, body.decode().splitlines()) == (200, [to_json(record(number)) for number in numbers])
+        assert (status, body.decode().splitlines()) == (
+            200,
+            [to_json(record(number)) for number in numbers],
+        )
 
 
 @pytest.mark.parametrize(
@@ -135,14 +161,18 @@ async def test_records_by_their_numbers(served: Served) -> None:
         ("/records/1,600", 416, "no record 600: there are 600"),
     ],
 )
-async def test_what_cannot_be_has_a_status(served: Served, path: str, status: int, told: str) -> None:
+async def test_what_cannot_be_has_a_status(
+    served: Served, path: str, status: int, told: str
+) -> None:
     found, body = await asked(served.running, path)
     assert found == status, body
     assert told in json.loads(body)["error"]
 
 
 async def test_damage_breaks_the_body_off(served: Served) -> None:
-    """Damage in the first block has a status; behind it, the client sees that the body is not whole."""
+    """Damage in the first block has a status; behind it, the client sees that the body is not
+    whole.
+    """
     good = served.bytes_of("train-0.tfrecord")
     served.put("damaged/first.tfrecord", good[:40] + b"?" + good[41:])
     served.put("damaged/last.tfrecord", good[:-40] + b"?" + good[-39:])
@@ -155,14 +185,19 @@ async def test_damage_breaks_the_body_off(served: Served) -> None:
             taken = bytearray()
             async with (
                 client_of(served.running) as client,
-                client.get(f"/shards/damaged/{name}.tfrecord", headers={"accept": accept}) as response,
+                client.get(
+                    f"/shards/damaged/{name}.tfrecord", headers={"accept": accept}
+                ) as response,
             ):
                 assert response.status == 200
                 with pytest.raises(aiohttp.ClientPayloadError):
                     async for part in response.content.iter_any():
                         taken += part
             assert accept == NDJSON or good.startswith(taken)
-        assert re.search(rf"broken off: .*/damaged/{name}\.tfrecord, record 249, byte", served.running.log.read_text())
+        assert re.search(
+            rf"broken off: .*/damaged/{name}\.tfrecord, record 249, byte",
+            served.running.log.read_text(),
+        )
     after = await figures(served.running)
     assert after["service_streams_total failed"] - before["service_streams_total failed"] == 4
 
@@ -217,7 +252,9 @@ def peak_bytes(running: Running) -> int:
 
 
 async def test_slow_clients_and_those_that_leave(served: Served) -> None:
-    """Bodies that nobody reads cost no memory; when their clients leave, nothing of them is open any more."""
+    """Bodies that nobody reads cost no memory; when their clients leave, nothing of them is open
+    any more.
+    """
     await asked(served.running, "/shards/large/0.tfrecord", headers={"accept": TFRECORD})
     before, peak = await figures(served.running), peak_bytes(served.running)
     clients = [await slow_stream(served.running) for _ in range(SLOW_CLIENTS)]
@@ -235,18 +272,32 @@ async def test_slow_clients_and_those_that_leave(served: Served) -> None:
         while (now := await figures(served.running))["service_open_streams"]:
             pass
     assert now["streamrec_open_streams"] == 0
-    assert now["service_streams_total left"] - before["service_streams_total left"] == SLOW_CLIENTS - 1
+    assert (
+        now["service_streams_total left"] - before["service_streams_total left"] == SLOW_CLIENTS - 1
+    )
     await leave(clients[0])
 
 
 async def test_the_service_of_the_guide(served: Served, s3_store: Store, tmp_path: Path) -> None:
-    """Slow clients cost what the guide says, those that leave cost nothing, and SIGTERM lets a stream finish."""
-    keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": s3_store.endpoint}
-    environment = {**keys, "AWS_DEFAULT_REGION": "us-east-1", "SERVED": f"{served.settings.url}/large"}
+    """Slow clients cost what the guide says, those that leave cost nothing, and SIGTERM lets a
+    stream finish.
+    """
+    keys = {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL": s3_store.endpoint,
+    }
+    environment = {
+        **keys,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "SERVED": f"{served.settings.url}/large",
+    }
     command = ["examples.service.minimal:app", "--timeout-graceful-shutdown", "30"]
     with running(command, environment, tmp_path / "log") as service:
         assert (await asked(service, "/shards/none.tfrecord"))[0] == 404
-        assert (await asked(service, "/shards/0.tfrecord"))[1] == served.bytes_of("large/0.tfrecord")
+        assert (await asked(service, "/shards/0.tfrecord"))[1] == served.bytes_of(
+            "large/0.tfrecord"
+        )
         peak = peak_bytes(service)
         clients = [await slow_stream(service, "/shards/0.tfrecord") for _ in range(SLOW_CLIENTS)]
         for _ in range(60):  # meanwhile all of the bodies could be read
@@ -270,19 +321,34 @@ async def test_uploads_come_back(served: Served, kind: str) -> None:
     lines = "".join(to_json(one) + "\n" for one in records).encode()
     body = streamrec.encode_records(records) if kind == TFRECORD else lines
     headers = {"content-type": kind, "if-none-match": "*"}
-    status, told = await asked(served.running, f"/shards/uploads/{name}", "PUT", data=body, headers=headers)
+    status, told = await asked(
+        served.running, f"/shards/uploads/{name}", "PUT", data=body, headers=headers
+    )
     assert (status, json.loads(told)["records"]) == (201, 40)
     assert served.bytes_of(f"uploads/{name}") == streamrec.encode_records(records)
-    status, told = await asked(served.running, f"/shards/uploads/{name}", "PUT", data=body, headers=headers)
+    status, told = await asked(
+        served.running, f"/shards/uploads/{name}", "PUT", data=body, headers=headers
+    )
     assert (status, "there is an object of this name" in json.loads(told)["error"]) == (412, True)
 
 
 async def test_an_index_grows_with_uploads(served: Served) -> None:
     body = streamrec.encode_records([record(RECORDS), record(RECORDS + 1)])
-    await asked(served.running, "/shards/train-9.tfrecord", "PUT", data=body, headers={"content-type": TFRECORD})
+    await asked(
+        served.running,
+        "/shards/train-9.tfrecord",
+        "PUT",
+        data=body,
+        headers={"content-type": TFRECORD},
+    )
     try:
-        assert json.loads((await asked(served.running, "/index", "POST"))[1]) == {"records": 602, "shards": 4}
-        assert (await asked(served.running, "/records/601"))[1].decode() == to_json(record(601)) + "\n"
+        assert json.loads((await asked(served.running, "/index", "POST"))[1]) == {
+            "records": 602,
+            "shards": 4,
+        }
+        assert (await asked(served.running, "/records/601"))[1].decode() == to_json(
+            record(601)
+        ) + "\n"
     finally:
         served.files.rm_file(f"{served.settings.url}/train-9.tfrecord")
         await asked(served.running, "/index", "POST")
@@ -296,7 +362,12 @@ GOOD = streamrec.encode_records([b"one", b"two"])
     [
         (TFRECORD, GOOD[:-5], 400, "the body, record 1, byte 19: the shard ends"),
         (TFRECORD, GOOD[:13] + b"?" + GOOD[14:], 400, "the body, record 0, byte 0: "),
-        (NDJSON, b'{"a": [1]}\n\n{"a": [1, "b"]}\n', 400, "the body, line 3: feature 'a': values of several kinds"),
+        (
+            NDJSON,
+            b'{"a": [1]}\n\n{"a": [1, "b"]}\n',
+            400,
+            "the body, line 3: feature 'a': values of several kinds",
+        ),
         (NDJSON, b'{"a": [1]}\n{"a": ', 400, "the body, line 2: "),
         (NDJSON, b"[1]", 400, "line 1: it is not an object of features"),
         (NDJSON, b'{"a": [9223372036854775808]}', 400, "line 1: feature 'a': "),
@@ -307,7 +378,11 @@ async def test_a_wrong_upload_says_where_and_leaves_nothing(
     served: Served, kind: str, body: bytes, status: int, told: str
 ) -> None:
     found, answer = await asked(
-        served.running, "/shards/wrong/one.tfrecord", "PUT", data=body, headers={"content-type": kind}
+        served.running,
+        "/shards/wrong/one.tfrecord",
+        "PUT",
+        data=body,
+        headers={"content-type": kind},
     )
     assert found == status, answer
     assert told in json.loads(answer)["error"]
@@ -315,8 +390,12 @@ async def test_a_wrong_upload_says_where_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("who", ["client", "service"])
-async def test_an_upload_that_is_killed_leaves_nothing(served: Served, who: str, tmp_path: Path) -> None:
-    """Neither an object nor, where the service lives, an unfinished upload; and the next one works."""
+async def test_an_upload_that_is_killed_leaves_nothing(
+    served: Served, who: str, tmp_path: Path
+) -> None:
+    """Neither an object nor, where the service lives, an unfinished upload; and the next one
+    works.
+    """
     name, begun = f"killed/{who}.tfrecord", asyncio.Event()
     body = streamrec.encode_records([bytes(1 << 20)] * 24)
 
@@ -328,7 +407,9 @@ async def test_an_upload_that_is_killed_leaves_nothing(served: Served, who: str,
 
     with serving(served.settings, tmp_path / "log") as running:
         headers = {"content-type": TFRECORD}
-        request = asyncio.create_task(asked(running, f"/shards/{name}", "PUT", data=endless(), headers=headers))
+        request = asyncio.create_task(
+            asked(running, f"/shards/{name}", "PUT", data=endless(), headers=headers)
+        )
         await begun.wait()
         if who == "service":
             running.process.kill()
@@ -346,7 +427,9 @@ async def test_an_upload_that_is_killed_leaves_nothing(served: Served, who: str,
 
 async def unfinished(served: Served, name: str) -> list[str]:
     bucket, key = f"{served.settings.url}/{name}".removeprefix("s3://").split("/", 1)
-    found = await asyncio.to_thread(served.files.call_s3, "list_multipart_uploads", Bucket=bucket, Prefix=key)
+    found = await asyncio.to_thread(
+        served.files.call_s3, "list_multipart_uploads", Bucket=bucket, Prefix=key
+    )
     return [upload["Key"] for upload in found.get("Uploads", ())]
 
 
@@ -365,12 +448,19 @@ async def test_a_store_that_is_down(tmp_path: Path) -> None:
 async def test_a_store_that_goes_away(tmp_path: Path) -> None:
     """The client sees that the body is not whole, and the service's log says at which object."""
     (tmp_path / "bucket").mkdir()
-    (tmp_path / "bucket" / "a.tfrecord").write_bytes(streamrec.encode_records([bytes(400_000)] * 80))
-    with ServerProcess("tests.servers.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)) as store:
+    (tmp_path / "bucket" / "a.tfrecord").write_bytes(
+        streamrec.encode_records([bytes(400_000)] * 80)
+    )
+    with ServerProcess(
+        "tests.servers.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)
+    ) as store:
         settings = Settings("s3://bucket", {"endpoint_url": store.url, "anon": True}, patience=0.2)
         with serving(settings, tmp_path / "log") as running:
             accept = {"accept": TFRECORD}
-            async with client_of(running) as client, client.get("/shards/a.tfrecord", headers=accept) as response:
+            async with (
+                client_of(running) as client,
+                client.get("/shards/a.tfrecord", headers=accept) as response,
+            ):
                 assert response.status == 200
                 with pytest.raises(aiohttp.ClientPayloadError):
                     async for _ in response.content.iter_any():
@@ -380,11 +470,18 @@ async def test_a_store_that_goes_away(tmp_path: Path) -> None:
 
 
 async def test_a_load(served: Served) -> None:
-    """All kinds of clients at once get what they ask for, and the figures of the event loop are there."""
+    """All kinds of clients at once get what they ask for, and the figures of the event loop are
+    there.
+    """
     before = await figures(served.running)
     told = await load(served.running.url, 3.0, 15)
     assert told["requests"]["single records"] > 0 < told["requests"]["left streams"]
-    assert told["loop_round_ms"]["p99"] >= told["loop_round_ms"]["p50"] > 0 < told["loop_delay_ms"]["p99"]
+    assert (
+        told["loop_round_ms"]["p99"]
+        >= told["loop_round_ms"]["p50"]
+        > 0
+        < told["loop_delay_ms"]["p99"]
+    )
     after = await figures(served.running)
     assert after["service_streams_total failed"] == before["service_streams_total failed"]
     assert after["streamrec_requests_total s3"] > before["streamrec_requests_total s3"]

@@ -1,4 +1,6 @@
-"""What goes through another format and back is what it was: kinds, empty lists, missing features."""
+"""What goes through another format and back is what it was: kinds, empty lists, missing
+features.
+"""
 
 import io
 import math
@@ -21,20 +23,28 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampl
     ["__key__", "a/b", "a.npy", "image.json", "%2F", "X", "x", "\x00"]
 )
 FLOATS = st.floats(width=32)
-BYTES = st.binary(max_size=6) | st.text(max_size=6).map(str.encode) | st.sampled_from([b"\xff\xd8\xff", b"k-1", b"12"])
+BYTES = (
+    st.binary(max_size=6)
+    | st.text(max_size=6).map(str.encode)
+    | st.sampled_from([b"\xff\xd8\xff", b"k-1", b"12"])
+)
 
 
 @st.composite
 def data_sets(draw: st.DrawFn, one_kind: bool) -> list[bytes]:
     """Records of some features, each of which has one kind, or another one in each record."""
     names = draw(st.lists(NAMES, unique=True, max_size=4))
-    kinds = {name: draw(st.sampled_from(["int64_list", "float_list", "bytes_list"])) for name in names}
+    kinds = {
+        name: draw(st.sampled_from(["int64_list", "float_list", "bytes_list"])) for name in names
+    }
     values = {"int64_list": INT64, "float_list": FLOATS, "bytes_list": BYTES}
     records = []
     for _ in range(draw(st.integers(0, 6))):
         example = Example()
         for name in names:
-            state = draw(st.sampled_from(["missing", "no kind", "empty", "one", "one", "one", "many"]))
+            state = draw(
+                st.sampled_from(["missing", "no kind", "empty", "one", "one", "one", "many"])
+            )
             kind = kinds[name] if one_kind else draw(st.sampled_from(sorted(values)))
             if state == "missing":
                 continue
@@ -71,7 +81,11 @@ def there_and_back(name: str, records: list[bytes], block: int = 2) -> list[byte
     blocks = [records[first : first + block] for first in range(0, len(records), block)]
     changes = Changes()
     look = codec.look
-    columns = look.columns(reduce(look.join, map(look.see, blocks), look.see(())), changes) if look else ()
+    columns = (
+        look.columns(reduce(look.join, map(look.see, blocks), look.see(())), changes)
+        if look
+        else ()
+    )
     encoder = codec.encoder(columns, 0, changes)
     made = [*map(encoder.write, blocks)]
     file = io.BytesIO(b"".join(made) + encoder.finish())
@@ -97,9 +111,13 @@ def test_records_come_back_from_parquet(records: list[bytes]) -> None:
 
 @pytest.mark.parametrize("name", ["jsonl", "webdataset", "parquet"])
 def test_a_sequence_example_is_refused(name: str) -> None:
-    with pytest.raises(FeatureError, match="record 1: a SequenceExample: only Examples can be converted"):
+    with pytest.raises(
+        FeatureError, match="record 1: a SequenceExample: only Examples can be converted"
+    ):
         encoder = codec_of(name).encoder((), 0, Changes())
-        encoder.write([Example().SerializeToString(), encode_sequence_example({"a": 1}, {"b": [[1], [2]]})])
+        encoder.write(
+            [Example().SerializeToString(), encode_sequence_example({"a": 1}, {"b": [[1], [2]]})]
+        )
 
 
 def test_a_long_member_of_a_tar_is_held_twice_at_most() -> None:

@@ -1,4 +1,6 @@
-"""All kernels: wrong arguments raise and leave no buffer locked, the stub is true, threads run at once, copies."""
+"""All kernels: wrong arguments raise and leave no buffer locked, the stub is true, threads run at
+once, copies.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,15 @@ NO_SOURCES = [
     (np.zeros(4, np.int64)[::2], BufferError),
 ]
 EITHER = "wanted spans or rows as an int64 array of shape [n, 2] or [n, 4]"
-OUTSIDE = [[-1, 2], [0, 7], [4, 3], [7, 7], [-(2**63), 2**63 - 1], [2**63 - 1, -(2**63)], [0, 2**63 - 1]]
+OUTSIDE = [
+    [-1, 2],
+    [0, 7],
+    [4, 3],
+    [7, 7],
+    [-(2**63), 2**63 - 1],
+    [2**63 - 1, -(2**63)],
+    [0, 2**63 - 1],
+]
 IN_TURN = [
     ("interleave", [[(b"a", SPANS)]], 0, ValueError, "block is 0: wanted 1 or more"),
     ("interleave", [[(b"a", SPANS)]], -1, ValueError, "wanted an integer from 0"),
@@ -70,7 +80,13 @@ IN_TURN = [
     ("rows_in_turn", [[(np.zeros((1, 3), np.int64), 0)]], 1, ValueError, EITHER),
     ("rows_in_turn", [[(np.zeros(4, np.int64), 0)]], 1, ValueError, EITHER),
     ("rows_in_turn", [[(np.zeros((1, 4)), 0)]], 1, TypeError, "wanted spans or rows"),
-    ("rows_in_turn", [[(np.zeros((4, 4), np.int64)[:, :2], 0)]], 1, BufferError, "not C-contiguous"),
+    (
+        "rows_in_turn",
+        [[(np.zeros((4, 4), np.int64)[:, :2], 0)]],
+        1,
+        BufferError,
+        "not C-contiguous",
+    ),
 ]
 NOT_PERMUTED = [
     ([0, 5], [5], [0], [1, 2]),
@@ -85,7 +101,10 @@ NOT_PERMUTED = [
 
 
 def exchange(**changed: Any) -> tuple[Any, ...]:
-    slots, names = np.zeros((3, 4), np.int64), "slots held weight limit incoming out most key step ended"
+    slots, names = (
+        np.zeros((3, 4), np.int64),
+        "slots held weight limit incoming out most key step ended",
+    )
     usual = dict(zip(names.split(), (slots, 0, 0, 1 << 40, ROW, None, 9, 5, 0, False), strict=True))
     return tuple({**usual, **changed}.values())
 
@@ -121,37 +140,72 @@ def refusals() -> Iterator[tuple[str, tuple[Any, ...], Any, str]]:
     yield "allocate", (-1,), ValueError, "size is -1: wanted 0 or more"
     yield "allocate", ("many",), TypeError, ""
     for span in OUTSIDE:
-        spans, words = np.array([[0, 6], span]), f"1 is [{span[0]}, {span[1]}): wanted 0 <= start <= end <= 6"
+        spans, words = (
+            np.array([[0, 6], span]),
+            f"1 is [{span[0]}, {span[1]}): wanted 0 <= start <= end <= 6",
+        )
         yield "gather", ([b"abcdef"], None, spans), ValueError, f"span {words}, the buffer's size"
         yield "gather", (BUFFERS, ZEROS, spans), ValueError, f"span {words}, the buffer's size"
         yield "encode_frames", (b"abcdef", spans), ValueError, f"span {words}, the buffer's size"
-        yield "interleave", ([[(b"a", SPANS[:1])], [(b"abcdef", spans)]], 1), ValueError, f"span {words}"
-        yield "pick", (BUFFERS, np.hstack([spans, SPANS * 0])), ValueError, f"row {words}, its buffer"
+        yield (
+            "interleave",
+            ([[(b"a", SPANS[:1])], [(b"abcdef", spans)]], 1),
+            ValueError,
+            f"span {words}",
+        )
+        yield (
+            "pick",
+            (BUFFERS, np.hstack([spans, SPANS * 0])),
+            ValueError,
+            f"row {words}, its buffer",
+        )
         yield "objects", (BUFFERS, spans), ValueError, "record 1 does not lie"
     for source in (-1, 3, 2**63 - 1, -(2**63)):
         words = f"source 1 is {source}: wanted 0 <= source < 3"
         yield "gather", (BUFFERS, np.array([0, source]), SPANS), ValueError, words
     for buffer in (-1, 3):
-        row, words = np.array([[0, 0, buffer << 32, 0]]), f"row 0 lies in buffer {buffer}: wanted 0 <= buffer < 3"
+        row, words = (
+            np.array([[0, 0, buffer << 32, 0]]),
+            f"row 0 lies in buffer {buffer}: wanted 0 <= buffer < 3",
+        )
         yield "pick", (BUFFERS, row), ValueError, words
     yield "objects", (BUFFERS, np.array([[0, 0, 3 << 32, 0]])), ValueError, "record 0 does not lie"
     yield "gather", (BUFFERS, None, SPANS[:0]), ValueError, "found 3 buffers"
     yield "gather", ([], None, SPANS[:0]), ValueError, "found 0 buffers"
     yield "gather", (BUFFERS, ZEROS[:1], SPANS), ValueError, "found 1 sources for 2 spans"
-    for splits in ([0, 7], [-1, 2], [0, 2, 1], [0, 5], [2**63 - 1, -(2**63)], [-(2**63), 2**63 - 1]):
-        words = f"row {len(splits) - 2} is [{splits[-2]}, {splits[-1]}): wanted up to 4 of 6 elements"
+    for splits in (
+        [0, 7],
+        [-1, 2],
+        [0, 2, 1],
+        [0, 5],
+        [2**63 - 1, -(2**63)],
+        [-(2**63), 2**63 - 1],
+    ):
+        words = (
+            f"row {len(splits) - 2} is [{splits[-2]}, {splits[-1]}): wanted up to 4 of 6 elements"
+        )
         yield "pad_rows", (b"abcdef", np.array(splits), 4, b"."), ValueError, words
     for size, fill in ((0, b"."), (2, b""), (2, b"..")):
         words = "wanted at least one split, and whole elements"
         yield "pad_rows", (b"abc", np.arange(size), 4, fill), ValueError, words
     for splits in ([0, 1], np.zeros(2, np.int32), None):
         yield "pad_rows", (b"abc", splits, 4, b"."), TypeError, ""
-    yield "pad_rows", (b"", np.zeros(4, np.int64), 2**62, bytes(8)), MemoryError, ""  # the size overflows
+    yield (
+        "pad_rows",
+        (b"", np.zeros(4, np.int64), 2**62, bytes(8)),
+        MemoryError,
+        "",
+    )  # the size overflows
     for name, queues, block, error, words in IN_TURN:
         yield name, (queues, block), error, words
     yield "exchange", exchange(held=4), ValueError, "held is 4 of 3 slots"
     yield "exchange", exchange(slots=ROW[:0]), ValueError, "held is 0 of 0 slots"
-    yield "exchange", exchange(out=np.zeros((3, 4), np.int64)), ValueError, "most is 9, beyond the 3 rows of out"
+    yield (
+        "exchange",
+        exchange(out=np.zeros((3, 4), np.int64)),
+        ValueError,
+        "most is 9, beyond the 3 rows of out",
+    )
     yield (
         "exchange",
         exchange(incoming=np.array([[5, 4, 0, 0]])),
@@ -179,16 +233,22 @@ def test_refused(name: str, arguments: tuple[Any, ...], error: type[Exception], 
 
 def test_numpy_integers_and_keywords() -> None:
     """What has __index__ is an integer; every argument has its name."""
-    whole = kernels.scan_frames(data=b"", start=np.int64(0), verify=np.True_, max_record_bytes=np.int32(5))
+    whole = kernels.scan_frames(
+        data=b"", start=np.int64(0), verify=np.True_, max_record_bytes=np.int32(5)
+    )
     assert whole == (b"", 0, 0, 12)
-    assert kernels.find_header(data=b"", start=np.int64(0), verify=True, max_record_bytes=np.int32(5)) == (0, 12)
+    assert kernels.find_header(
+        data=b"", start=np.int64(0), verify=True, max_record_bytes=np.int32(5)
+    ) == (0, 12)
     assert kernels.crc32c(data=b"", crc=np.uint32(7)) == 7
     assert kernels.gather(buffers=[b""], sources=None, spans=SPANS[:0]) == (b"", b"")
     assert kernels.encode_frames(buffer=b"", spans=SPANS[:0]) == b""
 
 
 def test_buffers_are_released() -> None:
-    """A bytearray that is exported cannot be resized: after success and after each kind of error it can."""
+    """A bytearray that is exported cannot be resized: after success and after each kind of error it
+    can.
+    """
     data, spans = bytearray(b"abc"), memoryview(bytearray(SPANS.tobytes())).cast("q", (2, 2))
     outside = SPANS + 9
     kernels.crc32c(data)
@@ -248,11 +308,17 @@ def parameters(function: Any) -> list[tuple[str, object]]:
 
 
 def test_the_stub_names_the_native_functions() -> None:
-    own = [value for value in vars(_native).values() if getattr(value, "__module__", "") == _native.__name__]
+    own = [
+        value
+        for value in vars(_native).values()
+        if getattr(value, "__module__", "") == _native.__name__
+    ]
     assert {value.__name__ for value in own if inspect.isroutine(value)} == STUBS
 
 
-@pytest.mark.parametrize("name", sorted(name for name in STUBS if not name.startswith(EXAMPLE_ROOM)))
+@pytest.mark.parametrize(
+    "name", sorted(name for name in STUBS if not name.startswith(EXAMPLE_ROOM))
+)
 def test_the_same_parameters_everywhere(name: str) -> None:
     assert parameters(getattr(_native, name)) == parameters(STUB[name])
     assert getattr(streamrec.kernels, name) is getattr(_native, name)

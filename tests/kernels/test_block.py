@@ -38,7 +38,9 @@ def test_a_wave_finds_the_memory_of_the_one_before() -> None:
 
 
 def test_larger_memory_will_do() -> None:
-    """Chunks of a few sizes take turns with each other's memory, where there is none of their own size."""
+    """Chunks of a few sizes take turns with each other's memory, where there is none of their own
+    size.
+    """
     own = [kernels.allocate(15 << 20) for _ in range(20)]
     first = np.frombuffer(kernels.allocate(20 << 20), np.uint8)
     address = first.ctypes.data
@@ -49,7 +51,8 @@ def test_larger_memory_will_do() -> None:
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux" or "ASAN_OPTIONS" in os.environ, reason="only Linux can be lent memory, and no sanitizer"
+    sys.platform != "linux" or "ASAN_OPTIONS" in os.environ,
+    reason="only Linux can be lent memory, and no sanitizer",
 )
 def test_an_epoch_finds_the_memory_of_the_one_before() -> None:
     """Though no Block lived in between, and it is more than what stays."""
@@ -87,8 +90,12 @@ del rest
 """
     if not Path("/proc/self/status").exists():
         pytest.skip("no /proc here")
-    sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=1"  # it would keep what was given back
-    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "ASAN_OPTIONS": sanitizer})
+    sanitizer = (
+        os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=1"
+    )  # it would keep what was given back
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, env={**os.environ, "ASAN_OPTIONS": sanitizer}
+    )
 
 
 def test_memory_that_anything_sees_is_not_used_again() -> None:

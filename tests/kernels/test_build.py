@@ -1,7 +1,9 @@
-"""The extension: there, missing, not to be built; without what only Linux has; and its CRC32C on ARM.
+"""The extension: there, missing, not to be built; without what only Linux has; and its CRC32C on
+ARM.
 
-The macro STREAMREC_PORTABLE takes out what differs between systems (memory straight from the kernel), and
-`sitecustomize.py` what Python has on Linux alone. What is left is what any POSIX system has.
+The macro STREAMREC_PORTABLE takes out what differs between systems (memory straight from the
+kernel), and `sitecustomize.py` what Python has on Linux alone. What is left is what any POSIX
+system has.
 
 On ARM itself test_crc32c.py covers its CRC32C. Elsewhere it needs two Debian packages:
 apt-get install gcc-aarch64-linux-gnu qemu-user-static (continuous integration installs them).
@@ -24,7 +26,9 @@ def python(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
     inherited = {**os.environ, "PYTHONPATH": str(folder), **environment}
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
         inherited.pop(name, None)
-    return subprocess.run([sys.executable, *arguments], cwd=folder, env=inherited, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=inherited, capture_output=True, text=True
+    )
 
 
 @pytest.fixture
@@ -63,14 +67,28 @@ HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "streamrec" / "kernels" / "src"
 
 
-@pytest.mark.skipif(not (COMPILER and EMULATOR), reason="apt-get install gcc-aarch64-linux-gnu qemu-user-static")
+@pytest.mark.skipif(
+    not (COMPILER and EMULATOR), reason="apt-get install gcc-aarch64-linux-gnu qemu-user-static"
+)
 @pytest.mark.parametrize("processor", ["max", "cortex-a57"])
 def test_arm_implementations(tmp_path: Path, processor: str) -> None:
     program = str(tmp_path / "selftest")
     files = [HERE / "arm_selftest.c", *sorted((SOURCES / "crc32c").glob("crc32c_*.c"))]
-    flags = [f"-I{SOURCES}", "-std=c11", "-O3", "-Wall", "-Wextra", "-Werror", "-static", "-o", program]
+    flags = [
+        f"-I{SOURCES}",
+        "-std=c11",
+        "-O3",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-static",
+        "-o",
+        program,
+    ]
     subprocess.run([str(COMPILER), *flags, *map(str, files)], check=True)
-    done = subprocess.run([str(EMULATOR), "-cpu", processor, program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(EMULATOR), "-cpu", processor, program], capture_output=True, text=True, check=False
+    )
     assert done.stdout.split() == ["armv8-crc", "table"]
     assert done.returncode == 0
 
@@ -80,7 +98,7 @@ import os
 for name in list(vars(os)):
     if name in {"preadv", "pwritev", "sched_getaffinity", "memfd_create"} or name.startswith(("RWF_", "posix_fadvise")):
         delattr(os, name)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.thorough

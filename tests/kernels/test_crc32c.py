@@ -14,8 +14,12 @@ from streamrec import kernels
 from tests.oracle.kernels import masked_crc32c
 
 NATIVE = kernels.crc32c_implementations()
-# Around each size at which an implementation changes its way: words, splitting, whole blocks, parts of them.
-EDGES = sorted({at + near for at in (8, 192, 256, 512, 6144, 24_576) for near in (-1, 0, 1)} | {0, 1, 15, 16, 216, 768})
+# Around each size at which an implementation changes its way: words, splitting, whole blocks, parts
+# of them.
+EDGES = sorted(
+    {at + near for at in (8, 192, 256, 512, 6144, 24_576) for near in (-1, 0, 1)}
+    | {0, 1, 15, 16, 216, 768}
+)
 EDGES += [6336, 12_288, 60_000]
 
 

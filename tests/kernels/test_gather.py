@@ -1,4 +1,6 @@
-"""gather, pick, objects, encode_frames and pad_rows: payloads copied, framed and filled up, bounds checked."""
+"""gather, pick, objects, encode_frames and pad_rows: payloads copied, framed and filled up, bounds
+checked.
+"""
 
 import itertools
 from typing import Any
@@ -30,20 +32,29 @@ def jobs(draw: st.DrawFn) -> tuple[list[bytes], list[int], list[tuple[int, int]]
 
 
 @given(job=jobs(), low=st.integers(0, 2**32 - 1))
-def test_payloads_come_in_order(job: tuple[list[bytes], list[int], list[tuple[int, int]]], low: int) -> None:
+def test_payloads_come_in_order(
+    job: tuple[list[bytes], list[int], list[tuple[int, int]]], low: int
+) -> None:
     """Back to back by their sources or by their rows, or as objects."""
     buffers, sources, spans = job
     chosen = np.array(sources, np.int64) if len(buffers) > 1 else None
     buffer, new = kernels.gather(buffers, chosen, as_spans(spans))
-    expected = [buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)]
+    expected = [
+        buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)
+    ]
     assert cut(buffer, new) == expected
     assert buffer == b"".join(expected)
     assert type(buffer) is type(new) is bytes
-    places = [[start, end, source << 32 | low, 9] for source, (start, end) in zip(sources, spans, strict=True)]
+    places = [
+        [start, end, source << 32 | low, 9]
+        for source, (start, end) in zip(sources, spans, strict=True)
+    ]
     rows = np.array(places, np.int64).reshape(-1, 4)
     assert cut(*kernels.pick(buffers, rows)) == kernels.objects(buffers, rows) == expected
     ours = [span for source, span in zip(sources, spans, strict=True) if source == 0]
-    assert kernels.objects(buffers[:1], as_spans(ours)) == [buffers[0][start:end] for start, end in ours]
+    assert kernels.objects(buffers[:1], as_spans(ours)) == [
+        buffers[0][start:end] for start, end in ours
+    ]
 
 
 def test_gather_takes_any_bytes_like_and_any_sequence() -> None:
@@ -64,7 +75,11 @@ def test_encode_objects(records: list[bytes]) -> None:
     spans = np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64)
     framed = kernels.encode_frames(b"".join(records), spans)
     assert framed == stream(records)
-    assert bytes(kernels.encode_objects(records)) == bytes(kernels.encode_block(b"".join(records), spans)) == framed
+    assert (
+        bytes(kernels.encode_objects(records))
+        == bytes(kernels.encode_block(b"".join(records), spans))
+        == framed
+    )
     with pytest.raises(TypeError, match="expected bytes, str found"):
         kernels.encode_objects([*records, "x"])
 
@@ -87,13 +102,17 @@ def test_rows_are_filled_up(job: tuple[bytes, Any, int, bytes]) -> None:
 
 def padded(values: bytes, splits: Any, longest: int, fill: bytes) -> bytes:
     width = len(fill)
-    rows = [values[first * width : last * width] for first, last in itertools.pairwise(splits.tolist())]
+    rows = [
+        values[first * width : last * width] for first, last in itertools.pairwise(splits.tolist())
+    ]
     return b"".join(row + fill * (longest - len(row) // width) for row in rows)
 
 
 @pytest.mark.parametrize("longest", [1000, 1001])
 def test_a_large_result_is_the_same_however_its_rows_are_aligned(longest: int) -> None:
-    """Numbers of eight bytes go past the cache from a megabyte on, in pairs where two lie together."""
+    """Numbers of eight bytes go past the cache from a megabyte on, in pairs where two lie
+    together.
+    """
     lengths = np.random.default_rng(1).integers(0, 1000, 200)
     lengths[:4] = 0, 1, 2, 1000
     splits = np.concatenate([[0], np.cumsum(lengths)])
@@ -104,6 +123,8 @@ def test_a_large_result_is_the_same_however_its_rows_are_aligned(longest: int) -
 
 
 def test_a_large_result_is_writable() -> None:
-    rows = np.frombuffer(kernels.pad_rows(b"abcd", np.arange(5), 1 << 16, b"."), np.uint8).reshape(4, -1)
+    rows = np.frombuffer(kernels.pad_rows(b"abcd", np.arange(5), 1 << 16, b"."), np.uint8).reshape(
+        4, -1
+    )
     rows += 1
     assert rows[:, :2].tobytes() == b"b/c/d/e/"

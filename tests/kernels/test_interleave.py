@@ -1,4 +1,6 @@
-"""interleave and rows_in_turn: payloads of many queues in the order of their turns, copied, or named where they lie."""
+"""interleave and rows_in_turn: payloads of many queues in the order of their turns, copied, or
+named where they lie.
+"""
 
 import itertools
 import re
@@ -30,7 +32,8 @@ def in_turn(queues: list[list[bytes]], block: int) -> list[bytes]:
         ordered += turn
         if len(turn) < block and len(ordered) < count:
             raise ValueError(
-                f"the queue whose turn it is has no record after {len(ordered)} of {count}: each queue must hold what "
+                f"the queue whose turn it is has no record after {len(ordered)} of {count}: each "
+                "queue must hold what "
                 f"its turns of {block} take"
             )
     return ordered
@@ -53,18 +56,27 @@ def jobs(draw: st.DrawFn) -> tuple[list[list[bytes]], int, list[list[Window]]]:
 
 
 @given(job=jobs(), drop=st.none() | st.integers(0, 3))
-def test_gives_the_payloads_in_turn(job: tuple[list[list[bytes]], int, list[list[Window]]], drop: int | None) -> None:
-    """Copied, and as rows; also where a queue lacks records: an error, after the same number of records."""
+def test_gives_the_payloads_in_turn(
+    job: tuple[list[list[bytes]], int, list[list[Window]]], drop: int | None
+) -> None:
+    """Copied, and as rows; also where a queue lacks records: an error, after the same number of
+    records.
+    """
     queues, block, windows = job
     if drop is not None:
         at = drop % len(windows)
         windows[at] = windows[at][:drop]
-        queues[at] = [buffer[start:end] for buffer, spans in windows[at] for start, end in spans.tolist()]
+        queues[at] = [
+            buffer[start:end] for buffer, spans in windows[at] for start, end in spans.tolist()
+        ]
     parts, buffers = as_parts(windows)
     try:
         wanted = in_turn(queues, block)
     except ValueError as error:
-        for call in (lambda: kernels.interleave(windows, block), lambda: kernels.rows_in_turn(parts, block)):
+        for call in (
+            lambda: kernels.interleave(windows, block),
+            lambda: kernels.rows_in_turn(parts, block),
+        ):
             with pytest.raises(ValueError, match=re.escape(str(error))):
                 call()
         return
@@ -79,7 +91,9 @@ def test_gives_the_payloads_in_turn(job: tuple[list[list[bytes]], int, list[list
 
 def test_large_results_live_in_blocks() -> None:
     queues = [[bytes([queue]) * 50 for _ in range(3000)] for queue in range(3)]
-    buffer, spans = kernels.interleave([[as_window(queue[:7]), as_window(queue[7:])] for queue in queues], 2)
+    buffer, spans = kernels.interleave(
+        [[as_window(queue[:7]), as_window(queue[7:])] for queue in queues], 2
+    )
     assert cut(buffer, spans) == in_turn(queues, 2)
 
 
@@ -90,7 +104,9 @@ def test_nothing() -> None:
 
 
 def as_parts(windows: list[list[Window]]) -> tuple[list[list[tuple[np.ndarray, int]]], list[bytes]]:
-    """The windows' spans with the numbers of their buffers, every second one as rows; and the buffers."""
+    """The windows' spans with the numbers of their buffers, every second one as rows; and the
+    buffers.
+    """
     buffers: list[bytes] = []
     parts = []
     for queue in windows:
@@ -110,7 +126,9 @@ def as_parts(windows: list[list[Window]]) -> tuple[list[list[tuple[np.ndarray, i
 
 def test_rows_of_many_records_live_in_a_block() -> None:
     spans = np.arange(20_000, dtype=np.int64).reshape(-1, 2)
-    rows = np.frombuffer(kernels.rows_in_turn([[(spans, 0)], [(spans, 1)]], 5), np.int64).reshape(-1, 4)
+    rows = np.frombuffer(kernels.rows_in_turn([[(spans, 0)], [(spans, 1)]], 5), np.int64).reshape(
+        -1, 4
+    )
     assert sorted(rows.tolist()) == sorted(
         [start, end, tag << 32, 0] for start, end in spans.tolist() for tag in (0, 1)
     )

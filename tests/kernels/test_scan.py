@@ -1,4 +1,6 @@
-"""scan_frames and find_header: whole, cut and damaged streams, and lengths beyond measure, as the oracle has them."""
+"""scan_frames and find_header: whole, cut and damaged streams, and lengths beyond measure, as the
+oracle has them.
+"""
 
 import struct
 
@@ -19,7 +21,9 @@ ZERO_CRC = 0x0DE7AA85
 
 def check(data: bytes, start: int = 0, verify: bool = True, limit: int = NO_LIMIT) -> None:
     for name in ("scan_frames", "find_header"):
-        found, wanted = (getattr(module, name)(data, start, verify, limit) for module in (kernels, oracle))
+        found, wanted = (
+            getattr(module, name)(data, start, verify, limit) for module in (kernels, oracle)
+        )
         assert found == wanted, (name, start, verify, limit)
 
 
@@ -66,7 +70,9 @@ def test_more_records_than_the_first_allocation_of_spans() -> None:
 @pytest.mark.parametrize("limit", [1 << 30, NO_LIMIT])
 @pytest.mark.parametrize("before", [0, 3, 64, 130])
 def test_bytes_that_are_nearly_headers(before: int, limit: int) -> None:
-    """Zeros are passed over many at a time, and so are eight bytes with their CRC that are no length."""
+    """Zeros are passed over many at a time, and so are eight bytes with their CRC that are no
+    length.
+    """
     assert header(ZERO_CRC)[8:] == bytes(4)
     word = struct.pack("<Q", 2**50 + 7)
     wrong = word + struct.pack("<I", oracle.masked_crc32c(word))

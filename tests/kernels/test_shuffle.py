@@ -21,11 +21,15 @@ WIDE = 1 << 40
 
 
 def rows_of(weights: list[int], first: int = 0) -> Rows:
-    return np.array([[7, 7 + weight, 0, first + i] for i, weight in enumerate(weights)], np.int64).reshape(-1, 4)
+    return np.array(
+        [[7, 7 + weight, 0, first + i] for i, weight in enumerate(weights)], np.int64
+    ).reshape(-1, 4)
 
 
 class Run:
-    def __init__(self, capacity: int, limit: int = WIDE, key: int = 5, exchange: Any = kernels.exchange) -> None:
+    def __init__(
+        self, capacity: int, limit: int = WIDE, key: int = 5, exchange: Any = kernels.exchange
+    ) -> None:
         self.exchange, self.limit, self.key = exchange, limit, key
         self.slots = np.full((capacity, 4), -1, np.int64)
         self.held = self.weight = self.step = 0
@@ -33,7 +37,16 @@ class Run:
     def feed(self, rows: Rows, most: int, *, ended: bool = False) -> tuple[int, list[int]]:
         out = np.full((most, 4), -1, np.int64)
         taken, given, self.held, self.weight = self.exchange(
-            self.slots, self.held, self.weight, self.limit, rows, out, most, self.key, self.step, ended
+            self.slots,
+            self.held,
+            self.weight,
+            self.limit,
+            rows,
+            out,
+            most,
+            self.key,
+            self.step,
+            ended,
         )
         self.step += given
         assert (out[given:] == -1).all()
@@ -74,7 +87,10 @@ def test_what_is_held_stays_within_the_limit() -> None:
     run = Run(100, limit=500)
     for number, weight in enumerate([10, 300, 5, 5, 2000, 1, 100, 100, 100]):
         run.feed(rows_of([weight], number), 50)
-        assert run.weight == int((run.slots[: run.held, 1] - run.slots[: run.held, 0]).sum()) + 64 * run.held
+        assert (
+            run.weight
+            == int((run.slots[: run.held, 1] - run.slots[: run.held, 0]).sum()) + 64 * run.held
+        )
         assert run.weight <= 500 or run.held == 1
     assert run.step + run.held == 9
 
@@ -86,9 +102,16 @@ def test_a_row_leaves_for_each_that_comes() -> None:
     taken, gone = run.feed(rows_of([1] * 15, 10), 50)
     assert (taken, len(gone), run.held) == (15, 15, 10)
     rows = rows_of([1] * 25)
-    assert kernels.exchange(blind.slots, 0, 0, WIDE, rows, None, 15, 5, 0, False) == (25, 15, 10, 650)
+    assert kernels.exchange(blind.slots, 0, 0, WIDE, rows, None, 15, 5, 0, False) == (
+        25,
+        15,
+        10,
+        650,
+    )
     assert (run.slots == blind.slots).all()
-    assert kernels.exchange(np.empty((10, 4), np.int64), 0, 0, WIDE, rows, None, 3, 5, 0, False)[:2] == (13, 3)
+    assert kernels.exchange(np.empty((10, 4), np.int64), 0, 0, WIDE, rows, None, 3, 5, 0, False)[
+        :2
+    ] == (13, 3)
 
 
 KEYS = np.array([3, -5, 2**63 - 1, 0, 9, 1, 8, 2], np.int64)
@@ -111,17 +134,25 @@ def test_each_number_once(size: int, variant: int, rounds: int) -> None:
     assert sorted(permuted(range(size), size, variant, KEYS[: 2 * rounds])) == list(range(size))
 
 
-numbers_below = st.integers(1, MOST).flatmap(lambda size: st.tuples(st.just(size), st.integers(0, size - 1)))
+numbers_below = st.integers(1, MOST).flatmap(
+    lambda size: st.tuples(st.just(size), st.integers(0, size - 1))
+)
 
 
 @draws(300)
 @given(
-    pairs=st.lists(st.tuples(numbers_below, st.integers(-(2**63), 2**63 - 1)), min_size=2, max_size=20),
-    keys=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8).filter(lambda keys: len(keys) % 2 == 0),
+    pairs=st.lists(
+        st.tuples(numbers_below, st.integers(-(2**63), 2**63 - 1)), min_size=2, max_size=20
+    ),
+    keys=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8).filter(
+        lambda keys: len(keys) % 2 == 0
+    ),
 )
 def test_the_same_as_the_oracle(pairs: list[tuple[tuple[int, int], int]], keys: list[int]) -> None:
     """Of numbers that have a size and a variant each."""
-    sizes, numbers, variants = np.array([(*pair, variant) for pair, variant in pairs], np.int64).T.copy()
+    sizes, numbers, variants = np.array(
+        [(*pair, variant) for pair, variant in pairs], np.int64
+    ).T.copy()
     arguments = numbers, sizes, variants, np.array(keys, np.int64)
     ours = np.frombuffer(memoryview(kernels.permute(*arguments)), np.int64)
     assert ours.tolist() == oracle.permute(*arguments)
@@ -135,11 +166,17 @@ def test_what_it_gives_stays() -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_all_permutations_come_alike(size: int) -> None:
-    """Of a few numbers each permutation is as likely as the others: chi-squared, with many rounds."""
+    """Of a few numbers each permutation is as likely as the others: chi-squared, with many
+    rounds.
+    """
     each, kinds = 300, factorial(size)
     variants = np.repeat(np.arange(each * kinds), size)
     keys = np.concatenate([KEYS, KEYS[::-1] + 17, KEYS * 3])
-    drawn = memoryview(kernels.permute(np.tile(np.arange(size), each * kinds), one(size), variants, keys))
-    rows, counts = np.unique(np.frombuffer(drawn, np.int64).reshape(-1, size), axis=0, return_counts=True)
+    drawn = memoryview(
+        kernels.permute(np.tile(np.arange(size), each * kinds), one(size), variants, keys)
+    )
+    rows, counts = np.unique(
+        np.frombuffer(drawn, np.int64).reshape(-1, size), axis=0, return_counts=True
+    )
     assert len(rows) == kinds == len(list(permutations(range(size))))
     assert ((counts - each) ** 2 / each).sum() < kinds - 1 + 6 * np.sqrt(2 * kinds)

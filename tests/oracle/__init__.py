@@ -1,4 +1,5 @@
 """The kernels and the parser in plain Python, written to be read.
 
-They are the specification of what the C extension does: the tests run both on the same input and compare.
+They are the specification of what the C extension does: the tests run both on the same input and
+compare.
 """

@@ -1,6 +1,8 @@
-"""Those kernels in plain Python of which a test cannot say in a line what they give: the specification of the C code.
+"""Those kernels in plain Python of which a test cannot say in a line what they give: the
+specification of the C code.
 
-Their arguments are right: `_native.pyi` says what they are, and tests/kernels what happens where they are not.
+Their arguments are right: `_native.pyi` says what they are, and tests/kernels what happens where
+they are not.
 """
 
 import struct
@@ -28,7 +30,9 @@ def masked_crc32c(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def scan_frames(data: bytes, start: int, verify: bool, max_record_bytes: int) -> tuple[bytes, int, int, int]:
+def scan_frames(
+    data: bytes, start: int, verify: bool, max_record_bytes: int
+) -> tuple[bytes, int, int, int]:
     """The whole records of a buffer from `start` on, up to its end or to the first bad one."""
     spans: list[tuple[int, int]] = []
     position = start
@@ -41,7 +45,9 @@ def scan_frames(data: bytes, start: int, verify: bool, max_record_bytes: int) ->
 
 
 def look_at(data: bytes, position: int, verify: bool, limit: int) -> tuple[int, int]:
-    """The code of the record whose header begins at `position`, and how many bytes it has or wants."""
+    """The code of the record whose header begins at `position`, and how many bytes it has or
+    wants.
+    """
     header = data[position : position + HEADER.size]
     if len(header) < HEADER.size:
         return OK, HEADER.size
@@ -64,7 +70,10 @@ def find_header(data: bytes, start: int, verify: bool, max_record_bytes: int) ->
     stop = max(start, len(data) - HEADER.size + 1)
     for position in range(start, stop):
         length, length_crc = HEADER.unpack_from(data, position)
-        if length <= max_record_bytes and masked_crc32c(data[position : position + 8]) == length_crc:
+        if (
+            length <= max_record_bytes
+            and masked_crc32c(data[position : position + 8]) == length_crc
+        ):
             code, wants = look_at(data, position, verify, max_record_bytes)
             if code == OK:
                 return position, wants
@@ -85,10 +94,11 @@ def exchange(
 ) -> tuple[int, int, int, int]:
     """Lets rows into a shuffle buffer, and random ones out of it to make room.
 
-    A row weighs end - start + 64. The buffer is full for a row when all slots are held, or when its weight and theirs
-    would exceed the limit; but an empty buffer takes any row. While it is full, a row goes out: number
-    `random * held >> 64` of those held, where random is the number of SplitMix64 (key, step); the last row moves to its
-    place; step grows by one. Then the new row comes in, after the last one.
+    A row weighs end - start + 64. The buffer is full for a row when all slots are held, or when its
+    weight and theirs would exceed the limit; but an empty buffer takes any row. While it is full, a
+    row goes out: number `random * held >> 64` of those held, where random is the number of
+    SplitMix64 (key, step); the last row moves to its place; step grows by one. Then the new row
+    comes in, after the last one.
     """
     given = 0
 
@@ -128,7 +138,9 @@ def permute(numbers: Rows, sizes: Rows, variants: Rows, keys: Rows) -> list[int]
     rounds = keys.tolist()
     return [
         permute_one(number, size, murmur(variant * 0x9E3779B97F4A7C15 & WORD), rounds)
-        for number, size, variant in zip(numbers.tolist(), sizes.tolist(), variants.tolist(), strict=True)
+        for number, size, variant in zip(
+            numbers.tolist(), sizes.tolist(), variants.tolist(), strict=True
+        )
     ]
 
 

@@ -1,26 +1,28 @@
 """The readable walk: the specification of which bytes are an Example, in plain Python.
 
-TensorFlow does not read Examples with protobuf. Its parser (tf.io.parse_example, 2.21) reads the wire format
-by itself, and where bytes are unusual or damaged the two differ, so that a walk over protobuf's messages
-could not give TensorFlow's results. What this file keeps, rule by rule, is TensorFlow's reading; the tests compare
-both on any messages (tests/example/parsing/test_differential.py).
+TensorFlow does not read Examples with protobuf. Its parser (tf.io.parse_example, 2.21) reads the
+wire format by itself, and where bytes are unusual or damaged the two differ, so that a walk over
+protobuf's messages could not give TensorFlow's results. What this file keeps, rule by rule, is
+TensorFlow's reading; the tests compare both on any messages
+(tests/example/parsing/test_differential.py).
 
 Both kinds of messages:
-  - a length that runs past its enclosing message is cut to it, except where a key, a value, a byte string or
-    (in an Example) packed floats are taken whole: there it is a failure;
+  - a length that runs past its enclosing message is cut to it, except where a key, a value, a byte
+    string or (in an Example) packed floats are taken whole: there it is a failure;
   - lengths are varints of which 32 bits count; a varint has at most 10 bytes;
-  - unknown fields are skipped at the top level only, by wire type; groups are failures; a length-delimited
-    one may run past the end;
-  - of a Feature only the first list counts, of packed values only the first run; what follows is not looked
-    at;
+  - unknown fields are skipped at the top level only, by wire type; groups are failures; a
+    length-delimited one may run past the end;
+  - of a Feature only the first list counts, of packed values only the first run; what follows is
+    not looked at;
   - a list is packed or not: one of both kinds is read as its first byte says.
 
-Example: a map entry has a key and a value in either order, and nothing else. Only a Feature whose key is
-asked for is looked at. The last of duplicate keys counts (FeatureSlot.empty_counts says which empty ones don't).
+Example: a map entry has a key and a value in either order, and nothing else. Only a Feature whose
+key is asked for is looked at. The last of duplicate keys counts (FeatureSlot.empty_counts says
+which empty ones don't).
 
-SequenceExample: a map entry has the key first and the value second. The last of duplicate keys counts, also
-if empty; an empty Feature is one without values, not a missing one. A Feature in a list ends where its first
-list ends, and what follows is read as the next step.
+SequenceExample: a map entry has the key first and the value second. The last of duplicate keys
+counts, also if empty; an empty Feature is one without values, not a missing one. A Feature in a
+list ends where its first list ends, and what follows is read as the next step.
 """
 
 import itertools
@@ -98,7 +100,9 @@ def _skip(wire: _Wire, at: int) -> int:
         return _varint(wire, at)[1]
     if wire_type == 2:
         length, at = _length(wire, at)
-        return at if length >= 1 << 31 else min(at + length, wire.end)  # TensorFlow's int turns negative
+        return (
+            at if length >= 1 << 31 else min(at + length, wire.end)
+        )  # TensorFlow's int turns negative
     if wire_type in (1, 5):
         at += 8 if wire_type == 1 else 4
         if at <= wire.end:
@@ -181,7 +185,9 @@ class _Values:
         self.found: list[object] = []
 
     def take_list(self, wire: _Wire, at: int) -> int:
-        """Adds the values of the list whose length stands at `at`; returns where the reading ended."""
+        """Adds the values of the list whose length stands at `at`; returns where the reading
+        ended.
+        """
         length, start = _length(wire, at)
         inner = _Wire(wire.data, start, min(start + length, wire.end))
         if self.slot.dtype is bytes:
@@ -245,7 +251,9 @@ class _Values:
             rows = records.make_rows(np.diff(splits))
             rows[:, :2] = spans
             return rows
-        array = np.empty(len(self.found), dtype=object if self.slot.dtype is bytes else self.slot.dtype)
+        array = np.empty(
+            len(self.found), dtype=object if self.slot.dtype is bytes else self.slot.dtype
+        )
         array[:] = self.found
         return array
 
@@ -262,7 +270,9 @@ def _feature(values: _Values, wire: _Wire, record: int) -> int:
 
 
 def _take(values: _Values, wire: _Wire | None, record: int) -> None:
-    """Adds what one record has for a slot of an Example or of a context; None where it has nothing."""
+    """Adds what one record has for a slot of an Example or of a context; None where it has
+    nothing.
+    """
     slot, before = values.slot, len(values.found)
     if wire is None:
         if slot.required:
@@ -297,7 +307,9 @@ def _messages(records: Records) -> Iterator[_Wire]:
         return
     assert records.spans is not None
     several = isinstance(records.buffer, tuple)
-    views = [memoryview(buffer).cast("B") for buffer in (records.buffer if several else [records.buffer])]
+    views = [
+        memoryview(buffer).cast("B") for buffer in (records.buffer if several else [records.buffer])
+    ]
     for start, end, *more in records.spans.tolist():
         number = more[0] >> 32 if several else 0
         if not 0 <= number < len(views):
@@ -340,7 +352,9 @@ def walk_sequences(
             end.append(len(column.found))
         for step in steps:
             step.take(found[_DELIMITED_2].get(step.values.slot.name.encode()), record)
-    found_in_context = [_found(column, end, records) for column, end in zip(features, ends, strict=True)]
+    found_in_context = [
+        _found(column, end, records) for column, end in zip(features, ends, strict=True)
+    ]
     return found_in_context, [step.raw(records) for step in steps]
 
 
@@ -385,7 +399,9 @@ class _Steps:
                 if inner.start == inner.end:
                     raise failure(Code.KIND, record, slot, 0)
                 return _feature(self.values, inner, record)
-            if length == 2:  # a kind and a list of length 0, which TensorFlow reads without this limit
+            if (
+                length == 2
+            ):  # a kind and a list of length 0, which TensorFlow reads without this limit
                 size, end = _length(wire, _tag(wire, at, NUMBERS[slot.dtype] << 3 | 2))
                 if size == 0:
                     return end

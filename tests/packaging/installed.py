@@ -1,4 +1,5 @@
-"""What a newcomer does with an installed streamrec: run by an interpreter that has the wheel, and no checkout.
+"""What a newcomer does with an installed streamrec: run by an interpreter that has the wheel, and
+no checkout.
 
 python installed.py http://127.0.0.1:PORT/FOLDER FOLDER
 """
@@ -20,14 +21,22 @@ FEATURES = {"label": FixedLenFeature([], np.int64), "name": FixedLenFeature([], 
 async def write(folder: str) -> None:
     """Shards with a manifest."""
     names = f"{folder}/train-{{shard:03d}}.tfrecord"
-    async with streamrec.ShardWriter(names, max_shard_records=1000, manifest=f"{folder}/manifest.json") as writer:
+    async with streamrec.ShardWriter(
+        names, max_shard_records=1000, manifest=f"{folder}/manifest.json"
+    ) as writer:
         for number in range(RECORDS):
-            await writer.write(streamrec.encode_example({"label": number, "name": b"name %d" % number}))
+            await writer.write(
+                streamrec.encode_example({"label": number, "name": b"name %d" % number})
+            )
 
 
 def labels(url: str) -> list[int]:
     """Parsed as they stream."""
-    dataset = streamrec.TFRecordDataset(f"{url}/train-{{000..002}}.tfrecord").batch(100).parse_example(FEATURES)
+    dataset = (
+        streamrec.TFRecordDataset(f"{url}/train-{{000..002}}.tfrecord")
+        .batch(100)
+        .parse_example(FEATURES)
+    )
     return [int(label) for batch in dataset for label in batch["label"]]
 
 

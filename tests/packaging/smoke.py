@@ -1,4 +1,6 @@
-"""Whether an installed wheel works at all, without a server: cibuildwheel runs this on each system."""
+"""Whether an installed wheel works at all, without a server: cibuildwheel runs this on each
+system.
+"""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The wheel of `make wheel`, in an environment without a compiler: it installs, writes, and streams from a server.
+"""The wheel of `make wheel`, in an environment without a compiler: it installs, writes, and streams
+from a server.
 
     make test-wheel
 
@@ -23,7 +24,9 @@ WHEEL = Path(os.environ.get("STREAMREC_WHEEL", ""))
 SDIST = Path(os.environ.get("STREAMREC_SDIST", ""))
 
 pytestmark = [
-    pytest.mark.skipif(WHEEL.suffix != ".whl", reason="`make test-wheel` builds the wheel, and runs these tests"),
+    pytest.mark.skipif(
+        WHEEL.suffix != ".whl", reason="`make test-wheel` builds the wheel, and runs these tests"
+    ),
     pytest.mark.timeout(600),
 ]
 
@@ -31,21 +34,37 @@ pytestmark = [
 def pythons() -> list[str]:
     """This interpreter, and the newest other one that pyenv has."""
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    others = [path for path in versions.glob("3.1[2-9]*/bin/python3") if not re.search(r"[ab]\d|rc", path.parts[-3])]
-    newest = sorted(others, key=lambda path: [int(part) for part in re.findall(r"\d+", path.parts[-3])])[-1:]
+    others = [
+        path
+        for path in versions.glob("3.1[2-9]*/bin/python3")
+        if not re.search(r"[ab]\d|rc", path.parts[-3])
+    ]
+    newest = sorted(
+        others, key=lambda path: [int(part) for part in re.findall(r"\d+", path.parts[-3])]
+    )[-1:]
     return [sys.executable, *map(str, newest)]
 
 
 def test_its_name_says_where_it_runs() -> None:
-    system = r"(manylinux\w+\.)?manylinux_2_\d+_(x86_64|aarch64)|macosx_\w+"  # older systems have a second name
+    # older systems have a second name
+    system = r"(manylinux\w+\.)?manylinux_2_\d+_(x86_64|aarch64)|macosx_\w+"
     assert re.fullmatch(rf"streamrec-[\d.]+-cp311-abi3-({system})\.whl", WHEEL.name)
 
 
 def test_it_holds_the_package_and_no_tests() -> None:
     names = zipfile.ZipFile(WHEEL).namelist()
-    for wanted in ("__init__.pyi", "py.typed", "kernels/_native.abi3.so", "kernels/_native.pyi", "cli/program.py"):
+    for wanted in (
+        "__init__.pyi",
+        "py.typed",
+        "kernels/_native.abi3.so",
+        "kernels/_native.pyi",
+        "cli/program.py",
+    ):
         assert f"streamrec/{wanted}" in names
-    assert {name.split("/")[0] for name in names} <= {"streamrec", f"{WHEEL.name.split('-cp')[0]}.dist-info"}
+    assert {name.split("/")[0] for name in names} <= {
+        "streamrec",
+        f"{WHEEL.name.split('-cp')[0]}.dist-info",
+    }
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "streamrec").rglob("*.py")}
     assert modules <= set(names)
 
@@ -59,22 +78,42 @@ def test_the_source_archive_holds_all_that_a_build_needs() -> None:
 
 
 @pytest.mark.parametrize("python", pythons())
-def test_it_streams_from_a_server_where_no_compiler_is(python: str, http_store: Store, tmp_path: Path) -> None:
+def test_it_streams_from_a_server_where_no_compiler_is(
+    python: str, http_store: Store, tmp_path: Path
+) -> None:
     environment = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     }
     environment["PATH"] = str(tmp_path / "nothing")
     home = tmp_path / "venv"
     for command in (
         [python, "-m", "venv", home],
-        [home / "bin/python", "-m", "pip", "install", "--quiet", "--only-binary", ":all:", f"{WHEEL.absolute()}[http]"],
+        [
+            home / "bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--only-binary",
+            ":all:",
+            f"{WHEEL.absolute()}[http]",
+        ],
     ):
-        done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            list(map(str, command)), env=environment, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
     folder = http_store.directory / "wheel" / tmp_path.name
     folder.mkdir(parents=True)
     done = subprocess.run(
-        [str(home / "bin/python"), str(HERE / "installed.py"), f"{http_store.url}/wheel/{tmp_path.name}", str(folder)],
+        [
+            str(home / "bin/python"),
+            str(HERE / "installed.py"),
+            f"{http_store.url}/wheel/{tmp_path.name}",
+            str(folder),
+        ],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -1,7 +1,8 @@
-"""Random chains of sources and stages, for Hypothesis: each as a Dataset of ours and as tf.data would write it.
+"""Random chains of sources and stages, for Hypothesis: each as a Dataset of ours and as tf.data
+would write it.
 
-A new verb is an entry in VERBS: for which kinds of elements it is, what it makes of them, and both ways to write it. A
-new source is one in `sources`.
+A new verb is an entry in VERBS: for which kinds of elements it is, what it makes of them, and both
+ways to write it. A new source is one in `sources`.
 """
 
 import asyncio
@@ -16,11 +17,13 @@ from hypothesis import strategies as st
 from streamrec import AUTOTUNE, Dataset, Frames, TensorSpec, TFRecordDataset, encode_records
 
 RECORDS = [
-    [b"%d." % shard + b"x" * (index * 7 % 11) for index in range(size)] for shard, size in enumerate([9, 0, 20, 3])
+    [b"%d." % shard + b"x" * (index * 7 % 11) for index in range(size)]
+    for shard, size in enumerate([9, 0, 20, 3])
 ]
 
 RECORD, NUMBER, PAIR = "record", "number", "pair"
-"""Kinds of elements: `bytes`, int64 scalars, tuples of both. A batch of a kind is `kind + BATCH`."""
+"""Kinds of elements: `bytes`, int64 scalars, tuples of both. A batch of a kind is
+`kind + BATCH`."""
 BATCH = " batch"
 SINGLE = (RECORD, NUMBER, PAIR)
 BATCHES = tuple(kind + BATCH for kind in SINGLE)
@@ -60,7 +63,8 @@ class Verb:
     Args:
         name: For people.
         kinds: What it takes.
-        ours, theirs: The stage, of a dataset and the number (and of tensorflow before them). None: only for us.
+        ours, theirs: The stage, of a dataset and the number (and of tensorflow before them). None:
+            only for us.
         numbers: Which numbers.
         gives: The kind that becomes of each kind.
         by_order: Whether what comes depends on the order, not only in which order it comes.
@@ -127,49 +131,107 @@ def scanned(state: Any, number: Any) -> tuple[Any, Any]:
 
 def grouped(dataset: Any, size: int) -> Any:
     """Numbers of one remainder, one after the other."""
-    length: dict[str, Any] = {"window_size": size} if size % 2 else {"window_size_func": lambda key: key + size}
-    return dataset.group_by_window(lambda number: number % 3, lambda key, window: window.take(4), **length)
+    length: dict[str, Any] = (
+        {"window_size": size} if size % 2 else {"window_size_func": lambda key: key + size}
+    )
+    return dataset.group_by_window(
+        lambda number: number % 3, lambda key, window: window.take(4), **length
+    )
 
 
 VERBS = [
     alike("skip", ANY, lambda ds, n: ds.skip(n), numbers=st.integers(-1, 12), by_order=True),
-    alike("take", ANY, lambda ds, n: ds.take(n + 6 if n else -1), numbers=st.integers(0, 12), by_order=True),
+    alike(
+        "take",
+        ANY,
+        lambda ds, n: ds.take(n + 6 if n else -1),
+        numbers=st.integers(0, 12),
+        by_order=True,
+    ),
     alike("shard", ANY, lambda ds, n: ds.shard(n, n // 2), by_order=True),
     alike("batch", SINGLE, lambda ds, n: ds.batch(n), gives=batched, by_order=True),
-    alike("batch_drop", SINGLE, lambda ds, n: ds.batch(n, drop_remainder=True), gives=batched, by_order=True),
+    alike(
+        "batch_drop",
+        SINGLE,
+        lambda ds, n: ds.batch(n, drop_remainder=True),
+        gives=batched,
+        by_order=True,
+    ),
     alike("unbatch", BATCHES, lambda ds, n: ds.unbatch(), gives=unbatched),
     alike("rebatch", BATCHES, lambda ds, n: ds.rebatch(n), by_order=True),
-    alike("rebatch_in_turn", BATCHES, lambda ds, n: ds.rebatch([n, 1, n + 2], n % 2 == 0), by_order=True),
+    alike(
+        "rebatch_in_turn",
+        BATCHES,
+        lambda ds, n: ds.rebatch([n, 1, n + 2], n % 2 == 0),
+        by_order=True,
+    ),
     alike("unique", (NUMBER, RECORD), lambda ds, n: ds.unique(), by_order=True),
     alike("scan", (NUMBER,), lambda ds, n: ds.scan(np.int64(n), scanned), by_order=True),
     alike("group_by_window", (NUMBER,), grouped, by_order=True),
     alike(
         "window",
         (NUMBER, RECORD),
-        lambda ds, n: ds.window(n, 1 + n * 3 % 5, 1 + n % 2, n == 4).flat_map(lambda window: window.batch(n)),
+        lambda ds, n: ds.window(n, 1 + n * 3 % 5, 1 + n % 2, n == 4).flat_map(
+            lambda window: window.batch(n)
+        ),
         gives=batched,
         by_order=True,
     ),
     alike(
         "window_pair",
         (PAIR,),
-        lambda ds, n: ds.window(n, 2, drop_remainder=True).flat_map(lambda numbers, records: records.skip(n // 2)),
+        lambda ds, n: ds.window(n, 2, drop_remainder=True).flat_map(
+            lambda numbers, records: records.skip(n // 2)
+        ),
         gives=lambda kind: RECORD,
         by_order=True,
     ),
     alike("repeat", ANY, lambda ds, n: ds.repeat(n), numbers=st.integers(1, 2)),
     alike("prefetch", ANY, lambda ds, n: ds.prefetch(n)),
-    alike("shuffle", ANY, lambda ds, n: ds.shuffle(n * n), numbers=st.integers(1, 6), shuffles=True),
+    alike(
+        "shuffle", ANY, lambda ds, n: ds.shuffle(n * n), numbers=st.integers(1, 6), shuffles=True
+    ),
     alike("shuffle_seed", ANY, lambda ds, n: ds.shuffle(n * 3, seed=n), shuffles=True),
-    alike("shuffle_same", ANY, lambda ds, n: ds.shuffle(n * 3, reshuffle_each_iteration=False), shuffles=True),
+    alike(
+        "shuffle_same",
+        ANY,
+        lambda ds, n: ds.shuffle(n * 3, reshuffle_each_iteration=False),
+        shuffles=True,
+    ),
     alike("map_number", (NUMBER,), lambda ds, n: ds.map(lambda number: number * 3 + n)),
-    alike("filter_number", (NUMBER,), lambda ds, n: ds.filter(lambda number: number % (n + 1) != 0)),
-    alike("take_while_number", (NUMBER,), lambda ds, n: ds.take_while(lambda number: number < 9 * n), by_order=True),
-    alike("filter_pair", (PAIR,), lambda ds, n: ds.filter(lambda number, record: number % (n + 1) != 0)),
-    alike("second", (PAIR,), lambda ds, n: ds.map(lambda number, record: record), gives=lambda kind: RECORD),
-    alike("enumerate", (RECORD,), lambda ds, n: ds.enumerate(n), gives=lambda kind: PAIR, by_order=True),
+    alike(
+        "filter_number", (NUMBER,), lambda ds, n: ds.filter(lambda number: number % (n + 1) != 0)
+    ),
+    alike(
+        "take_while_number",
+        (NUMBER,),
+        lambda ds, n: ds.take_while(lambda number: number < 9 * n),
+        by_order=True,
+    ),
+    alike(
+        "filter_pair",
+        (PAIR,),
+        lambda ds, n: ds.filter(lambda number, record: number % (n + 1) != 0),
+    ),
+    alike(
+        "second",
+        (PAIR,),
+        lambda ds, n: ds.map(lambda number, record: record),
+        gives=lambda kind: RECORD,
+    ),
+    alike(
+        "enumerate",
+        (RECORD,),
+        lambda ds, n: ds.enumerate(n),
+        gives=lambda kind: PAIR,
+        by_order=True,
+    ),
     alike("cache", ANY, lambda ds, n: ds.cache()),
-    alike("parallel_map", (NUMBER,), lambda ds, n: ds.map(lambda number: number - n, n if n < 5 else AUTOTUNE)),
+    alike(
+        "parallel_map",
+        (NUMBER,),
+        lambda ds, n: ds.map(lambda number: number - n, n if n < 5 else AUTOTUNE),
+    ),
     own("async_map", (NUMBER,), lambda ds, n: ds.map(lowered, num_parallel_calls=n)),
     own("rows", (RECORD,), lambda ds, n: ds.map(row_of), gives=lambda kind: ROWS),
     own("id", (ROWS,), lambda ds, n: ds.map(lambda row: row["id"]), gives=lambda kind: NUMBER),
@@ -178,7 +240,9 @@ VERBS = [
     own(
         "bucket",
         (ROWS,),
-        lambda ds, n: ds.bucket_by_sequence_length(length_of, [2, 4], [n, 2, 3], drop_remainder=n > 3),
+        lambda ds, n: ds.bucket_by_sequence_length(
+            length_of, [2, 4], [n, 2, 3], drop_remainder=n > 3
+        ),
         gives=batched,
     ),
     own("rows_of_batches", (ROWS + BATCH,), lambda ds, n: ds.unbatch(), gives=unbatched),
@@ -191,7 +255,9 @@ VERBS = [
     Verb(
         "interleave",
         (NUMBER,),
-        lambda ds, n: ds.interleave(lambda number: Dataset.range(int(number) % 5), cycle_length=n, block_length=2),
+        lambda ds, n: ds.interleave(
+            lambda number: Dataset.range(int(number) % 5), cycle_length=n, block_length=2
+        ),
         lambda tf, ds, n: ds.interleave(lambda number: tf.data.Dataset.range(number % 5), n, 2),
         by_order=True,
     ),
@@ -201,7 +267,12 @@ VERBS = [
         lambda ds, n: ds.map(bytes.lower, num_parallel_calls=n),
         lambda tf, ds, n: ds.map(tf.strings.lower, num_parallel_calls=n),
     ),
-    Verb("map_record", (RECORD,), lambda ds, n: ds.map(bytes.upper), lambda tf, ds, n: ds.map(tf.strings.upper)),
+    Verb(
+        "map_record",
+        (RECORD,),
+        lambda ds, n: ds.map(bytes.upper),
+        lambda tf, ds, n: ds.map(tf.strings.upper),
+    ),
     Verb(
         "filter_record",
         (RECORD,),
@@ -257,14 +328,18 @@ def sliced(count: int) -> Made:
 def generated(count: int) -> Made:
     return Made(
         Dataset.from_generator(lambda: range(count), output_signature=TensorSpec((), np.int64)),
-        lambda tf: tf.data.Dataset.from_generator(lambda: range(count), output_signature=tf.TensorSpec((), tf.int64)),
+        lambda tf: tf.data.Dataset.from_generator(
+            lambda: range(count), output_signature=tf.TensorSpec((), tf.int64)
+        ),
         NUMBER,
         f"generated({count})",
     )
 
 
 def single(number: int) -> Made:
-    return both_ways(NUMBER, f"from_tensors({number})", lambda module: module.from_tensors(np.int64(number)))
+    return both_ways(
+        NUMBER, f"from_tensors({number})", lambda module: module.from_tensors(np.int64(number))
+    )
 
 
 def sources(files: list[str]) -> st.SearchStrategy[Made]:
@@ -285,7 +360,8 @@ def staged(draw: st.DrawFn, made: Made, most: int, alike_only: bool) -> Made:
         fitting = [
             verb
             for verb in VERBS
-            if made.kind in verb.kinds and (not alike_only or (verb.theirs and (made.ordered or not verb.by_order)))
+            if made.kind in verb.kinds
+            and (not alike_only or (verb.theirs and (made.ordered or not verb.by_order)))
         ]
         verb = draw(st.sampled_from(fitting))
         made = verb.of(made, draw(verb.numbers))
@@ -298,7 +374,8 @@ def chains(draw: st.DrawFn, files: list[str], alike_only: bool = False, most: in
 
     Args:
         files: Those of `shards`.
-        alike_only: Whether both must give the same elements: nothing that depends on the order after a shuffle.
+        alike_only: Whether both must give the same elements: nothing that depends on the order
+            after a shuffle.
         most: Of stages in a row.
     """
     made = draw(sources(files).flatmap(lambda source: staged(source, most, alike_only)))
@@ -314,22 +391,40 @@ def both(one: Made, other: Made, alike_only: bool, way: str) -> Made:
     in_order = one.ordered and other.ordered
     mixed = way if one.kind == other.kind and one.kind in (NUMBER, RECORD) else "join"
     if mixed == "choose" and (in_order or not alike_only):
-        return joined(one, other, lambda module, *both: in_turn(module, [*both]), f"choose({one}, {other})", in_order)
+        return joined(
+            one,
+            other,
+            lambda module, *both: in_turn(module, [*both]),
+            f"choose({one}, {other})",
+            in_order,
+        )
     if mixed == "sample":
         return joined(one, other, sampled, f"sample({one}, {other})", False)
     if one.kind == other.kind:
         return joined(
-            one, other, lambda module, first, then: first.concatenate(then), f"({one}).concatenate({other})", in_order
+            one,
+            other,
+            lambda module, first, then: first.concatenate(then),
+            f"({one}).concatenate({other})",
+            in_order,
         )
     if {one.kind, other.kind} == {NUMBER, RECORD} and (in_order or not alike_only):
         number, record = (one, other) if one.kind == NUMBER else (other, one)
-        zipped = joined(number, record, lambda module, *both: module.zip(both), f"zip({number}, {record})", in_order)
+        zipped = joined(
+            number,
+            record,
+            lambda module, *both: module.zip(both),
+            f"zip({number}, {record})",
+            in_order,
+        )
         return replace(zipped, kind=PAIR)
     return one
 
 
 def joined(one: Made, other: Made, way: Callable[..., Any], text: str, ordered: bool) -> Made:
-    """Two chains as one, in a way that is written alike for both: of the module and both datasets."""
+    """Two chains as one, in a way that is written alike for both: of the module and both
+    datasets.
+    """
     return Made(
         way(Dataset, one.ours, other.ours),
         lambda tf: way(tf.data.Dataset, one.theirs(tf), other.theirs(tf)),
@@ -345,7 +440,9 @@ def sampled(module: Any, *datasets: Any) -> Any:
 
 def in_turn(module: Any, datasets: list[Any]) -> Any:
     """An element of the second dataset, then two of the first one, and so on."""
-    return module.choose_from_datasets(datasets, module.range(40).map(lambda number: (number + 1) % 3 % 2), False)
+    return module.choose_from_datasets(
+        datasets, module.range(40).map(lambda number: (number + 1) % 3 % 2), False
+    )
 
 
 def comparable(element: Any) -> Any:

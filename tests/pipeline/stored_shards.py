@@ -1,4 +1,6 @@
-"""Shards that tests of pipelines read: five small ones, some with a manifest for ranks, some with an index."""
+"""Shards that tests of pipelines read: five small ones, some with a manifest for ranks, some with
+an index.
+"""
 
 import gzip
 import uuid
@@ -23,14 +25,19 @@ def folder_of(counts: Sequence[int], *, size: int = 20, compressed: Sequence[boo
     infos, kind = [], "GZIP" if any(compressed) else ""
     for shard, count in enumerate(counts):
         data = encode_records([record(shard, number, size) for number in range(count)])
-        marks = [(at, len(encode_records([record(shard, n, size) for n in range(at)]))) for at in range(3, count, 3)]
+        marks = [
+            (at, len(encode_records([record(shard, n, size) for n in range(at)])))
+            for at in range(3, count, 3)
+        ]
         if shard < len(compressed) and compressed[shard]:
             data = gzip.compress(data)
         path = f"{folder}/train-{shard:03d}"
         with fsspec.open(path, "wb") as file:
             file.write(data)
         infos.append(ShardInfo(path, count, len(data), 0, () if kind else tuple(marks)))
-    manifest = Manifest(f"{folder}/manifest.json", f"{folder}/train-{{shard:03d}}", kind, tuple(infos))  # type: ignore[arg-type]
+    manifest = Manifest(
+        f"{folder}/manifest.json", f"{folder}/train-{{shard:03d}}", kind, tuple(infos)
+    )  # type: ignore[arg-type]
     with fsspec.open(manifest.path, "wb") as file:
         file.write(manifest.to_json())
     return folder
@@ -42,7 +49,9 @@ def of(folder: str, rank: int, world: int, cycle: int = 1, **options: Any) -> Da
 
 
 def all_records(counts: Sequence[int], size: int = 20) -> list[bytes]:
-    return [record(shard, number, size) for shard, count in enumerate(counts) for number in range(count)]
+    return [
+        record(shard, number, size) for shard, count in enumerate(counts) for number in range(count)
+    ]
 
 
 class Indexed(NamedTuple):
@@ -54,12 +63,17 @@ class Indexed(NamedTuple):
     def shuffled(self, seed: int = 7, **arguments: Any) -> Dataset[Any]:
         """Its global shuffle; blocks are small where nothing is said."""
         blocks = {"block_bytes": 500, "window_bytes": 4000}
-        return TFRecordDataset(self.pattern).global_shuffle(seed, index=self.url, **{**blocks, **arguments})
+        return TFRecordDataset(self.pattern).global_shuffle(
+            seed, index=self.url, **{**blocks, **arguments}
+        )
 
 
 def numbered(counts: Sequence[int], bytes_more: int = 30) -> list[list[bytes]]:
     """Records that say where they are, of several lengths."""
-    return [[b"%d.%d." % (shard, i) + b"x" * (i * 7 % bytes_more) for i in range(n)] for shard, n in enumerate(counts)]
+    return [
+        [b"%d.%d." % (shard, i) + b"x" * (i * 7 % bytes_more) for i in range(n)]
+        for shard, n in enumerate(counts)
+    ]
 
 
 def indexed(folder: Path, shards: Sequence[Sequence[bytes]]) -> Indexed:
@@ -75,7 +89,9 @@ SHARDS = [7, 0, 12, 1, 30]
 
 
 def records_of(shard: int) -> list[bytes]:
-    return [b"%d.%d." % (shard, index) + b"x" * (index * 37 % 100) for index in range(SHARDS[shard])]
+    return [
+        b"%d.%d." % (shard, index) + b"x" * (index * 37 % 100) for index in range(SHARDS[shard])
+    ]
 
 
 ALL = [record for shard in range(len(SHARDS)) for record in records_of(shard)]

@@ -1,4 +1,6 @@
-"""Random chains: each resumes at random places. `--hypothesis-profile=many` runs thousands of them."""
+"""Random chains: each resumes at random places. `--hypothesis-profile=many` runs thousands of
+them.
+"""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,13 +23,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.timeout(3600)  # for thousands of chains; a hundred take seconds
 @given(data=st.data())
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_random_chains_resume_anywhere(files: list[str], data: st.DataObject) -> None:
     """From a random place, and once more from a random place after that, within any budget."""
     made: Made = data.draw(chains(files), "chain")
     budget = data.draw(st.sampled_from([1 << 28, 1 << 16, 1 << 13]), "budget")
     dataset = made.ours.with_options(memory_budget=budget)
-    position = {"seed": data.draw(st.integers(0, 9), "seed")}  # of what has none: failures come again
+    position = {
+        "seed": data.draw(st.integers(0, 9), "seed")
+    }  # of what has none: failures come again
     state = state_of(dataset.chain, 0, position)
     elements, states = run(dataset, state, ENOUGH)
     first = data.draw(st.integers(0, len(elements)), "first")

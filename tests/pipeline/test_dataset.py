@@ -1,4 +1,6 @@
-"""Datasets as a user sees them: `for` and `async for`, stages, errors, resuming; on files that need no server."""
+"""Datasets as a user sees them: `for` and `async for`, stages, errors, resuming; on files that need
+no server.
+"""
 
 import asyncio
 import pickle
@@ -10,7 +12,14 @@ import pytest
 import trio
 
 import streamrec
-from streamrec import Dataset, TFRecordDataset, TFRecordWriter, encode_records, write_index_sync, write_manifest_sync
+from streamrec import (
+    Dataset,
+    TFRecordDataset,
+    TFRecordWriter,
+    encode_records,
+    write_index_sync,
+    write_manifest_sync,
+)
 from streamrec.errors import ManifestError, ObjectChangedError, PositionMismatchError
 from tests.pipeline.stored_shards import ALL
 from tests.servers.real import Store
@@ -20,7 +29,9 @@ async def collect(dataset: Dataset[Any]) -> list[Any]:
     return [element async for element in dataset]
 
 
-def test_other_async_functions_say_under_trio_that_they_need_asyncio(files: list[str], tmp_path: Path) -> None:
+def test_other_async_functions_say_under_trio_that_they_need_asyncio(
+    files: list[str], tmp_path: Path
+) -> None:
     index, manifest = f"{tmp_path}/a.index", f"{tmp_path}/m.json"
     write_index_sync(files, index)
     source = streamrec.RecordSource(index)
@@ -33,9 +44,21 @@ def test_other_async_functions_say_under_trio_that_they_need_asyncio(files: list
         async with streamrec.ShardWriter(f"{tmp_path}/new-{{shard}}"):
             raise AssertionError
 
-    calls: list[Any] = [read, write, partial(source.get, [0]), partial(streamrec.RecordSource.open, index)]
-    for call in (*calls, partial(streamrec.verify, manifest), partial(streamrec.write_manifest, files, manifest)):
-        with pytest.raises(RuntimeError, match=r"need asyncio's event loop\. Under Trio .*trio\.to_thread\.run_sync"):
+    calls: list[Any] = [
+        read,
+        write,
+        partial(source.get, [0]),
+        partial(streamrec.RecordSource.open, index),
+    ]
+    for call in (
+        *calls,
+        partial(streamrec.verify, manifest),
+        partial(streamrec.write_manifest, files, manifest),
+    ):
+        with pytest.raises(
+            RuntimeError,
+            match=r"need asyncio's event loop\. Under Trio .*trio\.to_thread\.run_sync",
+        ):
             trio.run(call)
     in_thread: Any = partial(trio.run, trio.to_thread.run_sync)
     in_thread(write_manifest_sync, files, manifest)
@@ -46,7 +69,10 @@ def test_other_async_functions_say_under_trio_that_they_need_asyncio(files: list
 @pytest.mark.parametrize("kind", ["manifest.json", "all.index"])
 def test_a_manifest_stands_for_its_shards(kind: str, s3_store: Store, tmp_path: Path) -> None:
     """As for the commands: in its own directory, by its own list, with the sizes that it says."""
-    for folder, options in ((f"{tmp_path}/in", {}), (f"{s3_store.url}/manifests-{kind}", s3_store.options)):
+    for folder, options in (
+        (f"{tmp_path}/in", {}),
+        (f"{s3_store.url}/manifests-{kind}", s3_store.options),
+    ):
         for name in (b"b", b"a", b"not named"):
             with TFRecordWriter(f"{folder}/{name.decode()}", storage_options=options) as writer:
                 writer.write(name)
@@ -83,7 +109,9 @@ async def test_async_iteration_resumes_too(files: list[str]) -> None:
 
 def test_a_state_of_another_pipeline_is_refused(files: list[str]) -> None:
     state = TFRecordDataset(files).batch(4).iterate().state_dict()
-    with pytest.raises(PositionMismatchError, match=r"had Batch\(batch_size=4.* there is Batch\(batch_size=5"):
+    with pytest.raises(
+        PositionMismatchError, match=r"had Batch\(batch_size=4.* there is Batch\(batch_size=5"
+    ):
         TFRecordDataset(files).batch(5).iterate(state)
     ahead = TFRecordDataset(files).batch(4).prefetch(1).iterate().state_dict()
     again = TFRecordDataset(files).batch(4).prefetch(buffer_bytes=2 << 20).iterate(ahead)
@@ -97,10 +125,20 @@ def test_a_state_of_another_pipeline_is_refused(files: list[str]) -> None:
 NAMES = Dataset.list_files("x-*", shuffle=True, seed=4)
 VALUES: dict[str, Dataset[Any]] = {
     "Batch(batch_size=3": TFRecordDataset("x-*", num_parallel_reads=2).batch(3),
-    "Interleave(": Dataset.sample_from_datasets([NAMES.interleave(TFRecordDataset), NAMES], [1, 2], 3).skip(1),
-    "ParallelMap(builtins.len, deterministic=False)": TFRecordDataset("x", on_error="resync").map(len, 4, False),
-    "Filter(builtins.len": NAMES.shard(2, 0).filter(len).padded_batch(2, [None], -1).unbatch().enumerate(),
-    "Slices(": Dataset.from_tensor_slices([b"a"]).bucket_by_sequence_length(len, [2], [1, 2]).cache(),
+    "Interleave(": Dataset.sample_from_datasets(
+        [NAMES.interleave(TFRecordDataset), NAMES], [1, 2], 3
+    ).skip(1),
+    "ParallelMap(builtins.len, deterministic=False)": TFRecordDataset("x", on_error="resync").map(
+        len, 4, False
+    ),
+    "Filter(builtins.len": NAMES.shard(2, 0)
+    .filter(len)
+    .padded_batch(2, [None], -1)
+    .unbatch()
+    .enumerate(),
+    "Slices(": Dataset.from_tensor_slices([b"a"])
+    .bucket_by_sequence_length(len, [2], [1, 2])
+    .cache(),
 }
 
 

@@ -1,4 +1,6 @@
-"""Saved states: small, of one version, and refused by one error if they are not as they were saved."""
+"""Saved states: small, of one version, and refused by one error if they are not as they were
+saved.
+"""
 
 import json
 import os
@@ -50,11 +52,15 @@ def shards(files: Any) -> Dataset[Any]:
 PIPELINES: dict[str, Callable[[Any], Dataset[Any]]] = {
     "shards": lambda files: shards(files).batch(7),
     "shuffled": lambda files: shards(files).shuffle(30, seed=5).repeat(2).batch(4),
-    "names": lambda files: Dataset.list_files("x-*.tfrecord", shuffle=True, seed=3, filesystem=files),
+    "names": lambda files: Dataset.list_files(
+        "x-*.tfrecord", shuffle=True, seed=3, filesystem=files
+    ),
     "numbers": lambda files: Dataset.range(50).shuffle(10, seed=1).batch(3).repeat(2),
     "mapped": lambda files: Dataset.range(40).map(doubled, 2).filter(bool).enumerate(),
     "zipped": lambda files: Dataset.zip(Dataset.range(30), Dataset.range(100).skip(5)).batch(4),
-    "sampled": lambda files: Dataset.sample_from_datasets([Dataset.range(20), Dataset.range(50, 90)], [1, 2], 7),
+    "sampled": lambda files: Dataset.sample_from_datasets(
+        [Dataset.range(20), Dataset.range(50, 90)], [1, 2], 7
+    ),
     "interleaved": lambda files: Dataset.range(12).interleave(pairs, 3).batch(2),
     "generated": lambda files: Dataset.from_generator(generated).cache().repeat(2).prefetch(3),
     "buckets": lambda files: (
@@ -95,7 +101,13 @@ def mutated(state: Any, rng: random.Random) -> Any:
     places: list[tuple[Any, Any]] = []
 
     def walk(value: Any) -> None:
-        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        items = (
+            value.items()
+            if isinstance(value, dict)
+            else enumerate(value)
+            if isinstance(value, list)
+            else ()
+        )
         for key, part in items:
             places.append((value, key))
             walk(part)
@@ -114,7 +126,11 @@ def mutated(state: Any, rng: random.Random) -> Any:
         holder[key] += rng.choice([-1, 1, 1000])
     else:
         other, place = rng.choice(places)
-        holder[key] = json.loads(json.dumps(other[place])) if place in other or isinstance(other, list) else None
+        holder[key] = (
+            json.loads(json.dumps(other[place]))
+            if place in other or isinstance(other, list)
+            else None
+        )
     return copy
 
 
@@ -150,7 +166,13 @@ def test_what_json_does_not_hold_is_not_a_state() -> None:
     cycle: dict[str, Any] = {}
     cycle["again"] = cycle
     state = saved(Dataset.range(5), 1)
-    for part in ({"position": deep}, {"position": cycle}, {1: 2}, {"format": deep}, {"format": 10**400}):
+    for part in (
+        {"position": deep},
+        {"position": cycle},
+        {1: 2},
+        {"format": deep},
+        {"format": 10**400},
+    ):
         with pytest.raises(PositionMismatchError):
             Dataset.range(5).iterate({**state, **part})  # type: ignore[dict-item]
     while deep:  # level by level: freeing all at once would need as deep a stack
@@ -158,7 +180,9 @@ def test_what_json_does_not_hold_is_not_a_state() -> None:
 
 
 def test_states_and_texts_of_many_names_are_small() -> None:
-    names = [f"s3://bucket/some/prefix/train-{number:05d}-of-09000.tfrecord" for number in range(9000)]
+    names = [
+        f"s3://bucket/some/prefix/train-{number:05d}-of-09000.tfrecord" for number in range(9000)
+    ]
     dataset = TFRecordDataset(names, num_parallel_reads=16)
     for each in (dataset, dataset.shuffle(1000, seed=1).batch(10)):
         assert len(json.dumps(each.iterate().state_dict())) < 10_000

@@ -1,4 +1,6 @@
-"""Beside TensorFlow, where it is installed: the same files, records, elements, numbers and specs, in the same order."""
+"""Beside TensorFlow, where it is installed: the same files, records, elements, numbers and specs,
+in the same order.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,7 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import streamrec
-from streamrec import Dataset, TensorSpec, TFRecordDataset, TFRecordOptions, encode_records, matching_files
+from streamrec import (
+    Dataset,
+    TensorSpec,
+    TFRecordDataset,
+    TFRecordOptions,
+    encode_records,
+    matching_files,
+)
 from streamrec.pipeline import RaggedTensorSpec, SparseTensorSpec
 from tests.effort import draws
 from tests.pipeline.chains import Made, chains, comparable, shards
@@ -38,7 +47,9 @@ def test_each_reads_what_the_other_writes(tmp_path: Path, kind: str) -> None:
         with writer(str(tmp_path / name), options) as opened:
             for record in RECORDS:
                 opened.write(record)
-    assert list(tf.data.TFRecordDataset(str(tmp_path / "ours"), kind).as_numpy_iterator()) == RECORDS
+    assert (
+        list(tf.data.TFRecordDataset(str(tmp_path / "ours"), kind).as_numpy_iterator()) == RECORDS
+    )
     assert list(TFRecordDataset(tmp_path / "theirs")) == RECORDS
 
 
@@ -53,7 +64,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @given(data=st.data())
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_random_chains_mean_the_same(files: list[str], data: st.DataObject) -> None:
     made: Made = data.draw(chains(files, alike_only=True), "chain")
     ours = [comparable(element) for element in made.ours]
@@ -67,7 +80,9 @@ def test_random_chains_mean_the_same(files: list[str], data: st.DataObject) -> N
 
 def assert_same(ours: Any, theirs: Any) -> None:
     both = ours.cardinality(), int(theirs.cardinality())
-    assert list(map(comparable, ours.as_numpy_iterator())) == list(map(comparable, theirs.as_numpy_iterator()))
+    assert list(map(comparable, ours.as_numpy_iterator())) == list(
+        map(comparable, theirs.as_numpy_iterator())
+    )
     assert streamrec.pipeline.UNKNOWN_CARDINALITY in (*both, 0) or both[0] == both[1]
 
 
@@ -97,7 +112,9 @@ def test_rejection_resample(initial: Any) -> None:
     for module in (Dataset, tf.data.Dataset):
         numbers = module.range(3000)
         resampled = numbers.rejection_resample(
-            (lambda n: int(n % 4 == 0)) if module is Dataset else (lambda n: tf.cast(n % 4 == 0, tf.int32)),
+            (lambda n: int(n % 4 == 0))
+            if module is Dataset
+            else (lambda n: tf.cast(n % 4 == 0, tf.int32)),
             [0.5, 0.5],
             initial,
             seed=4,
@@ -127,7 +144,10 @@ def test_signatures_are_read() -> None:
 def spec_of(spec: Any) -> Any:
     """TensorFlow's as ours."""
     return tf.nest.map_structure(
-        lambda part: TensorSpec(None if part.shape.rank is None else part.shape.as_list(), part.dtype), spec
+        lambda part: TensorSpec(
+            None if part.shape.rank is None else part.shape.as_list(), part.dtype
+        ),
+        spec,
     )
 
 
@@ -136,7 +156,9 @@ PROGRAMS: list[Callable[[Any], Any]] = [
     lambda ds: ds.range(9).batch(2),
     lambda ds: ds.range(9).batch(2, drop_remainder=True).enumerate().take(3),
     lambda ds: ds.from_tensor_slices(SLICES).batch(2).repeat().prefetch(1),
-    lambda ds: ds.from_tensor_slices(SLICES).batch(2).unbatch().filter(lambda element: True).cache(),
+    lambda ds: (
+        ds.from_tensor_slices(SLICES).batch(2).unbatch().filter(lambda element: True).cache()
+    ),
     lambda ds: ds.zip((ds.range(9), ds.from_tensor_slices(SLICES))).skip(1).shard(2, 1),
     lambda ds: ds.zip({"a": (ds.range(9).skip(3), ds.range(20))}),
     lambda ds: ds.zip(ds.range(9)),
@@ -152,7 +174,9 @@ PROGRAMS: list[Callable[[Any], Any]] = [
 """Datasets that are written alike for both."""
 OF_PYTHON: list[Callable[[Any], Any]] = [
     lambda ds: ds.from_tensor_slices([1, 2, 3]),
-    lambda ds: ds.from_tensor_slices({"x": np.arange(6).reshape(3, 2), "y": (["a", b"b", "c"], [1.5, 2.5, 3.5])}),
+    lambda ds: ds.from_tensor_slices(
+        {"x": np.arange(6).reshape(3, 2), "y": (["a", b"b", "c"], [1.5, 2.5, 3.5])}
+    ),
 ]
 """Numbers of Python have 32 bits there."""
 
@@ -177,7 +201,11 @@ def test_specs_of_parsed_examples() -> None:
             "text": module.FixedLenFeature([], tf.string),
         }
 
-    records = tf.data.TFRecordDataset([]).batch(4).map(lambda batch: tf.io.parse_example(batch, features(tf.io)))
+    records = (
+        tf.data.TFRecordDataset([])
+        .batch(4)
+        .map(lambda batch: tf.io.parse_example(batch, features(tf.io)))
+    )
     ours = streamrec.TFRecordDataset("none").batch(4).parse_example(features(streamrec))
     assert ours.element_spec == spec_of(records.element_spec)
 
@@ -198,10 +226,16 @@ SHAPES: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("shapes", "values"), SHAPES)
 @pytest.mark.parametrize("drop", [False, True])
-def test_padded_batch_means_the_same(files: list[str], shapes: Any, values: Any, drop: bool) -> None:
-    mine = TFRecordDataset(files).map(lambda r: (np.full((len(r) % 5, 1 + len(r) % 3), len(r), np.int64), r))
+def test_padded_batch_means_the_same(
+    files: list[str], shapes: Any, values: Any, drop: bool
+) -> None:
+    mine = TFRecordDataset(files).map(
+        lambda r: (np.full((len(r) % 5, 1 + len(r) % 3), len(r), np.int64), r)
+    )
     theirs = tf.data.TFRecordDataset(files).map(tensorflows_arrays)
-    assert_same(mine.padded_batch(4, shapes, values, drop), theirs.padded_batch(4, shapes, values, drop))
+    assert_same(
+        mine.padded_batch(4, shapes, values, drop), theirs.padded_batch(4, shapes, values, drop)
+    )
 
 
 def tensorflows_arrays(record: Any) -> Any:
@@ -211,18 +245,23 @@ def tensorflows_arrays(record: Any) -> Any:
 
 
 def test_ragged_batch_means_the_same(files: list[str]) -> None:
-    mine = TFRecordDataset(files).map(lambda r: (np.arange(len(r) % 5), r, np.full((len(r) % 2, 2, len(r) % 4), 1)))
+    mine = TFRecordDataset(files).map(
+        lambda r: (np.arange(len(r) % 5), r, np.full((len(r) % 2, 2, len(r) % 4), 1))
+    )
     theirs = tf.data.TFRecordDataset(files).map(
         lambda r: (
             tf.ensure_shape(tf.range(tf.cast(tf.strings.length(r) % 5, tf.int64)), [None]),
             r,
             tf.ensure_shape(
-                tf.ones([tf.strings.length(r) % 2, 2, tf.strings.length(r) % 4], tf.int64), [None, None, None]
+                tf.ones([tf.strings.length(r) % 2, 2, tf.strings.length(r) % 4], tf.int64),
+                [None, None, None],
             ),
         )
     )
     for drop in (False, True):
-        for found, wanted in zip(mine.ragged_batch(6, drop), theirs.ragged_batch(6, drop), strict=True):
+        for found, wanted in zip(
+            mine.ragged_batch(6, drop), theirs.ragged_batch(6, drop), strict=True
+        ):
             for part, other in zip(found, wanted, strict=True):
                 compare.assert_same(part, tf_twin.arrays(other), "a part")
 
@@ -233,12 +272,18 @@ def nested(stop: int) -> Iterator[Any]:
 
 
 def test_generators_mean_the_same() -> None:
-    signature = {"x": tf.TensorSpec([None], tf.int64), "y": (tf.TensorSpec([], tf.string), tf.TensorSpec([]))}
+    signature = {
+        "x": tf.TensorSpec([None], tf.int64),
+        "y": (tf.TensorSpec([], tf.string), tf.TensorSpec([])),
+    }
     mine = Dataset.from_generator(nested, (11,))
     theirs = tf.data.Dataset.from_generator(nested, args=(11,), output_signature=signature)
     assert_same(mine, theirs)
     assert_same(mine.skip(2).padded_batch(4).repeat(2), theirs.skip(2).padded_batch(4).repeat(2))
-    assert_same(mine.repeat(3).take(25).enumerate().shard(3, 1), theirs.repeat(3).take(25).enumerate().shard(3, 1))
+    assert_same(
+        mine.repeat(3).take(25).enumerate().shard(3, 1),
+        theirs.repeat(3).take(25).enumerate().shard(3, 1),
+    )
 
 
 def both(lengths: list[int]) -> tuple[Dataset[Any], Any]:
@@ -249,7 +294,9 @@ def both(lengths: list[int]) -> tuple[Dataset[Any], Any]:
             yield np.full(length, index), index
 
     signature = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64))
-    return Dataset.from_generator(generator), tf.data.Dataset.from_generator(generator, output_signature=signature)
+    return Dataset.from_generator(generator), tf.data.Dataset.from_generator(
+        generator, output_signature=signature
+    )
 
 
 @given(
@@ -263,7 +310,13 @@ def both(lengths: list[int]) -> tuple[Dataset[Any], Any]:
 )
 @draws(80)
 def test_buckets_mean_the_same(
-    lengths: list[int], boundaries: set[int], sizes: list[int], drop: bool, value: Any, shapes: Any, pad: bool
+    lengths: list[int],
+    boundaries: set[int],
+    sizes: list[int],
+    drop: bool,
+    value: Any,
+    shapes: Any,
+    pad: bool,
 ) -> None:
     """With `pad`, to the boundary: then no sequence may reach the last one."""
     bounds = sorted({*boundaries, 12}) if pad else sorted(boundaries)
@@ -275,22 +328,80 @@ def test_buckets_mean_the_same(
     batch_sizes = sizes[: len(bounds) + 1]
     assert_same(
         mine.bucket_by_sequence_length(lambda row, _: len(row), bounds, batch_sizes, **options),
-        theirs.bucket_by_sequence_length(lambda row, _: tf.shape(row)[0], bounds, batch_sizes, **options),
+        theirs.bucket_by_sequence_length(
+            lambda row, _: tf.shape(row)[0], bounds, batch_sizes, **options
+        ),
     )
 
 
 def test_patterns_match_what_tensorflow_matches(tmp_path: Path) -> None:
-    names = ["run#1", "q?x", "p%20q", "p q", "[1]", "1", "x[1]y", "x1y", "{a,b}", "a*b", "axb", "a?b", "é", "-x", "^a"]
-    names += ["trailing ", ".hidden", "*", "?", "!a", "a-b", "]", "[", "sub/x", "sub/.h", "sub2/deep/x"]
+    names = [
+        "run#1",
+        "q?x",
+        "p%20q",
+        "p q",
+        "[1]",
+        "1",
+        "x[1]y",
+        "x1y",
+        "{a,b}",
+        "a*b",
+        "axb",
+        "a?b",
+        "é",
+        "-x",
+        "^a",
+    ]
+    names += [
+        "trailing ",
+        ".hidden",
+        "*",
+        "?",
+        "!a",
+        "a-b",
+        "]",
+        "[",
+        "sub/x",
+        "sub/.h",
+        "sub2/deep/x",
+    ]
     for name in names:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    patterns = ["*", "*/*", "*/*/*", "?", "[!a]*", "[^a]*", "[[]1]", "[[]*", "a[*]b", "a[?]b", "a*b", "a?b", "x[1]y"]
-    patterns += ["[]]", "x[0-9]y", "[!]]", "*x*", "sub*/*", "[a-c]*", "{a,b}", "*[ ]", "a[-]b", "s*/d*/x", "[1-"]
+    patterns = [
+        "*",
+        "*/*",
+        "*/*/*",
+        "?",
+        "[!a]*",
+        "[^a]*",
+        "[[]1]",
+        "[[]*",
+        "a[*]b",
+        "a[?]b",
+        "a*b",
+        "a?b",
+        "x[1]y",
+    ]
+    patterns += [
+        "[]]",
+        "x[0-9]y",
+        "[!]]",
+        "*x*",
+        "sub*/*",
+        "[a-c]*",
+        "{a,b}",
+        "*[ ]",
+        "a[-]b",
+        "s*/d*/x",
+        "[1-",
+    ]
     patterns += ["a[!/]b", ".*"]
     for pattern in patterns:
-        matched = [os.fsdecode(path) for path in tf.io.matching_files(f"{tmp_path}/{pattern}").numpy()]
+        matched = [
+            os.fsdecode(path) for path in tf.io.matching_files(f"{tmp_path}/{pattern}").numpy()
+        ]
         files = sorted(path for path in matched if not os.path.isdir(path))
         assert matching_files(f"{tmp_path}/{pattern}") == files, pattern
 
@@ -306,9 +417,13 @@ def slices_of_both(numbers: list[int]) -> tuple[Dataset[Any], Any]:
 
 @given(LENGTHS, st.integers(1, 4))
 @draws(20)
-def test_parallel_interleave_and_flat_map_have_the_same_order(lengths: list[int], cycle: int) -> None:
+def test_parallel_interleave_and_flat_map_have_the_same_order(
+    lengths: list[int], cycle: int
+) -> None:
     mine, theirs = slices_of_both(lengths)
-    wanted = theirs.interleave(tf.data.Dataset.range, cycle, 2, num_parallel_calls=cycle, deterministic=True)
+    wanted = theirs.interleave(
+        tf.data.Dataset.range, cycle, 2, num_parallel_calls=cycle, deterministic=True
+    )
     assert_same(mine.interleave(Dataset.range, cycle, 2, num_parallel_calls=cycle), wanted)
     assert_same(mine.flat_map(Dataset.range), theirs.flat_map(tf.data.Dataset.range))
 
@@ -320,11 +435,17 @@ def test_parallel_interleave_and_flat_map_have_the_same_order(lengths: list[int]
 )
 @draws(80)
 def test_choices_mean_the_same(lengths: list[int], drawn: list[int], stop: bool) -> None:
-    mine = [Dataset.range(at * 100, at * 100 + length).batch(2).unbatch() for at, length in enumerate(lengths)]
-    theirs = [tf.data.Dataset.range(at * 100, at * 100 + length) for at, length in enumerate(lengths)]
+    mine = [
+        Dataset.range(at * 100, at * 100 + length).batch(2).unbatch()
+        for at, length in enumerate(lengths)
+    ]
+    theirs = [
+        tf.data.Dataset.range(at * 100, at * 100 + length) for at, length in enumerate(lengths)
+    ]
     ours, choices = slices_of_both([draw % len(lengths) for draw in drawn])
     assert_same(
-        Dataset.choose_from_datasets(mine, ours, stop), tf.data.Dataset.choose_from_datasets(theirs, choices, stop)
+        Dataset.choose_from_datasets(mine, ours, stop),
+        tf.data.Dataset.choose_from_datasets(theirs, choices, stop),
     )
 
 
@@ -334,7 +455,9 @@ def test_samples_of_both_end_alike(stop: bool, weights: list[float] | None) -> N
     mine = [Dataset.range(at * 100, at * 100 + 30) for at in range(3)]
     theirs = [tf.data.Dataset.range(at * 100, at * 100 + 30) for at in range(3)]
     found = list(map(int, Dataset.sample_from_datasets(mine, weights, 5, stop)))
-    wanted = list(tf.data.Dataset.sample_from_datasets(theirs, weights, 5, stop).as_numpy_iterator())
+    wanted = list(
+        tf.data.Dataset.sample_from_datasets(theirs, weights, 5, stop).as_numpy_iterator()
+    )
     live = [at for at in range(3) if weights is None or weights[at]]
     for sampled in (found, wanted):
         shares = {at: [number for number in sampled if number // 100 == at] for at in range(3)}

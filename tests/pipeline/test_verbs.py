@@ -1,4 +1,6 @@
-"""The verbs that tf.data has beside those of `stages`: what they give, where they go on, and what they refuse."""
+"""The verbs that tf.data has beside those of `stages`: what they give, where they go on, and what
+they refuse.
+"""
 
 import inspect
 import re
@@ -13,8 +15,21 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, RaggedTensor, TensorSpec, TFRecordDataset, encode_example, encode_records
-from streamrec.pipeline import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, RaggedTensorSpec, SparseTensorSpec, stages
+from streamrec import (
+    Dataset,
+    RaggedTensor,
+    TensorSpec,
+    TFRecordDataset,
+    encode_example,
+    encode_records,
+)
+from streamrec.pipeline import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    RaggedTensorSpec,
+    SparseTensorSpec,
+    stages,
+)
 from streamrec.pipeline.elements.chunk import weigh
 from streamrec.pipeline.engine.stage import Stage
 from tests.pipeline import chains as random_chains
@@ -76,7 +91,9 @@ CHAINS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
     "window of joined records": lambda records: (
         Dataset.from_tensor_slices([b"a"]).concatenate(records).window(2).interleave(as_batches)
     ),
-    "window of joined numbers": lambda records: floats.concatenate(numbers).window(4, 1).flat_map(as_batches),
+    "window of joined numbers": lambda records: (
+        floats.concatenate(numbers).window(4, 1).flat_map(as_batches)
+    ),
     "choose": lambda records: in_turn(strings, records).batch(1),
     "choose of pairs": lambda records: in_turn(strings.enumerate(), records.enumerate()).batch(2),
     "choose of rows": lambda records: in_turn(numbers.take(3).map(np.arange), ragged).batch(1),
@@ -86,24 +103,36 @@ CHAINS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
     ),
     "choose, zipped": lambda records: Dataset.zip(in_turn(strings, records), numbers).batch(1),
     "choose, in a cache": lambda records: in_turn(strings, records).cache().repeat(2).batch(1),
-    "choose, filtered": lambda records: in_turn(strings, records).filter(bool).shard(2, 0).skip(3).batch(1),
-    "choose, then window": lambda records: in_turn(strings, records).window(2, 1).flat_map(as_batches),
-    "choose, then group_by_window": lambda records: in_turn(strings, records).group_by_window(len, labelled, 2),
+    "choose, filtered": lambda records: (
+        in_turn(strings, records).filter(bool).shard(2, 0).skip(3).batch(1)
+    ),
+    "choose, then window": lambda records: (
+        in_turn(strings, records).window(2, 1).flat_map(as_batches)
+    ),
+    "choose, then group_by_window": lambda records: in_turn(strings, records).group_by_window(
+        len, labelled, 2
+    ),
     "choose, then bucket": lambda records: in_turn(strings, records).bucket_by_sequence_length(
         len, [2], [1, 2], no_padding=True
     ),
     "choose, then shuffle": lambda records: in_turn(strings, records).shuffle(3, 1).batch(1),
     "interleave of both": lambda records: (
-        Dataset.range(2).interleave(lambda n: (records if n else strings).concatenate(strings), 2).batch(1)
+        Dataset.range(2)
+        .interleave(lambda n: (records if n else strings).concatenate(strings), 2)
+        .batch(1)
     ),
-    "shuffle of joined records": lambda records: strings.concatenate(records).shuffle(9, 1).batch(1),
+    "shuffle of joined records": lambda records: (
+        strings.concatenate(records).shuffle(9, 1).batch(1)
+    ),
     "shuffle of joined numbers": lambda records: numbers.concatenate(floats).shuffle(9, 1).batch(1),
     "batches of joined numbers": lambda records: in_turn(numbers, floats).batch(2),
     "window of objects": lambda records: records.map(bytes.upper).window(5, 3).flat_map(as_batches),
     "group_by_window of records": lambda records: records.group_by_window(len, labelled, 4),
     "scan of arrays": lambda records: numbers.scan({"seen": np.zeros(3)}, appended),
     "unique dicts": lambda records: numbers.map(lambda n: {"a": n % 4}).unique(),
-    "rejection_resample": lambda records: Dataset.range(60).rejection_resample(remainder, [0.6, 0.2, 0.2], seed=2),
+    "rejection_resample": lambda records: Dataset.range(60).rejection_resample(
+        remainder, [0.6, 0.2, 0.2], seed=2
+    ),
     "rejection_resample, told": lambda records: records.rejection_resample(
         lambda record: record != b"1", [0.5, 0.5], [0.3, 0.7]
     ),
@@ -130,7 +159,9 @@ def start(kind: str, records: Dataset[bytes]) -> Dataset[Any]:
 
 
 for verb in random_chains.VERBS:
-    CHAINS[f"{verb.name} in random chains"] = lambda records, verb=verb: verb.ours(start(verb.kinds[0], records), 3)  # type: ignore[misc]
+    CHAINS[f"{verb.name} in random chains"] = lambda records, verb=verb: verb.ours(
+        start(verb.kinds[0], records), 3
+    )  # type: ignore[misc]
 
 
 IN_CHUNKS: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
@@ -154,15 +185,19 @@ def test_cardinality_and_spec_are_true(records: Dataset[bytes], name: str) -> No
     elements = list(dataset)
     assert dataset.cardinality() in (len(elements), UNKNOWN_CARDINALITY)
     if (spec := dataset.element_spec) is not None:
-        assert list(map(plain, Dataset.from_generator(lambda: elements, output_signature=spec))) == list(
-            map(plain, elements)
-        )
+        assert list(
+            map(plain, Dataset.from_generator(lambda: elements, output_signature=spec))
+        ) == list(map(plain, elements))
 
 
 def test_each_verb_that_is_a_stage_has_a_chain() -> None:
-    """Here or in the random chains: so it is resumed, and its cardinality and element_spec are compared."""
+    """Here or in the random chains: so it is resumed, and its cardinality and element_spec are
+    compared.
+    """
     functions = [verb for verb in vars(Dataset).values() if isinstance(verb, FunctionType)]
-    verbs = [verb.__name__ for verb in functions if {"stages", "_then"} <= {*verb.__code__.co_names}]
+    verbs = [
+        verb.__name__ for verb in functions if {"stages", "_then"} <= {*verb.__code__.co_names}
+    ]
     chains = inspect.getsource(sys.modules[__name__]) + inspect.getsource(random_chains)
     assert [name for name in verbs if f".{name}(" not in chains] == []
 
@@ -171,16 +206,26 @@ def test_each_stage_says_how_many_elements_it_makes_and_of_which_kind() -> None:
     """A stage that cannot know is named here."""
     found = [getattr(stages, name) for name in stages.__all__]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Stage)]
-    uncounted = {kind.__name__ for kind in kinds if kind.cardinality is Stage.cardinality and not kind.one_to_one}
+    uncounted = {
+        kind.__name__
+        for kind in kinds
+        if kind.cardinality is Stage.cardinality and not kind.one_to_one
+    }
     either = {"Bucket", "GroupByWindow", "IgnoreErrors", "Resample"}
     assert uncounted == {*either, "Filter", "TakeWhile", "Unbatch", "Unique"}
-    unspecified = {kind.__name__ for kind in kinds if kind.element_spec is Stage.element_spec and not kind.picks}
+    unspecified = {
+        kind.__name__
+        for kind in kinds
+        if kind.element_spec is Stage.element_spec and not kind.picks
+    }
     assert unspecified == {*either, "PaddedBatch", "RaggedBatch", "Scan", "Window"}
 
 
 def test_many_elements_in_small_chunks() -> None:
     """Chunk by chunk and all together: the same windows, groups and sums."""
-    small = Dataset.range(500).batch(3).unbatch()  # a chunk for each batch, however busy the machine is
+    small = (
+        Dataset.range(500).batch(3).unbatch()
+    )  # a chunk for each batch, however busy the machine is
     large = Dataset.range(500)
     for verb in IN_CHUNKS:
         assert list(map(plain, verb(small))) == list(map(plain, verb(large)))
@@ -193,8 +238,14 @@ def test_windows_are_datasets() -> None:
     assert list(windows[0].shuffle(None, seed=1).batch(10).unbatch()) != list(windows[0])
     named = next(iter(Dataset.from_tensor_slices({"a": [1, 2], "b": [b"x", b"y"]}).window(2)))
     assert list(named["b"]) == [b"x", b"y"]
-    number, (double, record) = next(iter(numbers.map(lambda n: (2 * n, b"%d" % n)).enumerate().window(3)))
-    assert [list(part) for part in (number, double, record)] == [[0, 1, 2], [0, 2, 4], [b"0", b"1", b"2"]]
+    number, (double, record) = next(
+        iter(numbers.map(lambda n: (2 * n, b"%d" % n)).enumerate().window(3))
+    )
+    assert [list(part) for part in (number, double, record)] == [
+        [0, 1, 2],
+        [0, 2, 4],
+        [b"0", b"1", b"2"],
+    ]
     assert [list(map(len, part)) for part in [next(iter(numbers.window(4).window(2)))]] == [[4, 4]]
 
 
@@ -230,7 +281,10 @@ def test_as_numpy_iterator(records: Dataset[bytes]) -> None:
     with numbers.batch(4).as_numpy_iterator() as elements:
         next(elements)
         state = elements.state_dict()
-    assert next(numbers.batch(4).iterate(state)).tolist() == next(numbers.batch(4).as_numpy_iterator(state)).tolist()
+    assert (
+        next(numbers.batch(4).iterate(state)).tolist()
+        == next(numbers.batch(4).as_numpy_iterator(state)).tolist()
+    )
 
 
 def test_apply() -> None:
@@ -242,7 +296,10 @@ def test_random_numbers() -> None:
     assert drawn.dtype == np.int64
     assert 0 <= drawn.min() < 1e6
     assert 4e9 < drawn.max() < 2**32
-    same, fresh = Dataset.random(seed=1).take(3), Dataset.random(seed=1, rerandomize_each_iteration=True).take(3)
+    same, fresh = (
+        Dataset.random(seed=1).take(3),
+        Dataset.random(seed=1, rerandomize_each_iteration=True).take(3),
+    )
     assert list(same) == list(same)
     assert list(fresh) != list(fresh)
 
@@ -251,7 +308,9 @@ def test_len() -> None:
     assert len(numbers.batch(4)) == 6
     assert bool(Dataset.range(0))
     assert bool(numbers.filter(bool))
-    with pytest.raises(TypeError, match=r"depends on its data\. A torch DataLoader needs streamrec\.torch\.Iter"):
+    with pytest.raises(
+        TypeError, match=r"depends on its data\. A torch DataLoader needs streamrec\.torch\.Iter"
+    ):
         len(numbers.filter(bool))
 
 
@@ -296,7 +355,9 @@ def test_element_spec(records: Dataset[bytes]) -> None:
         "ragged": RaggedTensorSpec([None, None], bytes, 1),
         "sparse": SparseTensorSpec([None, None], np.int64),
     }
-    assert records.parse_example({"one": features["one"]}).element_spec == {"one": TensorSpec([2], np.int64)}
+    assert records.parse_example({"one": features["one"]}).element_spec == {
+        "one": TensorSpec([2], np.int64)
+    }
     assert batch.map(len).element_spec is None
     one = batch.parse_example({"one": features["one"]}, num_parallel_calls=2).unbatch().enumerate()
     assert one.element_spec == (TensorSpec((), np.int64), {"one": TensorSpec([2], np.int64)})
@@ -317,27 +378,56 @@ def test_batch_takes_tfdatas_arguments() -> None:
 
 
 SIGNATURES: list[tuple[Any, Any, str]] = [
-    (TensorSpec([], np.int64), [1, 2, 2.5], "element 2 of the generator does not fit output_signature: it is 2.5"),
+    (
+        TensorSpec([], np.int64),
+        [1, 2, 2.5],
+        "element 2 of the generator does not fit output_signature: it is 2.5",
+    ),
     (TensorSpec([], np.int32), [1, 2**40], "element 1 .* does not fit in int32"),
-    (TensorSpec([2], np.int64), [[1, 2], [1, 2, 3]], r"element 1 .* shape \[3\], where \[2\] is expected"),
+    (
+        TensorSpec([2], np.int64),
+        [[1, 2], [1, 2, 3]],
+        r"element 1 .* shape \[3\], where \[2\] is expected",
+    ),
     (TensorSpec([], bytes), [b"a", 5], "element 1 .* where bytes are expected"),
-    ((TensorSpec([], np.int64),) * 2, [(1, 2), 3], r"element 1 .* it is 3 \(int\), where a tuple of 2 parts"),
-    ({"a": TensorSpec([], np.int64)}, [{"a": 1}, {"b": 2}], "element 1 .* where a dict of .'a'. is expected"),
-    (TensorSpec([None], np.float32), [np.zeros(2), np.zeros(2, int)], "element 0 .* of float64, which does not fit"),
-    (RaggedTensorSpec([None, None], np.int64), [5], "element 0 .* where a RaggedTensor is expected"),
+    (
+        (TensorSpec([], np.int64),) * 2,
+        [(1, 2), 3],
+        r"element 1 .* it is 3 \(int\), where a tuple of 2 parts",
+    ),
+    (
+        {"a": TensorSpec([], np.int64)},
+        [{"a": 1}, {"b": 2}],
+        "element 1 .* where a dict of .'a'. is expected",
+    ),
+    (
+        TensorSpec([None], np.float32),
+        [np.zeros(2), np.zeros(2, int)],
+        "element 0 .* of float64, which does not fit",
+    ),
+    (
+        RaggedTensorSpec([None, None], np.int64),
+        [5],
+        "element 0 .* where a RaggedTensor is expected",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("signature", "elements", "message"), SIGNATURES)
-def test_elements_that_do_not_fit_the_signature(signature: Any, elements: list[Any], message: str) -> None:
-    given, error = until_error(Dataset.from_generator(lambda: elements, output_signature=signature), Exception, message)
+def test_elements_that_do_not_fit_the_signature(
+    signature: Any, elements: list[Any], message: str
+) -> None:
+    given, error = until_error(
+        Dataset.from_generator(lambda: elements, output_signature=signature), Exception, message
+    )
     assert isinstance(error, TypeError | ValueError)
     assert f"element {len(given)} " in str(error)
 
 
 def test_a_signature_makes_arrays_of_its_dtype() -> None:
     made = Dataset.from_generator(
-        lambda: [([1, 2], "a")], output_signature=(TensorSpec([None], "float32"), TensorSpec([], bytes))
+        lambda: [([1, 2], "a")],
+        output_signature=(TensorSpec([None], "float32"), TensorSpec([], bytes)),
     )
     [(array, text)] = made
     assert array.dtype == np.float32
@@ -358,7 +448,9 @@ def test_save_and_load(tmp_path: Path, records: Dataset[bytes]) -> None:
     with pytest.raises(streamrec.NotFoundError, match=r"save\(\) wrote no file of this name"):
         list(Dataset.load(str(tmp_path / "nothing")))
     (tmp_path / "else").write_bytes(encode_records([encode_example({"a": 1})]))
-    with pytest.raises(streamrec.errors.CacheError, match=r"neither cache\(\) nor save\(\) of streamrec wrote"):
+    with pytest.raises(
+        streamrec.errors.CacheError, match=r"neither cache\(\) nor save\(\) of streamrec wrote"
+    ):
         list(Dataset.load(str(tmp_path / "else")))
 
 
@@ -390,7 +482,9 @@ def test_counterparts_exist(heading: str) -> None:
 
 
 def test_what_dataset_has_is_not_said_to_be_missing() -> None:
-    missing = {name for name, said in TABLES["tf.data.Dataset"].items() if said.startswith("none: ")}
+    missing = {
+        name for name, said in TABLES["tf.data.Dataset"].items() if said.startswith("none: ")
+    }
     assert not missing & set(dir(streamrec.Dataset))
 
 
@@ -407,5 +501,7 @@ def test_no_name_is_missing() -> None:
 def test_unique_compares_strings_in_columns() -> None:
     examples = [encode_example({"text": [b"%d" % (n % 6), b"x"]}) for n in range(9)]
     features = {"text": streamrec.FixedLenFeature([2], "string")}
-    batches = Dataset.from_tensor_slices(examples).batch(3).parse_example(features, string_columns=True)
+    batches = (
+        Dataset.from_tensor_slices(examples).batch(3).parse_example(features, string_columns=True)
+    )
     assert [next(iter(batch["text"].reshape(-1))) for batch in batches.unique()] == [b"0", b"3"]

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamrec
-from streamrec import Dataset, FeatureError, FixedLenFeature, Frames, RaggedFeature, TFRecordDataset, VarLenFeature
+from streamrec import (
+    Dataset,
+    FeatureError,
+    FixedLenFeature,
+    Frames,
+    RaggedFeature,
+    TFRecordDataset,
+    VarLenFeature,
+)
 from streamrec.pipeline import WriteProgress
 from tests.example.compare import assert_same_columns
 from tests.shards.test_writer import names, place
@@ -31,7 +39,9 @@ def read(pattern: str, **options: Any) -> list[bytes]:
 
 
 def test_shards_one_after_the_other_keep_the_order(place: str) -> None:
-    shards = records().write_sync(f"{place}/x-{{shard:03d}}", max_shard_records=700, manifest=f"{place}/m.json")
+    shards = records().write_sync(
+        f"{place}/x-{{shard:03d}}", max_shard_records=700, manifest=f"{place}/m.json"
+    )
     assert [shard.records for shard in shards] == [700] * 7 + [100]
     assert read(f"{place}/x-*") == RECORDS
     assert streamrec.verify_sync(f"{place}/m.json").ok
@@ -39,30 +49,48 @@ def test_shards_one_after_the_other_keep_the_order(place: str) -> None:
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 @pytest.mark.parametrize("count", [1, 3, 7])
-def test_shards_at_the_same_time_give_the_order_back(place: str, count: int, compression: str) -> None:
-    shards = records().write_sync(f"{place}/x-{{shard}}", compression, num_shards=count, manifest=f"{place}/m.json")
-    assert [shard.records for shard in shards] == [len(range(number, 5000, count)) for number in range(count)]
+def test_shards_at_the_same_time_give_the_order_back(
+    place: str, count: int, compression: str
+) -> None:
+    shards = records().write_sync(
+        f"{place}/x-{{shard}}", compression, num_shards=count, manifest=f"{place}/m.json"
+    )
+    assert [shard.records for shard in shards] == [
+        len(range(number, 5000, count)) for number in range(count)
+    ]
     assert read(f"{place}/x-*", num_parallel_reads=count) == RECORDS
     assert streamrec.verify_sync(f"{place}/m.json").ok
 
 
 def test_shards_that_get_nothing_are_there(place: str) -> None:
-    shards = Dataset.from_tensor_slices([b"one"]).write_sync(f"{place}/{{shard}}-of-{{shards:02d}}", num_shards=3)
+    shards = Dataset.from_tensor_slices([b"one"]).write_sync(
+        f"{place}/{{shard}}-of-{{shards:02d}}", num_shards=3
+    )
     assert [shard.records for shard in shards] == [1, 0, 0]
     assert [shard.path for shard in shards] == [f"{place}/{number}-of-03" for number in range(3)]
     assert Dataset.from_tensor_slices([b"x"]).take(0).write_sync(f"{place}/none-{{shard}}") == ()
-    assert [shard.records for shard in Dataset.from_tensor_slices([b"x"]).take(0).write_sync(f"{place}/one")] == [0]
+    assert [
+        shard.records
+        for shard in Dataset.from_tensor_slices([b"x"]).take(0).write_sync(f"{place}/one")
+    ] == [0]
 
 
 def test_shards_are_copied_through_every_kind_of_chunk(place: str) -> None:
     records().write_sync(f"{place}/x-{{shard}}", num_shards=4)
     source = TFRecordDataset(f"{place}/x-*", num_parallel_reads=4)
     for number, dataset in enumerate(
-        [source, source.batch(64), source.batch(7).map(lambda frames: frames), source.map(lambda record: record)]
+        [
+            source,
+            source.batch(64),
+            source.batch(7).map(lambda frames: frames),
+            source.map(lambda record: record),
+        ]
     ):
         dataset.write_sync(f"{place}/copy{number}-{{shard}}", num_shards=3)
         assert read(f"{place}/copy{number}-*", num_parallel_reads=3) == RECORDS
-    source.map(lambda record: record).batch(9).write_sync(f"{place}/strings")  # an array of bytes objects
+    source.map(lambda record: record).batch(9).write_sync(
+        f"{place}/strings"
+    )  # an array of bytes objects
     assert read(f"{place}/strings") == RECORDS
 
 
@@ -79,18 +107,26 @@ def test_dicts_are_examples(place: str) -> None:
 def test_a_dict_of_arrays_says_what_it_is(place: str) -> None:
     rows = Dataset.from_tensor_slices({"x": np.arange(6).reshape(3, 2)})
     for ambiguous in (rows, rows.batch(2), rows.map(lambda row: row)):
-        with pytest.raises(TypeError, match=r"^element 0 of this run is a dict with arrays: say batched=False"):
+        with pytest.raises(
+            TypeError, match=r"^element 0 of this run is a dict with arrays: say batched=False"
+        ):
             ambiguous.write_sync(f"{place}/x")
     assert names(place) == []
     rows.write_sync(f"{place}/x", batched=False)
     rows.batch(2).write_sync(f"{place}/y", batched=True)
     assert read(f"{place}/x") == read(f"{place}/y")
-    parsed = TFRecordDataset(f"{place}/x").batch(3).parse_example({"x": FixedLenFeature([2], np.int64)})
+    parsed = (
+        TFRecordDataset(f"{place}/x").batch(3).parse_example({"x": FixedLenFeature([2], np.int64)})
+    )
     assert next(iter(parsed))["x"].tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_sparse_and_ragged_columns_are_written_again(place: str) -> None:
-    columns = {"s": [[7], [8, 9], [], [3]], "r": [[1.5], [], [2.5, 0.5], []], "t": [[b"a"], [], [], [b"b", b"c"]]}
+    columns = {
+        "s": [[7], [8, 9], [], [3]],
+        "r": [[1.5], [], [2.5, 0.5], []],
+        "t": [[b"a"], [], [], [b"b", b"c"]],
+    }
     columns["n"] = [1, 2, 3, 4]
     Dataset.from_tensor_slices(streamrec.encode_examples(columns)).write_sync(f"{place}/in")
     features: dict[str, Any] = {
@@ -108,7 +144,9 @@ def test_sparse_and_ragged_columns_are_written_again(place: str) -> None:
         [found] = TFRecordDataset(f"{place}/{name}").batch(4).parse_example(features)
         assert_same_columns(found, wanted)
     for ambiguous in (parsed, parsed.unbatch()):
-        with pytest.raises(TypeError, match=r"^element 0 of this run is a dict with arrays: say batched=False"):
+        with pytest.raises(
+            TypeError, match=r"^element 0 of this run is a dict with arrays: say batched=False"
+        ):
             ambiguous.write_sync(f"{place}/x")
     rows = TFRecordDataset(f"{place}/in").batch(3).map(lambda _: {"s": SPARSE, "n": np.arange(2)})
     with pytest.raises(FeatureError, match="feature 'n': 2 rows where 3 are expected, as in 's'"):
@@ -121,7 +159,11 @@ SPARSE = streamrec.SparseTensor(np.array([[0, 0], [2, 0]]), np.array([1, 2]), np
 @pytest.mark.parametrize(
     ("element", "message"),
     [
-        ("text", r"is 'text' \(str\): a record .* or a dict of features is expected; map it to one by .encode\(\)"),
+        (
+            "text",
+            r"is 'text' \(str\): a record .* or a dict of features is expected; map it to one by "
+            r".encode\(\)",
+        ),
         (7, r"is 7 \(int\): a record \(bytes\), a batch of records, or a dict"),
         (np.zeros(3), r"is array.* map it to one, as by serialize_tensor"),
         (np.int64(3), r"is np.int64\(3\)"),
@@ -146,7 +188,9 @@ def test_a_value_that_is_not_a_feature_is_named(place: str) -> None:
 def test_nothing_is_replaced_where_that_is_not_wanted(place: str) -> None:
     records().write_sync(f"{place}/1")
     with pytest.raises(streamrec.errors.AlreadyExistsError):
-        Dataset.from_tensor_slices([b"new"] * 4).write_sync(f"{place}/{{shard}}", num_shards=3, overwrite=False)
+        Dataset.from_tensor_slices([b"new"] * 4).write_sync(
+            f"{place}/{{shard}}", num_shards=3, overwrite=False
+        )
     assert read(f"{place}/1") == RECORDS
 
 
@@ -159,13 +203,17 @@ def fails_at_300(record: bytes) -> bytes:
 @pytest.mark.parametrize("layout", [{"num_shards": 3}, {"max_shard_bytes": 1 << 20}])
 def test_an_error_leaves_nothing(place: str, layout: dict[str, int]) -> None:
     with pytest.raises(ZeroDivisionError):
-        records().map(fails_at_300).write_sync(f"{place}/{{shard}}", manifest=f"{place}/m", **layout)  # type: ignore[arg-type]
+        records().map(fails_at_300).write_sync(
+            f"{place}/{{shard}}", manifest=f"{place}/m", **layout
+        )  # type: ignore[arg-type]
     assert names(place) == []
 
 
 def test_progress_is_reported(place: str) -> None:
     told: list[WriteProgress] = []
-    shards = records().write_sync(f"{place}/{{shard}}", max_shard_records=1000, progress=told.append)
+    shards = records().write_sync(
+        f"{place}/{{shard}}", max_shard_records=1000, progress=told.append
+    )
     assert told[-1] == WriteProgress(5000, sum(map(len, RECORDS)) + 16 * 5000, 5)
     assert told[-1].bytes == sum(shard.bytes for shard in shards)
 
@@ -246,7 +294,10 @@ DRAINS: dict[str, Callable[[Dataset[Any], str], object]] = {
 @pytest.mark.parametrize("drain", DRAINS)
 def test_what_has_no_end_is_refused(tmp_path: Path, drain: str) -> None:
     for name, dataset in ENDLESS.items():
-        with pytest.raises(ValueError, match=rf"{drain} would never end: .* has no end; put take\(count\) before it"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{drain} would never end: .* has no end; put take\(count\) before it",
+        ):
             DRAINS[drain](dataset, str(tmp_path))
             pytest.fail(name)
     assert list(tmp_path.iterdir()) == []
@@ -263,7 +314,12 @@ def test_what_has_no_end_is_refused(tmp_path: Path, drain: str) -> None:
         (THREE.repeat(2), 6),
         (Dataset.range(0).repeat(), 0),
         (Dataset.zip((THREE, THREE.repeat())), 3),
-        (Dataset.sample_from_datasets([THREE.repeat(), THREE], [0.5, 0.5], stop_on_empty_dataset=True, seed=1), None),
+        (
+            Dataset.sample_from_datasets(
+                [THREE.repeat(), THREE], [0.5, 0.5], stop_on_empty_dataset=True, seed=1
+            ),
+            None,
+        ),
     ],
 )
 def test_what_has_an_end_is_not(tmp_path: Path, dataset: Dataset[Any], count: int | None) -> None:
@@ -283,8 +339,12 @@ def test_what_has_an_end_is_not(tmp_path: Path, dataset: Dataset[Any], count: in
     ],
 )
 @pytest.mark.parametrize("drain", ["write", "save", "reduce"])
-def test_a_function_that_makes_a_dataset_without_an_end(tmp_path: Path, drain: str, dataset: Dataset[Any]) -> None:
-    with pytest.raises(ValueError, match=rf"{drain} would never end: .*lambda> makes an endless dataset"):
+def test_a_function_that_makes_a_dataset_without_an_end(
+    tmp_path: Path, drain: str, dataset: Dataset[Any]
+) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{drain} would never end: .*lambda> makes an endless dataset"
+    ):
         DRAINS[drain](dataset, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     assert len(list(dataset.take(3))) == 3

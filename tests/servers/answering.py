@@ -42,7 +42,9 @@ def answering(respond: Callable[[Asked], Answer], host: str = "127.0.0.1") -> It
             fields = {"Content-Length": str(len(answer.body)), **answer.headers}
             head = response_head(answer.status, tuple(fields.items()))
             self.wfile.write(head + answer.body if self.command != "HEAD" else head)
-            self.close_connection |= "close" in self.headers.get_all("Connection", ())  # what a proxy adds, too
+            self.close_connection |= "close" in self.headers.get_all(
+                "Connection", ()
+            )  # what a proxy adds, too
 
     class Server(ThreadingHTTPServer):
         block_on_close = False

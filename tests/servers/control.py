@@ -1,10 +1,11 @@
 """Control: the faults of a running server, and how other processes set them.
 
-One `FaultControl` belongs to one server. Its owner uses it directly; another process speaks to it over HTTP
-at `/_control`, through `RemoteControl`:
+One `FaultControl` belongs to one server. Its owner uses it directly; another process speaks to it
+over HTTP at `/_control`, through `RemoteControl`:
 
 * GET `/_control` gives `{"faults": {...}, "counters": {...}}`
-* POST `/_control` takes `{"faults": {...}}` and `{"clear": true}`, one or both, and gives what GET gives
+* POST `/_control` takes `{"faults": {...}}` and `{"clear": true}`, one or both, and gives what GET
+  gives
 
 To set faults restarts the ordinals: the same faults set again give the same decisions again.
 """
@@ -55,7 +56,9 @@ class FaultControl(RequestLog):
             self.faults = Faults(**orders["faults"])
         if orders.get("clear"):
             self.clear()
-        return json.dumps({"faults": self._faults.to_dict(), "counters": dataclasses.asdict(self.counters)}).encode()
+        return json.dumps(
+            {"faults": self._faults.to_dict(), "counters": dataclasses.asdict(self.counters)}
+        ).encode()
 
 
 class RemoteControl:

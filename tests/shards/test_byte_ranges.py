@@ -1,4 +1,6 @@
-"""Pieces of a shard, and their assignment to readers: n readers deliver each record once, for all cuts."""
+"""Pieces of a shard, and their assignment to readers: n readers deliver each record once, for all
+cuts.
+"""
 
 import gzip
 import itertools
@@ -35,8 +37,17 @@ NESTED = {
     "the last one, padded": [b"first", INNER + bytes(20)],
     "cut in its payload": [b"first", INNER[:-7], b"behind", b"end"],
     "cut in its header": [b"first", INNER + encode_record(b"more")[:9], b"behind", b"end"],
-    "a header that claims more": [b"first", INNER + encode_record(b"x" * 30)[:14], b"behind", b"end"],
-    "a header that claims much more": [b"first", INNER + encode_record(b"x" * 3_000_000)[:14], *[b"behind"] * 70_000],
+    "a header that claims more": [
+        b"first",
+        INNER + encode_record(b"x" * 30)[:14],
+        b"behind",
+        b"end",
+    ],
+    "a header that claims much more": [
+        b"first",
+        INNER + encode_record(b"x" * 3_000_000)[:14],
+        *[b"behind"] * 70_000,
+    ],
     "a damaged one": [b"first", INNER[:30] + b"?" + INNER[31:], b"behind"],
     "two levels": [b"a", encode_records([b"b", encode_records([b"c", INNER, b"d"]), b"e"]), b"f"],
     "several": [INNER, b"between", INNER, INNER],
@@ -65,7 +76,9 @@ async def test_a_piece_has_the_records_whose_headers_begin_in_it(place: str) -> 
     for start, end in itertools.combinations(range(0, starts[-1] + 10, 3 if THOROUGH else 7), 2):
         async with streamrec.open_shard(url, start=start, end=end) as shard:
             found = [record async for record in shard]
-        assert found == [record for record, at in zip(PLAIN, starts, strict=False) if start <= at < end], (start, end)
+        assert found == [
+            record for record, at in zip(PLAIN, starts, strict=False) if start <= at < end
+        ], (start, end)
 
 
 @pytest.mark.parametrize("records", NESTED.values(), ids=NESTED)
@@ -80,7 +93,9 @@ async def test_payloads_may_hold_records(records: list[bytes], tmp_path: Path) -
         assert await read_ranges(url, range(size, ends, size)) == records, size
 
 
-async def test_a_thread_may_hold_the_memory_that_it_has_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_may_hold_the_memory_that_it_has_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As one that reads a local file does until it waits again."""
     held: list[memoryview] = []
     readinto = RangeStream.readinto
@@ -91,7 +106,10 @@ async def test_a_thread_may_hold_the_memory_that_it_has_filled(tmp_path: Path, m
 
     monkeypatch.setattr(RangeStream, "readinto", hold)
     records = [b"%d" % number * 3_000 for number in range(100)]
-    assert await read_ranges(put(str(tmp_path / "x"), encode_records(records)), [5_000, 200_000]) == records
+    assert (
+        await read_ranges(put(str(tmp_path / "x"), encode_records(records)), [5_000, 200_000])
+        == records
+    )
     assert len(held) > 2
 
 
@@ -104,8 +122,14 @@ def deceiving(rng: np.random.Generator, depth: int) -> bytes:
         elif kind == 1:
             parts.append(bytes(int(rng.integers(0, 30))))
         else:
-            inner = encode_records([deceiving(rng, depth - 1) for _ in range(int(rng.integers(0, 4)))])
-            first, last = sorted(rng.integers(0, len(inner) + 1, 2).tolist()) if kind == 3 else (0, len(inner))
+            inner = encode_records(
+                [deceiving(rng, depth - 1) for _ in range(int(rng.integers(0, 4)))]
+            )
+            first, last = (
+                sorted(rng.integers(0, len(inner) + 1, 2).tolist())
+                if kind == 3
+                else (0, len(inner))
+            )
             parts.append(inner[first:last])
     return b"".join(parts)
 
@@ -131,17 +155,30 @@ async def test_longer_payloads_may_hold_records(place: str, size: int) -> None:
     data = encode_records(records)
     url = put(f"{place}/x", data)
     begins = 33 + 1_500_000
-    for cut in (begins - 1, begins, begins + 1, begins + size // 2, begins + size - 2_000, len(data) - size // 3):
+    for cut in (
+        begins - 1,
+        begins,
+        begins + 1,
+        begins + size // 2,
+        begins + size - 2_000,
+        len(data) - size // 3,
+    ):
         assert await read_ranges(url, [cut]) == records, cut
 
 
 @pytest.mark.parametrize("length", [1 << 30, 20 << 20])
 async def test_a_long_length_inside_a_payload_costs_no_reads(place: str, length: int) -> None:
-    records = [b"first", b"#" * 30 + header(length) + b"#" * 30, *[b"%d" % i * 1_000 for i in range(10_000)]]
+    records = [
+        b"first",
+        b"#" * 30 + header(length) + b"#" * 30,
+        *[b"%d" % i * 1_000 for i in range(10_000)],
+    ]
     url = put(f"{place}/x", encode_records(records))
     async with Storages() as storages:
         storage = Watching(await storages.at(url))
-        reader = await ShardReader.open(storage, url, ReadOptions(""), byte_range=ShardRange(40, 3_000))
+        reader = await ShardReader.open(
+            storage, url, ReadOptions(""), byte_range=ShardRange(40, 3_000)
+        )
         assert [record async for record in reader] == records[2:5]
         await reader.aclose()
     assert sum(end - start for start, end in storage.ranges if end is not None) < 4 * SETTLE_BYTES
@@ -171,12 +208,16 @@ async def test_records_after_damage_come_once(place: str) -> None:
         found = await read_ranges(url, cuts, on_error="resync")
         assert found == case.survivors, (seed, cuts)
         if b"".join(map(encode_record, case.survivors)) != case.data:
-            with pytest.raises((streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError)):
+            with pytest.raises(
+                (streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError)
+            ):
                 await read_ranges(url, cuts)
 
 
 async def test_damage_at_a_cut_is_reported_once(place: str) -> None:
-    """The range before a damaged length reports it; the one where a damaged payload begins reports that."""
+    """The range before a damaged length reports it; the one where a damaged payload begins reports
+    that.
+    """
     starts = starts_of(PLAIN)
     for at, reporter in ((2, 0), (15, 1)):
         data = bytearray(encode_records(PLAIN))
@@ -185,7 +226,9 @@ async def test_damage_at_a_cut_is_reported_once(place: str) -> None:
         for cut in range(starts[1] + 1, starts[2] + 1):
             reported = []
             for number, (start, end) in enumerate(((0, cut), (cut, None))):
-                async with streamrec.open_shard(url, start=start, end=end, on_error="resync") as shard:
+                async with streamrec.open_shard(
+                    url, start=start, end=end, on_error="resync"
+                ) as shard:
                     assert [record async for record in shard] == ([b"", b"one"], PLAIN[3:])[number]
                     reported += [(number, loss.offset) for loss in shard.losses]
             assert reported == [(reporter, starts[2])], cut
@@ -194,7 +237,9 @@ async def test_damage_at_a_cut_is_reported_once(place: str) -> None:
 async def test_a_compressed_shard_has_no_pieces(place: str) -> None:
     url = put(f"{place}/x", gzip.compress(encode_records(PLAIN)))
     for kind, start, end in ((None, 5, None), ("GZIP", 5, 9), (None, 0, 9)):
-        with pytest.raises(ValueError, match=r"is compressed \(GZIP\).* read it without start and end"):
+        with pytest.raises(
+            ValueError, match=r"is compressed \(GZIP\).* read it without start and end"
+        ):
             async with streamrec.open_shard(url, kind, start=start, end=end):
                 pass
 
@@ -207,32 +252,45 @@ class Watching(Storage):
         self.ranges: list[tuple[int, int | None]] = []
 
     async def stream(
-        self, path: str, start: int = 0, end: int | None = None, version: str | None = None, tally: Tally | None = None
+        self,
+        path: str,
+        start: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+        tally: Tally | None = None,
     ) -> ByteStream:
         self.ranges.append((start, end))
         return await super().stream(path, start, end, version, tally)
 
 
 @pytest.mark.parametrize("length", [100, 90_000, 3_000_000])
-async def test_only_the_piece_is_fetched_and_what_its_last_record_needs(place: str, length: int) -> None:
+async def test_only_the_piece_is_fetched_and_what_its_last_record_needs(
+    place: str, length: int
+) -> None:
     records = [bytes([i]) * length for i in range(max(3, 8_000_000 // length) % 251)]
     size = len(encode_records(records))
     url = put(f"{place}/x", encode_records(records))
     start, end = size // 3, size * 2 // 3
     async with Storages() as storages:
         storage = Watching(await storages.at(url))
-        reader = await ShardReader.open(storage, url, ReadOptions(""), byte_range=ShardRange(start, end))
+        reader = await ShardReader.open(
+            storage, url, ReadOptions(""), byte_range=ShardRange(start, end)
+        )
         found = [frames async for frames in reader.frames()]
         await reader.aclose()
     last = found[-1]
     reach = last.offset(len(last)) + 12
     assert storage.ranges[0] == (start, end + SLACK_BYTES)
     assert all(first >= start for first, _ in storage.ranges)
-    assert max(stop for _, stop in storage.ranges if stop) <= max(reach, end + SLACK_BYTES, start + 2 * SETTLE_BYTES)
+    assert max(stop for _, stop in storage.ranges if stop) <= max(
+        reach, end + SLACK_BYTES, start + 2 * SETTLE_BYTES
+    )
     assert len(storage.ranges) <= 3
 
 
-SIZES = st.lists(st.one_of(st.just(0), st.integers(1, 2000), st.integers(900_000, 1_000_000)), max_size=40)
+SIZES = st.lists(
+    st.one_of(st.just(0), st.integers(1, 2000), st.integers(900_000, 1_000_000)), max_size=40
+)
 READERS = st.integers(1, 40)
 
 
@@ -246,9 +304,13 @@ def bytes_of(portions: Iterable[Portion], sizes: dict[str, int]) -> list[tuple[s
 
 @settings(deadline=None)
 @given(SIZES, READERS, st.data())
-def test_each_byte_goes_to_one_reader_and_loads_are_even(sizes: list[int], readers: int, data: st.DataObject) -> None:
+def test_each_byte_goes_to_one_reader_and_loads_are_even(
+    sizes: list[int], readers: int, data: st.DataObject
+) -> None:
     splittable = data.draw(st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes)))
-    shards = [ShardSize(str(n), *pair) for n, pair in enumerate(zip(sizes, splittable, strict=True))]
+    shards = [
+        ShardSize(str(n), *pair) for n, pair in enumerate(zip(sizes, splittable, strict=True))
+    ]
     known = {shard.path: shard.size for shard in shards}
     plan = [bytes_of(own, known) for own in assign_bytes(shards, readers)]
     assert len(plan) == readers
@@ -270,5 +332,7 @@ def test_each_byte_goes_to_one_reader_and_loads_are_even(sizes: list[int], reade
 
 def test_equal_shards_are_assigned_whole_and_in_turn() -> None:
     plan = assign_bytes([ShardSize(str(n), 100 + n % 3) for n in range(12)], 4)
-    assert [[portion.path for portion in own] for own in plan] == [[str(n) for n in range(r, 12, 4)] for r in range(4)]
+    assert [[portion.path for portion in own] for own in plan] == [
+        [str(n) for n in range(r, 12, 4)] for r in range(4)
+    ]
     assert not any(portion.byte_range for own in plan for portion in own)

@@ -1,4 +1,6 @@
-"""From names and patterns to shards: listings run at the same time, and their results come in order."""
+"""From names and patterns to shards: listings run at the same time, and their results come in
+order.
+"""
 
 import asyncio
 import logging
@@ -39,9 +41,13 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.booleans())
-def test_a_name_is_looked_at_closely_where_it_may_stand_for_others(name: str, patterns: bool) -> None:
+def test_a_name_is_looked_at_closely_where_it_may_stand_for_others(
+    name: str, patterns: bool
+) -> None:
     """A cheaper test passes over the other names first."""
-    assert stands_for_others(name, patterns) == (is_pattern(name) or (is_manifest(name) and not patterns))
+    assert stands_for_others(name, patterns) == (
+        is_pattern(name) or (is_manifest(name) and not patterns)
+    )
 
 
 class Lister:
@@ -126,7 +132,9 @@ async def test_an_error_comes_after_the_results_before_it(error: Exception | Non
 
 async def test_braces_cost_one_stat_and_the_listings_within_them_run_at_the_same_time() -> None:
     lister = Lister("m://x/a1", "m://x/b1")
-    listing = listing_of(lister, "x-{1..2}", "m://x/{a,b}*", "https://h/y-{1..2}", "m{1,2}://b{3..4}/z")
+    listing = listing_of(
+        lister, "x-{1..2}", "m://x/{a,b}*", "https://h/y-{1..2}", "m{1,2}://b{3..4}/z"
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listing.run)
         await anyio.wait_all_tasks_blocked()
@@ -140,7 +148,16 @@ async def test_braces_cost_one_stat_and_the_listings_within_them_run_at_the_same
 
 async def test_an_object_with_exactly_the_name_wins(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "streamrec")
-    names = ("m://x/a*", "m://x/a1", "m://x/b[1]", "m://x/b1", "m://x/{c,d}", "m://x/c", "m://x/d", "m://x/[e]")
+    names = (
+        "m://x/a*",
+        "m://x/a1",
+        "m://x/b[1]",
+        "m://x/b1",
+        "m://x/{c,d}",
+        "m://x/c",
+        "m://x/d",
+        "m://x/[e]",
+    )
     for patterns, expected in (
         (False, ["m://x/a*", "m://x/b[1]", "m://x/{c,d}", "m://x/[e]"]),
         (True, ["m://x/a*", "m://x/a1", "m://x/b1", "m://x/{c,d}", "m://x/[e]"]),
@@ -200,8 +217,16 @@ def test_braces(pattern: str, names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("pattern", "yes", "no"),
     [
-        ("s3://b/x-*", ["s3://b/x-", "s3://b/x-1.rec"], ["s3://b/x-1/2", "s3://b/y-1", "S3://b/x-1"]),
-        ("s3://b/?.rec", ["s3://b/a.rec"], ["s3://b/ab.rec", "s3://b/.rec", "s3://b//.rec", "s3://b/axrec"]),
+        (
+            "s3://b/x-*",
+            ["s3://b/x-", "s3://b/x-1.rec"],
+            ["s3://b/x-1/2", "s3://b/y-1", "S3://b/x-1"],
+        ),
+        (
+            "s3://b/?.rec",
+            ["s3://b/a.rec"],
+            ["s3://b/ab.rec", "s3://b/.rec", "s3://b//.rec", "s3://b/axrec"],
+        ),
         ("s3://b/**/x", ["s3://b/x", "s3://b/1/x", "s3://b/1/2/x"], ["s3://b/yx"]),
         ("s3://b/**", ["s3://b/x", "s3://b/1/x"], ["s3://c/x"]),
         ("s3://b/[ab]", ["s3://b/a", "s3://b/b"], ["s3://b/c"]),

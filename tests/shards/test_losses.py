@@ -39,7 +39,9 @@ def damaged(at: int = 12) -> bytes:
 REST = [record for index, record in enumerate(RECORDS) if index not in BAD]
 
 
-@pytest.mark.parametrize(("on_error", "at"), [("skip_record", 12), ("resync", 12), ("resync", 0), ("resync", 9)])
+@pytest.mark.parametrize(
+    ("on_error", "at"), [("skip_record", 12), ("resync", 12), ("resync", 0), ("resync", 9)]
+)
 @pytest.mark.parametrize("block_bytes", [200, None])
 @pytest.mark.parametrize("compress", [False, True])
 async def test_damaged_records_are_left_out(
@@ -48,14 +50,18 @@ async def test_damaged_records_are_left_out(
     """Also from a compressed shard that was damaged before it was compressed."""
     url = put(f"{place}/x", gzip.compress(damaged(at), 1) if compress else damaged(at))
     reported: list[Loss] = []
-    async with streamrec.open_shard(url, on_error=on_error, on_loss=reported.append, block_bytes=block_bytes) as shard:
+    async with streamrec.open_shard(
+        url, on_error=on_error, on_loss=reported.append, block_bytes=block_bytes
+    ) as shard:
         assert [record async for record in shard] == REST
         assert shard.losses == reported
         assert shard.skipped == shard.statistics.losses == len(reported)
         assert shard.statistics.lost_bytes == sum(loss.nbytes or 0 for loss in reported)
         assert shard.place.record == len(REST)
     places = [(loss.path, loss.offset, loss.nbytes, loss.record) for loss in reported]
-    apart = [(url, STARTS[bad], len(RECORDS[bad]) + 16, bad - before) for before, bad in enumerate(BAD)]
+    apart = [
+        (url, STARTS[bad], len(RECORDS[bad]) + 16, bad - before) for before, bad in enumerate(BAD)
+    ]
     two = (url, STARTS[2_000], STARTS[2_002] - STARTS[2_000], 1_999)
     assert places == (apart if at == 12 else [apart[0], two, apart[3]])
 
@@ -68,12 +74,19 @@ async def test_skip_shard_loses_the_rest(place: str, at: int) -> None:
         assert [record async for record in shard] == RECORDS[: BAD[0]]
         (loss,) = shard.losses
         assert await shard.read() is None
-    assert (loss.path, loss.offset, loss.nbytes, loss.record) == (url, STARTS[70], len(data) - STARTS[70], 70)
+    assert (loss.path, loss.offset, loss.nbytes, loss.record) == (
+        url,
+        STARTS[70],
+        len(data) - STARTS[70],
+        70,
+    )
 
 
 async def test_skip_shard_of_a_piece_loses_the_rest_of_the_piece(place: str) -> None:
     url = put(f"{place}/x", damaged())
-    async with streamrec.open_shard(url, start=STARTS[60], end=STARTS[100], on_error="skip_shard") as shard:
+    async with streamrec.open_shard(
+        url, start=STARTS[60], end=STARTS[100], on_error="skip_shard"
+    ) as shard:
         assert [record async for record in shard] == RECORDS[60:70]
         (loss,) = shard.losses
     assert (loss.offset, loss.nbytes, loss.record) == (STARTS[70], STARTS[100] - STARTS[70], 10)
@@ -81,7 +94,9 @@ async def test_skip_shard_of_a_piece_loses_the_rest_of_the_piece(place: str) -> 
 
 @pytest.mark.parametrize("on_error", ["skip_shard", "resync"])
 @pytest.mark.parametrize("harm", ["cut", "changed"])
-async def test_a_compressed_stream_that_breaks_loses_the_rest(place: str, on_error: str, harm: str) -> None:
+async def test_a_compressed_stream_that_breaks_loses_the_rest(
+    place: str, on_error: str, harm: str
+) -> None:
     """No record can be found after it, and the size of the loss is unknown."""
     data = bytearray(gzip.compress(encode_records(RECORDS)))
     if harm == "cut":
@@ -112,7 +127,8 @@ async def test_an_end_within_a_record_loses_that_record(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_error", "limit"), [("skip_record", 0), ("skip_record", 1), ("resync", 0), ("resync", 3), ("skip_shard", 0)]
+    ("on_error", "limit"),
+    [("skip_record", 0), ("skip_record", 1), ("resync", 0), ("resync", 3), ("skip_shard", 0)],
 )
 async def test_a_limit_turns_losses_into_an_error(place: str, on_error: str, limit: int) -> None:
     url = put(f"{place}/x", damaged())
@@ -124,9 +140,15 @@ async def test_a_limit_turns_losses_into_an_error(place: str, on_error: str, lim
             async for record in shard:
                 found.append(record)
     assert len(shard.losses) == limit
-    assert found == [record for record in RECORDS[: BAD[limit]] if record not in [RECORDS[bad] for bad in BAD[:limit]]]
+    assert found == [
+        record
+        for record in RECORDS[: BAD[limit]]
+        if record not in [RECORDS[bad] for bad in BAD[:limit]]
+    ]
     assert caught.value.offset == STARTS[BAD[limit]]
-    assert f"one loss more than max_skipped={limit}" in str(caught.value) or on_error == "skip_shard"
+    assert (
+        f"one loss more than max_skipped={limit}" in str(caught.value) or on_error == "skip_shard"
+    )
 
 
 async def test_losses_are_logged(place: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -172,9 +194,15 @@ def root() -> Iterator[str]:
     fsspec.filesystem("memory").store.clear()
 
 
-async def write(root: str, compression: str = "", **options: Any) -> list[streamrec.shards.ShardInfo]:
+async def write(
+    root: str, compression: str = "", **options: Any
+) -> list[streamrec.shards.ShardInfo]:
     async with ShardWriter(
-        f"{root}/train-{{shard:03d}}", compression, max_shard_records=4000, manifest=f"{root}/m.json", **options
+        f"{root}/train-{{shard:03d}}",
+        compression,
+        max_shard_records=4000,
+        manifest=f"{root}/m.json",
+        **options,
     ) as writer:
         await writer.write_batch(MANY)
     return writer.shards
@@ -197,7 +225,9 @@ def rows(report: VerifyReport) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB", "ZSTD"])
 @pytest.mark.parametrize("parallel", [1, 8])
-async def test_verify_of_a_good_data_set_has_no_problem(root: str, compression: str, parallel: int) -> None:
+async def test_verify_of_a_good_data_set_has_no_problem(
+    root: str, compression: str, parallel: int
+) -> None:
     shards = await write(root, compression)
     report = await look(root, parallel=parallel)
     assert report == VerifyReport(f"{root}/m.json", 6, sum(shard.bytes for shard in shards), ())
@@ -223,7 +253,9 @@ async def test_each_kind_of_problem_is_a_row(root: str) -> None:
         ("train-006", "extra"),
     ]
     missing, crc32c, size, extra = report.problems
-    assert missing == VerifyProblem(f"{root}/train-000", "missing", f"{shards[0].bytes:,} bytes", "nothing")
+    assert missing == VerifyProblem(
+        f"{root}/train-000", "missing", f"{shards[0].bytes:,} bytes", "nothing"
+    )
     assert crc32c.expected == f"{shards[1].crc32c:08x}" != crc32c.found
     assert (size.expected, size.found) == (f"{shards[2].bytes:,}", f"{shards[2].bytes - 1:,}")
     assert str(extra) in str(report)
@@ -253,7 +285,8 @@ async def test_a_wrong_number_of_records_is_a_problem(root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "limit", "shards", "extra"), [("one", None, 1, []), ("x-{shard}", 9, 0, [("x-0", "extra")])]
+    ("name", "limit", "shards", "extra"),
+    [("one", None, 1, []), ("x-{shard}", 9, 0, [("x-0", "extra")])],
 )
 async def test_verify_without_a_record(
     root: str, name: str, limit: int | None, shards: int, extra: list[tuple[str, str]]
@@ -276,14 +309,18 @@ def test_a_manifest_that_cannot_be_read_is_an_error(root: str) -> None:
 
 
 @pytest.mark.parametrize("store", ["s3_store", "gcs_store"])
-async def test_verify_survives_network_faults_of_a_real_store(request: pytest.FixtureRequest, store: str) -> None:
+async def test_verify_survives_network_faults_of_a_real_store(
+    request: pytest.FixtureRequest, store: str
+) -> None:
     found: Store = request.getfixturevalue(store)
     root = f"{found.url}/{uuid.uuid4().hex}"
     shards = await write(root, storage_options=found.options)
     async with FaultProxy(found.endpoint) as proxy:
         broken = iter([Fault(cut=100_000)] * 3)
         proxy.choose = lambda request: next(broken, None) if "train-00" in request.path else None
-        report = await look(root, storage_options={**found.options, "endpoint_url": proxy.url}, parallel=2)
+        report = await look(
+            root, storage_options={**found.options, "endpoint_url": proxy.url}, parallel=2
+        )
     assert report == VerifyReport(f"{root}/m.json", 6, sum(shard.bytes for shard in shards), ())
 
 
@@ -297,4 +334,6 @@ async def test_a_store_that_is_down_is_an_error_and_not_a_report(s3_store: Store
             await look(root, storage_options={**s3_store.options, "endpoint_url": proxy.url})
     assert caught.value.path == f"{root}/train-003"
     async with Storages(s3_store.options) as storages:
-        assert [info.path async for info in (await storages.at(root)).list(f"{root}/m")] == [f"{root}/m.json"]
+        assert [info.path async for info in (await storages.at(root)).list(f"{root}/m")] == [
+            f"{root}/m.json"
+        ]

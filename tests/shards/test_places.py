@@ -1,4 +1,6 @@
-"""Names in a manifest or an index lead only to allowed places; a failed replacement leaves the old objects."""
+"""Names in a manifest or an index lead only to allowed places; a failed replacement leaves the old
+objects.
+"""
 
 import asyncio
 import json
@@ -28,9 +30,18 @@ RECORDS = [b"%04d" % number for number in range(20)]
 DATA = streamrec.encode_records(RECORDS)
 
 
-def manifest_of(*names: str, data: bytes = DATA, records: int = len(RECORDS), pattern: str | None = None) -> bytes:
-    shards = [{"name": name, "records": records, "bytes": len(data), "crc32c": None} for name in names]
-    head = {"format": "streamrec manifest", "version": 1, "pattern": pattern or names[0], "compression_type": ""}
+def manifest_of(
+    *names: str, data: bytes = DATA, records: int = len(RECORDS), pattern: str | None = None
+) -> bytes:
+    shards = [
+        {"name": name, "records": records, "bytes": len(data), "crc32c": None} for name in names
+    ]
+    head = {
+        "format": "streamrec manifest",
+        "version": 1,
+        "pattern": pattern or names[0],
+        "compression_type": "",
+    }
     return json.dumps({**head, "shards": shards}).encode()
 
 
@@ -66,7 +77,12 @@ SECRETS = {"headers": {"Authorization": "Bearer abc", "X-Token": "abc"}}
 def test_names_in_a_manifest_cause_no_request_to_another_host(servers: list[Server]) -> None:
     ours, other = servers
     other.files["/x"] = DATA
-    for name in (f"{other.url}/x", f"{ours.url}@{other.url.removeprefix('http://')}/x", "../x", "%2e%2e/x"):
+    for name in (
+        f"{other.url}/x",
+        f"{ours.url}@{other.url.removeprefix('http://')}/x",
+        "../x",
+        "%2e%2e/x",
+    ):
         ours.files["/d/m.json"] = manifest_of(name)
         with pytest.raises(ManifestError, match=r"m\.json: .*(not below|leads out)"):
             verify_sync(f"{ours.url}/d/m.json", storage_options=SECRETS)
@@ -77,8 +93,12 @@ def test_names_in_a_manifest_cause_no_request_to_another_host(servers: list[Serv
     assert [path for path, _ in ours.asked if path != "/d/m.json"] == []
 
 
-@pytest.mark.parametrize("location", ["http://[bad", "file:///etc/passwd", "gopher://x/", "http://a:b:c/"])
-def test_a_redirect_to_what_is_not_a_web_url_is_one_error(servers: list[Server], location: str) -> None:
+@pytest.mark.parametrize(
+    "location", ["http://[bad", "file:///etc/passwd", "gopher://x/", "http://a:b:c/"]
+)
+def test_a_redirect_to_what_is_not_a_web_url_is_one_error(
+    servers: list[Server], location: str
+) -> None:
     ours, _ = servers
     ours.redirects = {"/x": location}
     with pytest.raises(StorageError, match=f"{ours.url}/x"):
@@ -89,10 +109,19 @@ def test_a_redirect_carries_no_credentials_to_another_host(servers: list[Server]
     ours, other = servers
     ours.redirects = {"/x": f"{ours.url}/y", "/y": f"{other.url}/z?signature=1"}
     other.files["/z?signature=1"] = DATA
-    options = {**SECRETS, "cookies": {"session": "abc"}, "client_kwargs": {"headers": {"X-Session": "abc"}}}
+    options = {
+        **SECRETS,
+        "cookies": {"session": "abc"},
+        "client_kwargs": {"headers": {"X-Session": "abc"}},
+    }
     assert list(TFRecordDataset(f"{ours.url}/x", storage_options=options)) == RECORDS
     for path, headers in ours.asked:
-        wanted = {"authorization": "Bearer abc", "x-token": "abc", "cookie": "session=abc", "x-session": "abc"}
+        wanted = {
+            "authorization": "Bearer abc",
+            "x-token": "abc",
+            "cookie": "session=abc",
+            "x-session": "abc",
+        }
         assert headers.items() >= wanted.items(), path
     assert other.asked
     for _, headers in other.asked:
@@ -111,9 +140,13 @@ def test_s3_credentials_go_to_no_other_host(servers: list[Server]) -> None:
     assert not other.asked
 
 
-def test_an_upload_to_gcs_that_continues_at_another_host_gets_no_token(servers: list[Server]) -> None:
+def test_an_upload_to_gcs_that_continues_at_another_host_gets_no_token(
+    servers: list[Server],
+) -> None:
     ours, other = servers
-    ours.redirects = {"/upload/storage/v1/b/b/o?uploadType=resumable&name=x": f"{other.url}/session"}
+    ours.redirects = {
+        "/upload/storage/v1/b/b/o?uploadType=resumable&name=x": f"{other.url}/session"
+    }
     token = Credentials("abc")  # type: ignore[no-untyped-call]
 
     async def write() -> None:
@@ -130,7 +163,9 @@ def test_an_upload_to_gcs_that_continues_at_another_host_gets_no_token(servers: 
 
 
 def test_shards_of_a_web_server_by_a_local_manifest(servers: list[Server], tmp_path: Path) -> None:
-    """Nothing can be written next to them: the manifest is local, and the options are for the one remote store."""
+    """Nothing can be written next to them: the manifest is local, and the options are for the one
+    remote store.
+    """
     ours, other = servers
     ours.files["/d/x"] = other.files["/d/x"] = DATA
     manifest = str(tmp_path / "m.json")
@@ -144,13 +179,22 @@ def test_shards_of_a_web_server_by_a_local_manifest(servers: list[Server], tmp_p
 
 
 @pytest.mark.parametrize("store", ["s3_store", "gcs_store"])
-def test_a_remote_manifest_reads_no_local_file(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_a_remote_manifest_reads_no_local_file(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     place: Store = request.getfixturevalue(store)
     folder = f"{place.url}/{uuid4().hex}"
     local = tmp_path / "secret"
     local.write_bytes(DATA)
     place.put({f"{folder}/d/x": DATA})
-    for name in (str(local), local.as_uri(), f"local://{local}", f"memory://{local}", f"{folder}/x", f"{folder}/dx"):
+    for name in (
+        str(local),
+        local.as_uri(),
+        f"local://{local}",
+        f"memory://{local}",
+        f"{folder}/x",
+        f"{folder}/dx",
+    ):
         for names in ([name], ["x", name]):
             place.put({f"{folder}/d/m.json": manifest_of(*names, pattern="x")})
             with pytest.raises(ManifestError, match="is not below the manifest's directory"):
@@ -160,11 +204,16 @@ def test_a_remote_manifest_reads_no_local_file(store: str, request: pytest.Fixtu
         assert verify_sync(f"{folder}/d/m.json", storage_options=place.options).ok
 
 
-async def test_a_manifest_and_an_index_elsewhere_stay_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_manifest_and_an_index_elsewhere_stay_usable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also if paths are relative, and spelled in several ways."""
     monkeypatch.chdir(tmp_path)
     async with ShardWriter(
-        "data/x-{shard}", max_shard_records=8, manifest="other/dir/m.json", index="other/dir/x.index"
+        "data/x-{shard}",
+        max_shard_records=8,
+        manifest="other/dir/m.json",
+        index="other/dir/x.index",
     ) as writer:
         for record in RECORDS:
             await writer.write(record)
@@ -176,8 +225,16 @@ async def test_a_manifest_and_an_index_elsewhere_stay_usable(tmp_path: Path, mon
         for root in ("dat", "data/x-0/", str(tmp_path / "data" / "..")[:-3] + "/d"):
             with pytest.raises(ManifestError, match="is not below"):
                 verify_sync(name, shard_root=root)
-        for spelled in ("data/x-*", f"{tmp_path}/data/x-*", "./data/x-{0..2}", f"file://{tmp_path}/data/x-*"):
-            halves = [TFRecordDataset(spelled).distribute(rank, 2, even="drop", manifest=name) for rank in range(2)]
+        for spelled in (
+            "data/x-*",
+            f"{tmp_path}/data/x-*",
+            "./data/x-{0..2}",
+            f"file://{tmp_path}/data/x-*",
+        ):
+            halves = [
+                TFRecordDataset(spelled).distribute(rank, 2, even="drop", manifest=name)
+                for rank in range(2)
+            ]
             assert sorted([*halves[0], *halves[1]]) == RECORDS
             assert len(list(halves[0])) == 10
     with pytest.raises(ManifestError, match="is not below"):
@@ -217,7 +274,9 @@ Write = Callable[[str, dict[str, Any], int], Awaitable[object]]
 async def with_writer(place: str, options: dict[str, Any], salt: int) -> None:
     """Two shards one after the other, then three, and an index."""
     pattern, index = f"{place}/x-{{shard}}", f"{place}/all.index"
-    async with ShardWriter(pattern, max_shard_records=2, index=index, storage_options=options) as writer:
+    async with ShardWriter(
+        pattern, max_shard_records=2, index=index, storage_options=options
+    ) as writer:
         for number in range(4 + salt):
             await writer.write(b"%d of %d" % (number, salt))
 
@@ -226,7 +285,10 @@ async def with_dataset(place: str, options: dict[str, Any], salt: int) -> None:
     """Two shards at the same time, then three, and a manifest."""
     records = [b"%d of %d" % (number, salt) for number in range(4 + salt)]
     await streamrec.Dataset.from_tensor_slices(records).write(
-        f"{place}/x-{{shard}}", num_shards=2 + salt, manifest=f"{place}/manifest.json", storage_options=options
+        f"{place}/x-{{shard}}",
+        num_shards=2 + salt,
+        manifest=f"{place}/manifest.json",
+        storage_options=options,
     )
 
 
@@ -249,7 +311,9 @@ async def test_a_failure_at_any_step_leaves_the_old_objects(
         assert set(old) < set(new)
         assert not any(map(hidden, new))
         failed = 0
-        for number in range(int(cancels), count.seen, 1 if kind == "disk" else 2 if THOROUGH else 4):
+        for number in range(
+            int(cancels), count.seen, 1 if kind == "disk" else 2 if THOROUGH else 4
+        ):
             await place.restore(old, found)
             writing = asyncio.ensure_future(write(place.url, place.options, 1))
             cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, writing.cancel)
@@ -263,7 +327,9 @@ async def test_a_failure_at_any_step_leaves_the_old_objects(
             place.step = quiet
             found = await place.snapshot()
             shown = {name: data for name, data in found.items() if not hidden(name)}
-            assert shown == kept or (cancels and shown == new), number  # it may come when all is done
+            assert shown == kept or (cancels and shown == new), (
+                number
+            )  # it may come when all is done
             left = [name for name in found if hidden(name)]
             if kind != "disk":  # a store may still carry out what nobody waits for any more
                 left = [name for name in left if secured_object(name)]
@@ -272,12 +338,16 @@ async def test_a_failure_at_any_step_leaves_the_old_objects(
 
 
 @pytest.mark.parametrize("kind", ["disk", "s3_store", "gcs_store"])
-async def test_two_writers_at_the_same_time_do_not_mix(request: pytest.FixtureRequest, kind: str) -> None:
+async def test_two_writers_at_the_same_time_do_not_mix(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
     async with opened(kind, request) as place:
         await with_writer(place.url, place.options, 0)
         old = await place.snapshot()
         first, second = (
-            ShardWriter(f"{place.url}/x-{{shard}}", max_shard_records=1, storage_options=place.options)
+            ShardWriter(
+                f"{place.url}/x-{{shard}}", max_shard_records=1, storage_options=place.options
+            )
             for _ in range(2)
         )
         await first.__aenter__()
@@ -286,7 +356,9 @@ async def test_two_writers_at_the_same_time_do_not_mix(request: pytest.FixtureRe
             for record in records:
                 await writer.write(bytes([record]))
         for writer in (first, second):
-            with pytest.raises(streamrec.errors.ObjectChangedError, match="another writer writes this object"):
+            with pytest.raises(
+                streamrec.errors.ObjectChangedError, match="another writer writes this object"
+            ):
                 await writer.close()
         assert await place.snapshot() == old
 
@@ -327,7 +399,9 @@ def test_a_killed_writer_leaves_all_old_objects_or_complete_copies(tmp_path: Pat
     folder, new = tmp_path / "d", written_anew(tmp_path / "other")
     command = [sys.executable, "-W", "ignore", "-c", KILLED, str(folder)]
     half_way = 0
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         old: Objects = {}
@@ -335,7 +409,9 @@ def test_a_killed_writer_leaves_all_old_objects_or_complete_copies(tmp_path: Pat
             found = {path.name: path.read_bytes() for path in folder.iterdir()}
             shown = {name: data for name, data in found.items() if not hidden(name)}
             old = old or shown
-            copies = {secured_object(name): data for name, data in found.items() if secured_object(name)}
+            copies = {
+                secured_object(name): data for name, data in found.items() if secured_object(name)
+            }
             if shown != new:
                 assert all(old[name] in (found.get(name), copies.get(name)) for name in old), number
                 half_way += shown != old
@@ -349,15 +425,19 @@ def test_a_killed_writer_leaves_all_old_objects_or_complete_copies(tmp_path: Pat
     assert half_way > 2
 
 
-async def test_the_next_writer_reports_what_a_killed_one_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_next_writer_reports_what_a_killed_one_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     left = tmp_path / ".x-0.streamrec-old-0123456789abcdef"
     left.write_bytes(b"the only copy")
     await with_writer(str(tmp_path), {}, 0)
     assert not caplog.messages
     await with_writer(str(tmp_path), {}, 1)
     [said] = caplog.messages
-    assert said.startswith(f"{left} is the old content of {tmp_path}/x-0: a run that replaces it was killed")
+    assert said.startswith(
+        f"{left} is the old content of {tmp_path}/x-0: a run that replaces it was killed"
+    )
     assert left.read_bytes() == b"the only copy"
-    assert [shard.path for shard in streamrec.write_manifest_sync(f"{tmp_path}/*x-?", f"{tmp_path}/m")] == [
-        f"{tmp_path}/x-{number}" for number in range(3)
-    ]
+    assert [
+        shard.path for shard in streamrec.write_manifest_sync(f"{tmp_path}/*x-?", f"{tmp_path}/m")
+    ] == [f"{tmp_path}/x-{number}" for number in range(3)]

@@ -47,7 +47,9 @@ async def read(url: str, **options: object) -> list[bytes]:
 
 
 @asynccontextmanager
-async def open_reader(url: str, options: ReadOptions, place: ShardPlace | None = None) -> AsyncIterator[ShardReader]:
+async def open_reader(
+    url: str, options: ReadOptions, place: ShardPlace | None = None
+) -> AsyncIterator[ShardReader]:
     async with Storages() as storages:
         reader = await ShardReader.open(await storages.at(url), url, options, place)
         try:
@@ -57,13 +59,21 @@ async def open_reader(url: str, options: ReadOptions, place: ShardPlace | None =
 
 
 @pytest.mark.parametrize(
-    "name", ["records.tfrecord", "records.tfrecord.gz", "records.tfrecord.zlib", "records.level9.tfrecord.gz"]
+    "name",
+    [
+        "records.tfrecord",
+        "records.tfrecord.gz",
+        "records.tfrecord.zlib",
+        "records.level9.tfrecord.gz",
+    ],
 )
 async def test_golden_files(name: str) -> None:
     manifest = json.loads((GOLDEN / "manifest.json").read_text())["files"]["records.tfrecord"]
     records = await read(str(GOLDEN / name))
     assert len(records) == manifest["records"]
-    assert hashlib.sha256(b"".join(records)).hexdigest() == manifest["sha256_of_concatenated_payloads"]
+    assert (
+        hashlib.sha256(b"".join(records)).hexdigest() == manifest["sha256_of_concatenated_payloads"]
+    )
     assert encode_records(records) == (GOLDEN / "records.tfrecord").read_bytes()
 
 
@@ -85,12 +95,16 @@ async def test_a_block_grows_to_one_group_of_at_most_two_blocks(place: str) -> N
     url = put(f"{place}/x.tfrecord", encode_records(records))
     sizes = {}
     for group in (190, 210):  # records of 1,000 bytes, in blocks of 100,000
-        async with open_reader(url, ReadOptions(block_bytes=100_000, block_records=group)) as reader:
+        async with open_reader(
+            url, ReadOptions(block_bytes=100_000, block_records=group)
+        ) as reader:
             sizes[group] = [len(frames) async for frames in reader.frames()]
     assert sum(size % 190 > 0 for size in sizes[190]) <= 3, "while blocks grow, and the last one"
     assert max(sizes[190]) == 190
     assert len(sizes[190]) <= 4000 / 190 + 4
-    assert len(sizes[210]) >= 4000 / 110, "a larger group would make blocks too large: they do not change"
+    assert len(sizes[210]) >= 4000 / 110, (
+        "a larger group would make blocks too large: they do not change"
+    )
     assert sum(sizes[190]) == sum(sizes[210]) == 4000
 
 
@@ -98,7 +112,10 @@ async def test_a_block_grows_to_one_group_of_at_most_two_blocks(place: str) -> N
 async def test_groups_of_records_of_any_length_are_read_whole(seed: int) -> None:
     draw = random.Random(seed)
     block, group = draw.choice([100, 1000, 30_000]), draw.choice([2, 3, 7, 30])
-    records = [bytes(int(draw.choice([1, 1, group, 30]) * draw.random() * block / group)) for _ in range(2000)]
+    records = [
+        bytes(int(draw.choice([1, 1, group, 30]) * draw.random() * block / group))
+        for _ in range(2000)
+    ]
     url = put(f"memory://groups/{seed}.tfrecord", encode_records(records))
     async with open_reader(url, ReadOptions(block_bytes=block, block_records=group)) as reader:
         assert [record async for record in reader] == records
@@ -164,7 +181,9 @@ async def test_cancelled_reading_closes_the_shard(place: str) -> None:
 
 @pytest.mark.parametrize("on_error", ["raise", "skip_record", "resync", "skip_shard"])
 @pytest.mark.parametrize("ending", ["", ".gz"])
-async def test_a_file_that_is_changed_in_place_is_not_damaged(tmp_path: Path, on_error: str, ending: str) -> None:
+async def test_a_file_that_is_changed_in_place_is_not_damaged(
+    tmp_path: Path, on_error: str, ending: str
+) -> None:
     """The records before the change are right, and no record after it is returned."""
     draw, path = random.Random(7), tmp_path / f"x{ending}"
     records = [draw.randbytes(9000) for _ in range(800)]
@@ -196,8 +215,18 @@ async def test_reading_from_the_middle_needs_the_compression(tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", ["", "GZIP"])
 @pytest.mark.parametrize("change", ["none", "payload", "cut out", "end"])
 async def test_long_records_are_checked_and_not_held(place: str, kind: str, change: str) -> None:
-    """The records in the middle are longer than a block and than `long_bytes`; damage is a loss as usual."""
-    records = [b"first", os.urandom(200_000), b"second", os.urandom(100_000), b"third", os.urandom(150_000), b"last"]
+    """The records in the middle are longer than a block and than `long_bytes`; damage is a loss as
+    usual.
+    """
+    records = [
+        b"first",
+        os.urandom(200_000),
+        b"second",
+        os.urandom(100_000),
+        b"third",
+        os.urandom(150_000),
+        b"last",
+    ]
     data = bytearray(encode_records(records))
     starts = starts_of(records)
     kept = list(range(7))
@@ -213,12 +242,16 @@ async def test_long_records_are_checked_and_not_held(place: str, kind: str, chan
     url = put(f"{place}/long", gzip.compress(bytes(data), 1) if kind else bytes(data))
     lengths: list[int] = []
     copies: dict[int, bytes] = {}
-    async with open_reader(url, ReadOptions(on_error="resync", long_bytes=80_000, block_bytes=30_000)) as reader:
+    async with open_reader(
+        url, ReadOptions(on_error="resync", long_bytes=80_000, block_bytes=30_000)
+    ) as reader:
         while True:
             frames = await reader.read()
             for record in reader.take_long_records():
                 end = record.offset + record.nbytes
-                copies[len(lengths)] = b"".join([bytes(it) async for it in reader.plain_bytes(record.offset, end)])
+                copies[len(lengths)] = b"".join(
+                    [bytes(it) async for it in reader.plain_bytes(record.offset, end)]
+                )
                 lengths.append(record.length)
             if frames is None:
                 break
@@ -226,17 +259,25 @@ async def test_long_records_are_checked_and_not_held(place: str, kind: str, chan
         assert reader.place.record == len(kept)
         assert reader.skipped == (change != "none")
     assert lengths == [len(records[number]) for number in kept]
-    assert copies == {kept.index(number): encode_records([records[number]]) for number in (1, 3, 5) if number in kept}
+    assert copies == {
+        kept.index(number): encode_records([records[number]])
+        for number in (1, 3, 5)
+        if number in kept
+    }
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("length", [1 << 60, (1 << 64) - 1, 1 << 40])
-async def test_a_length_beyond_the_end_of_the_shard_is_damage(place: str, compress: Any, length: int) -> None:
+async def test_a_length_beyond_the_end_of_the_shard_is_damage(
+    place: str, compress: Any, length: int
+) -> None:
     """Good records before it are returned, and no memory is allocated for it."""
     url = put(f"{place}/hostile", compress(encode_records([b"good"]) + header(length) + b"x" * 100))
     found = []
     damage = (streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError)
-    with pytest.raises(damage, match=f"{length:,} bytes long, more than any|ends after 112 of at least") as caught:
+    with pytest.raises(
+        damage, match=f"{length:,} bytes long, more than any|ends after 112 of at least"
+    ) as caught:
         async with streamrec.open_shard(url) as shard:
             async for record in shard:
                 found.append(record)

@@ -36,14 +36,18 @@ async def test_one_shard_appears_when_it_is_complete(place: str) -> None:
         assert names(place) in ([], [name for name in names(place) if name != "x.tfrecord"])
     assert names(place) == ["x.tfrecord"]
     data = encode_records(RECORDS)
-    assert writer.shards == [streamrec.shards.ShardInfo(f"{place}/x.tfrecord", len(RECORDS), len(data), crc32c(data))]
+    assert writer.shards == [
+        streamrec.shards.ShardInfo(f"{place}/x.tfrecord", len(RECORDS), len(data), crc32c(data))
+    ]
     with fsspec.open(f"{place}/x.tfrecord", "rb") as file:
         assert file.read() == data
 
 
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("limit", [{"max_shard_bytes": 300_000}, {"max_shard_records": 3000}])
-async def test_a_new_shard_begins_at_each_limit(place: str, batched: bool, limit: dict[str, int]) -> None:
+async def test_a_new_shard_begins_at_each_limit(
+    place: str, batched: bool, limit: dict[str, int]
+) -> None:
     async with ShardWriter(f"{place}/x-{{shard:03d}}", **limit) as writer:  # type: ignore[arg-type]
         if batched:
             await writer.write_batch(Frames.of(RECORDS))
@@ -59,7 +63,9 @@ async def test_a_new_shard_begins_at_each_limit(place: str, batched: bool, limit
     for before, after in zip(writer.shards, writer.shards[1:], strict=False):
         if "max_shard_bytes" in limit:
             first = (await read(after.path))[0]
-            assert before.bytes + len(first) + 16 > limit["max_shard_bytes"], "a shard was closed too early"
+            assert before.bytes + len(first) + 16 > limit["max_shard_bytes"], (
+                "a shard was closed too early"
+            )
         else:
             assert before.records == limit["max_shard_records"]
     assert [record for shard in writer.shards for record in await read(shard.path)] == RECORDS
@@ -74,7 +80,9 @@ async def test_a_record_above_the_limit_has_a_shard_to_itself(place: str) -> Non
 
 async def test_the_limit_of_compressed_shards_is_approximate(place: str) -> None:
     incompressible = np.random.default_rng(0).bytes(200_000)
-    async with ShardWriter(f"{place}/{{shard}}", TFRecordOptions("GZIP"), max_shard_bytes=2_000_000) as writer:
+    async with ShardWriter(
+        f"{place}/{{shard}}", TFRecordOptions("GZIP"), max_shard_bytes=2_000_000
+    ) as writer:
         for _ in range(40):
             await writer.write(incompressible)
     assert [shard.bytes <= 2_100_000 for shard in writer.shards] == [True] * len(writer.shards)
@@ -106,10 +114,15 @@ async def test_without_overwrite_an_existing_shard_is_an_error(place: str) -> No
     async with ShardWriter(f"{place}/x-{{shard}}", max_shard_records=10, overwrite=False) as writer:
         await writer.write_batch(RECORDS[:25])
     with pytest.raises(streamrec.errors.AlreadyExistsError) as caught:
-        async with ShardWriter(f"{place}/x-{{shard}}", max_shard_records=10, overwrite=False) as writer:
+        async with ShardWriter(
+            f"{place}/x-{{shard}}", max_shard_records=10, overwrite=False
+        ) as writer:
             await writer.write_batch(RECORDS[10:25])
     assert caught.value.path == f"{place}/x-0"
-    with pytest.raises(streamrec.errors.AlreadyExistsError), TFRecordWriter(f"{place}/x-0", overwrite=False) as sync:
+    with (
+        pytest.raises(streamrec.errors.AlreadyExistsError),
+        TFRecordWriter(f"{place}/x-0", overwrite=False) as sync,
+    ):
         sync.write(b"second")
     assert await read(f"{place}/x-0") == RECORDS[:10]
     assert names(place) == ["x-0", "x-1", "x-2"]
@@ -132,7 +145,8 @@ async def test_a_filesystem_that_cannot_promise_it_refuses_overwrite_false(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("kind", "threads"), [(None, None), ("", None), ("GZIP", None), ("ZLIB", None), ("ZSTD", None), ("ZSTD", 2)]
+    ("kind", "threads"),
+    [(None, None), ("", None), ("GZIP", None), ("ZLIB", None), ("ZSTD", None), ("ZSTD", 2)],
 )
 def test_the_synchronous_writer(place: str, kind: str | None, threads: int | None) -> None:
     with TFRecordWriter(f"{place}/x", TFRecordOptions(kind, compression_threads=threads)) as writer:
@@ -146,11 +160,16 @@ def test_the_synchronous_writer(place: str, kind: str | None, threads: int | Non
 
 
 @pytest.mark.parametrize("leave", [lambda: 1 / 0, lambda: exec("raise KeyboardInterrupt")])
-@pytest.mark.parametrize("options", [TFRecordOptions("GZIP"), TFRecordOptions("ZSTD", compression_threads=2)])
+@pytest.mark.parametrize(
+    "options", [TFRecordOptions("GZIP"), TFRecordOptions("ZSTD", compression_threads=2)]
+)
 def test_the_synchronous_writer_leaves_no_partial_shard(
     place: str, options: TFRecordOptions, leave: Callable[[], object]
 ) -> None:
-    with pytest.raises((ZeroDivisionError, KeyboardInterrupt)), TFRecordWriter(f"{place}/x", options) as writer:
+    with (
+        pytest.raises((ZeroDivisionError, KeyboardInterrupt)),
+        TFRecordWriter(f"{place}/x", options) as writer,
+    ):
         writer.write(b"x" * 3_000_000)
         leave()
     assert names(place) == []
@@ -169,7 +188,10 @@ async def test_a_writer_that_was_not_entered_refuses_records(
     tmp_path: Path, use: Callable[[ShardWriter], Awaitable[None]]
 ) -> None:
     writer = ShardWriter(f"{tmp_path}/x-{{shard}}", max_shard_records=10)
-    with pytest.raises(streamrec.errors.ClosedError, match="is not open yet: write within its own `async with` block"):
+    with pytest.raises(
+        streamrec.errors.ClosedError,
+        match="is not open yet: write within its own `async with` block",
+    ):
         await use(writer)
     assert names(str(tmp_path)) == []
     async with writer:
@@ -220,7 +242,9 @@ def test_a_forked_process_cannot_write_to_its_parents_shard(tmp_path: Path) -> N
     command = [sys.executable, "-W", "ignore", "-c", IN_A_FORK, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.stdout.split(), done.stderr) == (["3", "3", "0"] * 2, "")
-    assert [anyio.run(read, f"{tmp_path}/{name}") for name in names(str(tmp_path))] == [[b"first"]] * 2
+    assert [anyio.run(read, f"{tmp_path}/{name}") for name in names(str(tmp_path))] == [
+        [b"first"]
+    ] * 2
 
 
 async def test_a_writer_is_entered_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,1 +1,3 @@
-"""Long runs over a bad network, before real servers. Short ones of them are tests; `make soak` runs long ones."""
+"""Long runs over a bad network, before real servers. Short ones of them are tests; `make soak` runs
+long ones.
+"""

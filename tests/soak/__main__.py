@@ -1,4 +1,6 @@
-"""Soaks: `python -m tests.soak [reading writing training] [--seconds 300] [--kills 100] [--training-kills 50]`.
+"""Soaks:
+`python
+-m tests.soak [reading writing training] [--seconds 300] [--kills 100] [--training-kills 50]`.
 
 Prints a line for each server or kind of run; an AssertionError names the seed.
 """
@@ -11,7 +13,9 @@ from tests.soak import reading, training, writing
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="*", help="by default all")
     for name, value in (("seconds", 300), ("kills", 100), ("training-kills", 50), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=value)
@@ -20,7 +24,10 @@ def main() -> None:
     for kind, server in {"s3": seaweedfs, "gcs": fake_gcs}.items():
         with server() as store:
             if "reading" in parts:
-                print(f"{kind}: {reading.soak(store, given.seed, given.seconds / 2, megabytes=4)}", flush=True)
+                print(
+                    f"{kind}: {reading.soak(store, given.seed, given.seconds / 2, megabytes=4)}",
+                    flush=True,
+                )
             if "writing" in parts:
                 print(f"{kind}: {writing.soak(kind, given.kills, given.seed, store)}", flush=True)
     for shape in training.SHAPES if "training" in parts else ():

@@ -15,13 +15,17 @@ KILLS = 2 if THOROUGH else 1
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["s3_store", "gcs_store"])
-def test_reading_gives_all_records_and_nothing_twice(request: pytest.FixtureRequest, kind: str) -> None:
+def test_reading_gives_all_records_and_nothing_twice(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
     report = reading.soak(request.getfixturevalue(kind), seed=7, rounds=ROUNDS)
     assert report.requests > 32 * ROUNDS
 
 
 @pytest.mark.parametrize("kind", ["s3", *thorough("gcs")])
-def test_a_killed_writer_leaves_nothing_partial_and_can_run_again(request: pytest.FixtureRequest, kind: str) -> None:
+def test_a_killed_writer_leaves_nothing_partial_and_can_run_again(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
     seen = writing.soak(kind, KILLS, 4, request.getfixturevalue(f"{kind}_store"))
     assert seen.killed == KILLS
 
@@ -58,7 +62,9 @@ class TestLoaders:
         return loaders.IterableDataset(records.distribute().batch(4))
 
     @pytest.mark.parametrize("workers", [2, None])
-    def test_each_record_comes_once_an_epoch(self, s3_store: Store, loaders: Any, workers: int | None) -> None:
+    def test_each_record_comes_once_an_epoch(
+        self, s3_store: Store, loaders: Any, workers: int | None
+    ) -> None:
         for number in range(few(24) // 2):
             loaders.check(s3_store, f"combination-{workers}-{number}", number, workers)
 
@@ -66,6 +72,8 @@ class TestLoaders:
         for number in range(few(60)):
             loaders.repetition(repeated, number)
 
-    def test_programs_end_with_a_loader_open(self, s3_store: Store, loaders: Any, repeated: Any) -> None:
+    def test_programs_end_with_a_loader_open(
+        self, s3_store: Store, loaders: Any, repeated: Any
+    ) -> None:
         for number in range(3 if THOROUGH else 1):
             loaders.exits(s3_store, "loaders", number)

@@ -1,9 +1,10 @@
 """Training runs that are killed.
 
-A run is one process, four ranks, or a process whose data comes through the workers of a `StatefulDataLoader`. It is
-killed (SIGKILL) at a random step, all its ranks with it, and started again from the states that it saved last; so
-many times over, and then it comes to its end. Of each rank, the ids of the records of every step, each step as it was
-done last, must be those of a run that nobody disturbed.
+A run is one process, four ranks, or a process whose data comes through the workers of a
+`StatefulDataLoader`. It is killed (SIGKILL) at a random step, all its ranks with it, and started
+again from the states that it saved last; so many times over, and then it comes to its end. Of each
+rank, the ids of the records of every step, each step as it was done last, must be those of a run
+that nobody disturbed.
 """
 
 import json
@@ -27,7 +28,8 @@ COUNTS = (190, 61, 0, 240, 33, 130)
 """Records of each shard."""
 
 AHEAD = 3
-"""How many steps a process may be ahead of its parent: it is killed within one of them, or between two."""
+"""How many steps a process may be ahead of its parent: it is killed within one of them, or between
+two."""
 
 SAVED_EVERY = 5
 """Steps from one saved state to the next."""
@@ -35,9 +37,10 @@ SAVED_EVERY = 5
 END = b"end"
 WORKERS = 2
 
-# The process that is killed: it "trains", step by step, and saves where it stands every few steps. A step is one batch.
-# The parent gives leave for each, so that the process is never far ahead of it, and is told the ids of the batch's
-# records. The state is written beside its file and renamed, as a checkpoint should be.
+# The process that is killed: it "trains", step by step, and saves where it stands every few steps.
+# A step is one batch. The parent gives leave for each, so that the process is never far ahead of
+# it, and is told the ids of the batch's records. The state is written beside its file and renamed,
+# as a checkpoint should be.
 
 
 @dataclass(frozen=True)
@@ -95,14 +98,18 @@ def save(job: Job, step: int, state: dict[str, Any]) -> None:
 
 
 def run_torch_trainee(parent: Connection, job: Job) -> None:
-    """With the workers of a `StatefulDataLoader` between the data and the steps: only here is torch imported."""
+    """With the workers of a `StatefulDataLoader` between the data and the steps: only here is torch
+    imported.
+    """
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     from streamrec.torch import IterableDataset
 
     warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # by torchdata, of torch
     dataset = IterableDataset(job.dataset(1))
-    loader = StatefulDataLoader(dataset, batch_size=None, num_workers=WORKERS, multiprocessing_context="fork")
+    loader = StatefulDataLoader(
+        dataset, batch_size=None, num_workers=WORKERS, multiprocessing_context="fork"
+    )
     epochs = Epochs(job.epochs, dataset, loader)
     step, state = saved(job)
     epochs.load(state)
@@ -144,7 +151,10 @@ class Seen:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.kills} kills within {self.steps} steps, {self.again} done again ({self.seconds:.0f} s)"
+        return (
+            f"{self.kills} kills within {self.steps} steps, {self.again} done again "
+            f"({self.seconds:.0f} s)"
+        )
 
 
 @dataclass
@@ -185,7 +195,9 @@ class Rank:
         """Kills the process, and receives its last steps; returns whether it was at work."""
         self.process.kill()
         self.process.join()
-        assert self.process.exitcode in (0, -signal.SIGKILL), f"the process ended with {self.process.exitcode}"
+        assert self.process.exitcode in (0, -signal.SIGKILL), (
+            f"the process ended with {self.process.exitcode}"
+        )
         with suppress(EOFError, ConnectionResetError):
             while self.pipe.poll():  # its orphans may hold the other end, so that it never ends
                 self._take(self.pipe.recv_bytes())
@@ -217,7 +229,9 @@ SHAPES: dict[str, tuple[int, Callable[..., None]]] = {
 def soak(shape: str, kills: int, seed: int) -> Seen:
     """Kills one shape of run a number of times, at random moments; see the top of this file."""
     began, draw, (count, target) = time.monotonic(), random.Random(seed), SHAPES[shape]
-    PROCESSES.set_forkserver_preload(["tests.soak.training", *(["streamrec.torch"] if shape == "loader" else [])])
+    PROCESSES.set_forkserver_preload(
+        ["tests.soak.training", *(["streamrec.torch"] if shape == "loader" else [])]
+    )
 
     def started(*ranks: Rank) -> Sequence[Rank]:
         for rank in ranks:
@@ -227,26 +241,40 @@ def soak(shape: str, kills: int, seed: int) -> Seen:
     with tempfile.TemporaryDirectory(prefix="streamrec-training-") as folder:
         write_shards(Path(folder))
         undisturbed, ranks = (
-            [Rank(Job(folder, f"{folder}/{name}-{rank}.json", rank, count)) for rank in range(count)]
+            [
+                Rank(Job(folder, f"{folder}/{name}-{rank}.json", rank, count))
+                for rank in range(count)
+            ]
             for name in ("whole", "killed")
         )
         try:
             for rank in started(*undisturbed):
                 rank.finish()
-            ids = [record for rank in undisturbed for step in rank.steps.values() for record in step.split(b",")]
+            ids = [
+                record
+                for rank in undisturbed
+                for step in rank.steps.values()
+                for record in step.split(b",")
+            ]
             assert len(set(ids)) == sum(COUNTS), "a record is missing"
             total = len(undisturbed[0].steps)
-            assert all(len(rank.steps) == total for rank in undisturbed), "the ranks have different numbers of steps"
+            assert all(len(rank.steps) == total for rank in undisturbed), (
+                "the ranks have different numbers of steps"
+            )
             for _ in range(kills):
                 started(*ranks)
                 for _ in range(draw.randint(1, total // kills + 2)):
                     if not all([rank.step() for rank in ranks]):  # noqa: C419 - all of them go on
                         break
                 killed = [rank.kill() for rank in ranks]
-                assert all(killed), "the run came to its end before it was killed as often as was wanted"
+                assert all(killed), (
+                    "the run came to its end before it was killed as often as was wanted"
+                )
             for rank, whole in zip(started(*ranks), undisturbed, strict=True):
                 rank.finish()
-                assert rank.steps == whole.steps, f"rank {rank.job.rank} saw other records than an undisturbed run"
+                assert rank.steps == whole.steps, (
+                    f"rank {rank.job.rank} saw other records than an undisturbed run"
+                )
         except AssertionError as error:
             error.add_note(f"{shape}, seed {seed}")
             raise

@@ -1,15 +1,17 @@
 """Writers that are killed.
 
-Each round starts a process that writes three shards (two of several parts, one of one) and a manifest, kills it
-(SIGKILL) at a random moment, and looks at the store with other clients than ours: every object under a final
-name must be whole. Then the writer runs again with the same names: all must be there and right, no unfinished
-upload and no temporary file left, and the manifest must verify. Old objects that a killed replacement has secured stay
-until they are removed, as `doctor` says: they must be whole, and the soak removes them. Every second round writes over
-what the one before it left, so an object may also be the old one, whole.
+Each round starts a process that writes three shards (two of several parts, one of one) and a
+manifest, kills it (SIGKILL) at a random moment, and looks at the store with other clients than
+ours: every object under a final name must be whole. Then the writer runs again with the same names:
+all must be there and right, no unfinished upload and no temporary file left, and the manifest must
+verify. Old objects that a killed replacement has secured stay until they are removed, as `doctor`
+says: they must be whole, and the soak removes them. Every second round writes over what the one
+before it left, so an object may also be the old one, whole.
 
-The writers reach SeaweedFS and fake-gcs-server through a proxy, with faults drawn anew for each of them: of the
-requests with a body one in five is reset (some only when the server has done what they ask), one in twenty stalls,
-of all requests one in ten is a 503 and one in twenty is slow. Who looks goes to the server directly.
+The writers reach SeaweedFS and fake-gcs-server through a proxy, with faults drawn anew for each of
+them: of the requests with a body one in five is reset (some only when the server has done what they
+ask), one in twenty stalls, of all requests one in ten is a 503 and one in twenty is slow. Who looks
+goes to the server directly.
 """
 
 import asyncio
@@ -60,7 +62,8 @@ POLICY = RetryPolicy(  # patient with many faults, impatient with each: a stall 
 RECORDS = 2 * (SHARD_BYTES // RECORD_BYTES) + 3
 
 
-# The process that is killed: it writes three shards and a manifest, the same bytes for the same version.
+# The process that is killed: it writes three shards and a manifest, the same bytes for the same
+# version.
 
 
 def records(version: int) -> Iterator[bytes]:
@@ -91,7 +94,8 @@ def run_writer(begun: Connection, url: str, options: Mapping[str, Any], version:
 
 @dataclass
 class Seen:
-    """What a soak saw: writers killed before their end, whole objects found after a kill, orphans that were ended.
+    """What a soak saw: writers killed before their end, whole objects found after a kill, orphans
+    that were ended.
 
     And the requests of all writers, and how often each fault was met.
     """
@@ -106,7 +110,8 @@ class Seen:
     def __str__(self) -> str:
         met = ", ".join(f"{count} {fault}" for fault, count in sorted(self.faults.items()))
         return (
-            f"{self.rounds} rounds, {self.killed} writers killed at work; after the kills {self.whole} whole objects,"
+            f"{self.rounds} rounds, {self.killed} writers killed at work; after the kills "
+            f"{self.whole} whole objects,"
             f" 0 partial ones, {self.orphans} unfinished uploads; after the next runs none"
             f"; {self.requests:,} requests met {met}"
         )
@@ -120,7 +125,9 @@ def other_client(kind: str, store: Store) -> Iterator[fsspec.AbstractFileSystem]
     try:
         yield others
     finally:
-        if kind == "s3" and others._s3 is not None:  # else its finalizer closes it, in whichever loop runs then
+        if (
+            kind == "s3" and others._s3 is not None
+        ):  # else its finalizer closes it, in whichever loop runs then
             sync(others.loop, others._s3creator.__aexit__, None, None, None)
 
 
@@ -128,7 +135,9 @@ def expected(version: int, directory: str) -> dict[str, bytes]:
     """What must be in the store under each name, the manifest aside."""
     asyncio.run(write(f"memory://{directory}", {}, version))
     memory = fsspec.filesystem("memory")
-    found = {name.rpartition("/")[2]: memory.cat_file(name) for name in memory.find(f"/{directory}")}
+    found = {
+        name.rpartition("/")[2]: memory.cat_file(name) for name in memory.find(f"/{directory}")
+    }
     memory.rm(f"/{directory}", recursive=True)
     return found
 
@@ -145,7 +154,12 @@ class Soak:
     """
 
     def __init__(
-        self, store: Store, others: fsspec.AbstractFileSystem, proxy: FaultProxy, portal: BlockingPortal, seed: int
+        self,
+        store: Store,
+        others: fsspec.AbstractFileSystem,
+        proxy: FaultProxy,
+        portal: BlockingPortal,
+        seed: int,
     ) -> None:
         self._url, self._options, self._others = f"{store.url}/soak", store.options, others
         self._proxy, self._portal = proxy, portal
@@ -177,7 +191,9 @@ class Soak:
             How long it took, and whether it was killed at work.
         """
         what = "run" if seconds is None else "kill"
-        faults = replace(FAULTS, seed=random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32))
+        faults = replace(
+            FAULTS, seed=random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32)
+        )
         self._proxy.choose = drawn = DrawnFaults(faults)
         ours, theirs = self._processes.Pipe(duplex=False)
         arguments = (theirs, self._url, {**self._options, "endpoint_url": self._proxy.url}, version)
@@ -192,7 +208,9 @@ class Soak:
         if seconds is not None:
             process.kill()
             process.join()
-        assert process.exitcode in ((0,) if seconds is None else (0, -signal.SIGKILL)), f"it ended: {process.exitcode}"
+        assert process.exitcode in ((0,) if seconds is None else (0, -signal.SIGKILL)), (
+            f"it ended: {process.exitcode}"
+        )
         self._portal.call(self._proxy.rest)  # no request is still on its way to the store
         self.seen.requests += drawn.asked.total()
         self.seen.faults.update(drawn.met)
@@ -203,7 +221,9 @@ class Soak:
         names = [name for name in self._names() if name.startswith("train-")]
         for name in names:
             data = self._others.cat_file(f"{self._url}/{name}")
-            assert any(data == self._versions[version][name] for version in versions), f"{name} is not whole"
+            assert any(data == self._versions[version][name] for version in versions), (
+                f"{name} is not whole"
+            )
         return len(names)
 
     def _check_all(self, version: int) -> None:
@@ -217,12 +237,16 @@ class Soak:
         assert report.ok, str(report)
 
     def _remove_secured(self) -> None:
-        """Removes the old objects that a writer killed within its replacement has secured, as `doctor` says to do."""
+        """Removes the old objects that a writer killed within its replacement has secured, as
+        `doctor` says to do.
+        """
         for name in [name for name in self._names() if ".streamrec-old-" in name]:
             old, url = name.partition(".streamrec-old-")[0].removeprefix("."), f"{self._url}/{name}"
             if old.startswith("train-"):
                 data = self._others.cat_file(url)
-                assert any(data == version[old] for version in self._versions), f"{name} is not whole"
+                assert any(data == version[old] for version in self._versions), (
+                    f"{name} is not whole"
+                )
             self._others.rm_file(url)
 
     def _names(self) -> list[str]:
@@ -232,7 +256,9 @@ class Soak:
         return sorted(name.removeprefix(root) for name in found if name.startswith(root))
 
     def _orphans(self) -> list[str]:
-        """Unfinished multipart uploads. The sessions of GCS cannot be listed; the store drops them."""
+        """Unfinished multipart uploads. The sessions of GCS cannot be listed; the store drops
+        them.
+        """
         if self._url.startswith("gs"):
             return []
         bucket, _, key = self._url.removeprefix("s3://").partition("/")

@@ -1,6 +1,8 @@
-"""StorageTests: the tests of every backend, against a real store. Inherit, and define the fixture `place`.
+"""StorageTests: the tests of every backend, against a real store. Inherit, and define the fixture
+`place`.
 
-`check` writes shards and reads them in parallel, in byte ranges, and from a state, with a user's options.
+`check` writes shards and reads them in parallel, in byte ranges, and from a state, with a user's
+options.
 """
 
 import asyncio
@@ -33,7 +35,9 @@ from tests.servers.resuming import stop_after
 PART = 1 << 18
 DATA = os.urandom(3 * PART + 12_345)
 MANY = 150
-QUICK = RetryPolicy(attempts=3, backoff_base=0.01, connect_timeout=5, first_byte_timeout=10, stall_timeout=10)
+QUICK = RetryPolicy(
+    attempts=3, backoff_base=0.01, connect_timeout=5, first_byte_timeout=10, stall_timeout=10
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,9 @@ def signed_body(request: Any) -> str:
 
 
 @asynccontextmanager
-async def opened(path: str, options: Mapping[str, Any] = {}, retry: RetryPolicy = QUICK) -> AsyncIterator[Storage]:
+async def opened(
+    path: str, options: Mapping[str, Any] = {}, retry: RetryPolicy = QUICK
+) -> AsyncIterator[Storage]:
     """The storage of a path."""
     async with Storages(options, retry=retry) as storages:
         yield await storages.at(path)
@@ -120,7 +126,9 @@ def kill_while_writing(paths: Sequence[str], options: Mapping[str, Any], part_si
 
 
 class ReadingTests:
-    """Reading. Subclasses define `place`, and `put` if the store cannot be written through Storage."""
+    """Reading. Subclasses define `place`, and `put` if the store cannot be written through
+    Storage.
+    """
 
     @pytest.fixture
     async def storage(self, place: Place) -> AsyncIterator[Storage]:
@@ -148,7 +156,15 @@ class ReadingTests:
         """At and past the end there is nothing."""
         await self.put(storage, path, data)
         assert (await storage.stat(path)).size == len(data)
-        spans = [(0, 10), (5, 5), (0, 0), (7, 300_000), (PART, None), (9, 10**9), (10**9, 10**9 + 10)]
+        spans = [
+            (0, 10),
+            (5, 5),
+            (0, 0),
+            (7, 300_000),
+            (PART, None),
+            (9, 10**9),
+            (10**9, 10**9 + 10),
+        ]
         for start, end in [*spans, *((len(DATA) + more, None) for more in (-1, 0, 1))]:
             stream = await storage.stream(path, start, end)
             assert stream.info.size == len(data)
@@ -196,10 +212,14 @@ class ReadingTests:
     async def test_many_streams_at_once(self, storage: Storage, path: str) -> None:
         await self.put(storage, path, DATA)
         streams = await asyncio.gather(*[storage.stream(path, start) for start in range(20)])
-        assert await asyncio.gather(*map(read_all, streams)) == [DATA[start:] for start in range(20)]
+        assert await asyncio.gather(*map(read_all, streams)) == [
+            DATA[start:] for start in range(20)
+        ]
 
     async def test_no_pool_of_connections_is_too_small(self, storage: Storage, path: str) -> None:
-        """Open shards keep their connections until they are read: if the next one waited for one, all would wait."""
+        """Open shards keep their connections until they are read: if the next one waited for one,
+        all would wait.
+        """
         await self.put(storage, path, DATA)
         streams = [await storage.stream(path) for _ in range(MANY)]
         first = [await stream.readinto(memoryview(bytearray(1000))) for stream in streams]
@@ -208,7 +228,9 @@ class ReadingTests:
         for stream in streams:
             await stream.aclose()
 
-    async def test_a_cancelled_read_leaves_the_buffer_alone(self, storage: Storage, path: str) -> None:
+    async def test_a_cancelled_read_leaves_the_buffer_alone(
+        self, storage: Storage, path: str
+    ) -> None:
         await self.put(storage, path, DATA)
         stream = await storage.stream(path)
         buffer = bytearray(50_000)
@@ -245,15 +267,27 @@ class WritingTests:
         for name in self.LISTED:
             await self.put(storage, f"{path}/{name}", name.encode())  # type: ignore[attr-defined]
         everything = [info async for info in storage.list(f"{path}/")]
-        assert [info.path for info in everything] == sorted(f"{path}/{name}" for name in self.LISTED)
-        assert [info.size for info in everything] == [len(i.path.removeprefix(f"{path}/").encode()) for i in everything]
-        assert [info.path async for info in storage.list(f"{path}/b/1")] == [f"{path}/b/1", f"{path}/b/10"]
+        assert [info.path for info in everything] == sorted(
+            f"{path}/{name}" for name in self.LISTED
+        )
+        assert [info.size for info in everything] == [
+            len(i.path.removeprefix(f"{path}/").encode()) for i in everything
+        ]
+        assert [info.path async for info in storage.list(f"{path}/b/1")] == [
+            f"{path}/b/1",
+            f"{path}/b/10",
+        ]
         assert [info async for info in storage.list(f"{path}/nothing")] == []
         for info in everything:
-            assert await storage.read_range(info.path, 0, 100) == info.path.removeprefix(f"{path}/").encode()
+            assert (
+                await storage.read_range(info.path, 0, 100)
+                == info.path.removeprefix(f"{path}/").encode()
+            )
 
     @pytest.mark.parametrize("step", [1000, PART, 3 * PART + 1])
-    async def test_writes_of_any_size_become_parts(self, storage: Storage, path: str, step: int) -> None:
+    async def test_writes_of_any_size_become_parts(
+        self, storage: Storage, path: str, step: int
+    ) -> None:
         for size in (0, 1, PART - 1, PART, PART + 1, 4 * PART, 9 * PART + 7):
             data = os.urandom(size)
             async with await storage.upload(path, part_size=self.part_size()) as upload:
@@ -262,7 +296,9 @@ class WritingTests:
             assert (await storage.stat(path)).size == size
             assert await read_all(await storage.stream(path)) == data
 
-    async def test_an_object_is_visible_once_it_is_complete(self, storage: Storage, path: str) -> None:
+    async def test_an_object_is_visible_once_it_is_complete(
+        self, storage: Storage, path: str
+    ) -> None:
         upload = await storage.upload(path, part_size=self.part_size())
         await upload.write(bytes(3 * self.part_size()))
         assert [info async for info in storage.list(path)] == []
@@ -284,7 +320,9 @@ class WritingTests:
         await self.check_nothing_is_left(storage, path)
 
     @pytest.mark.parametrize("turns", [0, 1, 5, 50])
-    async def test_a_cancellation_leaves_nothing(self, storage: Storage, path: str, turns: int) -> None:
+    async def test_a_cancellation_leaves_nothing(
+        self, storage: Storage, path: str, turns: int
+    ) -> None:
         started = asyncio.Event()
 
         async def write() -> None:
@@ -311,7 +349,9 @@ class WritingTests:
             await upload.complete()
         await self.check_nothing_is_left(storage, path)
 
-    async def test_an_upload_replaces_what_was_there_at_the_end(self, storage: Storage, path: str) -> None:
+    async def test_an_upload_replaces_what_was_there_at_the_end(
+        self, storage: Storage, path: str
+    ) -> None:
         await self.put(storage, path, b"old")  # type: ignore[attr-defined]
         upload = await storage.upload(path)
         await upload.write(b"newer")
@@ -331,7 +371,9 @@ class WritingTests:
             assert (early.value.path, isinstance(early.value, FileExistsError)) == (name, True)
             assert (await storage.stat(name)).size == len(data)
 
-    async def test_exclusive_creation_after_another_writer(self, storage: Storage, path: str) -> None:
+    async def test_exclusive_creation_after_another_writer(
+        self, storage: Storage, path: str
+    ) -> None:
         for parts in self.EXCLUSIVE:
             name = f"{path}-{parts}"
             late = await storage.upload(name, part_size=self.part_size(), overwrite=False)
@@ -400,13 +442,19 @@ SHARDS, RECORDS = 6, 200  # of a round trip
 
 
 def shards_of(name: str) -> list[list[bytes]]:
-    return [[b"%d.%d" % (shard, number) + bytes(number * 7) for number in range(RECORDS)] for shard in range(SHARDS)]
+    return [
+        [b"%d.%d" % (shard, number) + bytes(number * 7) for number in range(RECORDS)]
+        for shard in range(SHARDS)
+    ]
 
 
 async def written(url: str, options: Mapping[str, Any]) -> None:
     """Writes the shards; the last records are long enough for several parts."""
     async with streamrec.ShardWriter(
-        f"{url}/x-{{shard}}.tfrecord", max_shard_records=RECORDS, storage_options=options, retry=QUICK
+        f"{url}/x-{{shard}}.tfrecord",
+        max_shard_records=RECORDS,
+        storage_options=options,
+        retry=QUICK,
     ) as writer:
         for shard in shards_of(url):
             for record in shard:
@@ -414,11 +462,17 @@ async def written(url: str, options: Mapping[str, Any]) -> None:
 
 
 def check(url: str, options: Mapping[str, Any], writing: Mapping[str, Any] | None = None) -> int:
-    """Writes, and reads in order, in parts and from a state; returns how often a fast path was disabled."""
+    """Writes, and reads in order, in parts and from a state; returns how often a fast path was
+    disabled.
+    """
     asyncio.run(written(url, writing or options))
     shards = shards_of(url)
     dataset = streamrec.TFRecordDataset(
-        f"{url}/x-*.tfrecord", num_parallel_reads=SHARDS, block_length=RECORDS, storage_options=options, retry=QUICK
+        f"{url}/x-*.tfrecord",
+        num_parallel_reads=SHARDS,
+        block_length=RECORDS,
+        storage_options=options,
+        retry=QUICK,
     )
     with dataset.iterate() as records:
         found = list(records)
@@ -433,7 +487,9 @@ def check(url: str, options: Mapping[str, Any], writing: Mapping[str, Any] | Non
         records: list[bytes] = []
         for start, end in ((0, 50_000), (50_000, 90_001), (90_001, None)):
             place = f"{url}/x-3.tfrecord"
-            async with streamrec.open_shard(place, start=start, end=end, storage_options=options, retry=QUICK) as shard:
+            async with streamrec.open_shard(
+                place, start=start, end=end, storage_options=options, retry=QUICK
+            ) as shard:
                 records += [record async for record in shard]
         return records
 

@@ -1,7 +1,8 @@
 """A proxy in front of a real HTTP server that does damage on demand. One request per connection.
 
-How far a resumable upload is, the proxy answers itself: fake-gcs-server takes the question (`Content-Range: bytes */*`)
-for the end of the upload, and would make the object visible with what it has so far.
+How far a resumable upload is, the proxy answers itself: fake-gcs-server takes the question
+(`Content-Range: bytes */*`) for the end of the upload, and would make the object visible with what
+it has so far.
 """
 
 import asyncio
@@ -39,7 +40,8 @@ class Fault:
         answer: Send this instead of asking the server.
         head: Rewrites the answer's head.
         body: Rewrites the request's body, to one of the same length.
-        hang_up: Break the connection after so many bytes of the request's body; the server gets them.
+        hang_up: Break the connection after so many bytes of the request's body; the server gets
+            them.
         delay: Seconds before anything is done.
     """
 
@@ -55,7 +57,9 @@ class Fault:
 def status(line: str, *headers: str) -> Fault:
     """An answer without a body."""
     return Fault(
-        answer="\r\n".join([f"HTTP/1.1 {line}", "Content-Length: 0", "Connection: close", *headers, "", ""]).encode()
+        answer="\r\n".join(
+            [f"HTTP/1.1 {line}", "Content-Length: 0", "Connection: close", *headers, "", ""]
+        ).encode()
     )
 
 
@@ -94,7 +98,9 @@ def _length(request: Request) -> int:
 
 @dataclass
 class _Session:
-    """A resumable upload: the Range that the server has. Its requests are served one after the other."""
+    """A resumable upload: the Range that the server has. Its requests are served one after the
+    other.
+    """
 
     stored: str = ""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -102,7 +108,9 @@ class _Session:
 
 @dataclass
 class FaultProxy:
-    """`async with FaultProxy(upstream, choose) as proxy`: `choose` says which fault a request meets, if any."""
+    """`async with FaultProxy(upstream, choose) as proxy`: `choose` says which fault a request
+    meets, if any.
+    """
 
     upstream: str
     choose: Callable[[Request], Fault | None] = lambda request: None
@@ -117,7 +125,10 @@ class FaultProxy:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._server.close()
         for task in self._tasks:
@@ -151,7 +162,9 @@ class FaultProxy:
             size = int(request.headers.get("content-length", 0))
             if fault.hang_up is not None:
                 data = raw + await reader.readexactly(min(fault.hang_up, size))
-                if request.headers.get("content-range") != "bytes */*":  # a query has no body: its head is all of it
+                if (
+                    request.headers.get("content-range") != "bytes */*"
+                ):  # a query has no body: its head is all of it
                     await self._break_off(data)
                 return
             body = fault.body(await reader.readexactly(size))
@@ -183,9 +196,13 @@ class FaultProxy:
         await back.drain()
         await _abort(back)
 
-    async def _ask(self, fault: Fault, request: Request, data: bytes, writer: asyncio.StreamWriter) -> None:
+    async def _ask(
+        self, fault: Fault, request: Request, data: bytes, writer: asyncio.StreamWriter
+    ) -> None:
         """Passes a request on, and its answer back as far as the fault lets it."""
-        writer.transport.set_write_buffer_limits(0)  # aborting loses the bytes that a resting reader has not taken
+        writer.transport.set_write_buffer_limits(
+            0
+        )  # aborting loses the bytes that a resting reader has not taken
         there, back = await self._connect()
         try:
             session = self._sessions.get(_session_of(request.path))
@@ -193,7 +210,11 @@ class FaultProxy:
                 back.write(data)
                 head = await there.readuntil(b"\r\n\r\n")
                 self._heed(request, head)
-            writer.write(fault.head(head.replace(urlsplit(self.upstream).netloc.encode(), self.netloc.encode())))
+            writer.write(
+                fault.head(
+                    head.replace(urlsplit(self.upstream).netloc.encode(), self.netloc.encode())
+                )
+            )
             left = next((limit for limit in (fault.cut, fault.stall) if limit is not None), 1 << 60)
             while left and (part := await there.read(min(left, 1 << 16))):
                 left -= len(part)
@@ -211,7 +232,9 @@ class FaultProxy:
         async with session.turn:
             if name not in self._sessions:
                 return None
-            return status("308 Resume Incomplete", *([f"Range: {session.stored}"] if session.stored else [])).answer
+            return status(
+                "308 Resume Incomplete", *([f"Range: {session.stored}"] if session.stored else [])
+            ).answer
 
     def _heed(self, request: Request, head: bytes) -> None:
         """Follows the server's answers: an upload begins, continues, or is complete."""
@@ -248,5 +271,8 @@ def _parse(head: bytes) -> Request:
     """A request's head; or an answer's, whose status is the path."""
     first, *lines = head.decode("latin-1").split("\r\n")
     method, path, _ = first.split(" ", 2)
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+    headers = {
+        name.lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines if line)
+    }
     return Request(method, path, headers)

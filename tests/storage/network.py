@@ -1,4 +1,6 @@
-"""An object in a real store behind a proxy that does damage: what the tests of reading and writing have in common."""
+"""An object in a real store behind a proxy that does damage: what the tests of reading and writing
+have in common.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +21,9 @@ def is_get(request: Request) -> bool:
 
 @dataclass
 class Network:
-    """A name of its own in a store, a Storage that goes through the proxy, and one that goes to the store directly."""
+    """A name of its own in a store, a Storage that goes through the proxy, and one that goes to the
+    store directly.
+    """
 
     store: Store
     proxy: FaultProxy
@@ -27,7 +31,12 @@ class Network:
     direct: Storage
     path: str
 
-    def meets(self, *faults: Fault | None, then: Fault | None = None, when: Callable[[Request], bool] = is_get) -> None:
+    def meets(
+        self,
+        *faults: Fault | None,
+        then: Fault | None = None,
+        when: Callable[[Request], bool] = is_get,
+    ) -> None:
         """From now on requests of this kind meet these faults in order, and then always `then`."""
         turns = iter(faults)
         self.proxy.choose = lambda request: next(turns, then) if when(request) else None
@@ -53,7 +62,9 @@ class Network:
 @asynccontextmanager
 async def through(store: Store, policy: RetryPolicy) -> AsyncIterator[Network]:
     async with FaultProxy(store.endpoint) as proxy:
-        options = {**store.options, "endpoint_url": proxy.url} if "endpoint_url" in store.options else {}
+        options = (
+            {**store.options, "endpoint_url": proxy.url} if "endpoint_url" in store.options else {}
+        )
         path = f"{store.url if options else proxy.url}/{uuid4().hex}"
         async with Storages(options, retry=policy) as storages, Storages(store.options) as direct:
             yield Network(store, proxy, await storages.at(path), await direct.at(path), path)

@@ -1,4 +1,6 @@
-"""Tests of all backends together: light imports, clean exits, and messages about missing packages."""
+"""Tests of all backends together: light imports, clean exits, and messages about missing
+packages.
+"""
 
 import asyncio
 import socket
@@ -66,7 +68,10 @@ with nginx() as store:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     port = int(done.stdout.rpartition(":")[2])
-    with suppress(ConnectionRefusedError, ConnectionResetError), socket.create_connection(("127.0.0.1", port)) as peer:
+    with (
+        suppress(ConnectionRefusedError, ConnectionResetError),
+        socket.create_connection(("127.0.0.1", port)) as peer,
+    ):
         peer.settimeout(10)
         assert peer.recv(1) == b""  # still there when we called; this is its end
 
@@ -82,7 +87,9 @@ async def test_storages_close_in_a_cancelled_scope(s3_store: Store) -> None:
             await call(f"{s3_store.url}/x")
 
 
-def test_a_client_whose_closing_is_cancelled_with_the_loop_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_closing_is_cancelled_with_the_loop_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(clients, "IDLE", 0.0)
     steps: list[str] = []
 

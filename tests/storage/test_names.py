@@ -34,14 +34,73 @@ from tests.servers.real import Store, sftp
 
 NAMES = sorted(
     [
-        *("run", "run#1", "run#2", "#", "q", "q?x=1", "q?versionId=3", "p%20q", "p q", "p+q", "%", "%2F", "100%"),
-        *("a*b", "axb", "a?b", "a#b?c", "a?b#c", "[1]", "1", "x[1]y", "x1y", "x[!1]y", "{a}", "{a,b}", "{1..3}", "{0}"),
-        *("{}", "{shard", "%s", "a&b", "a;b", "a=b", "a,b", "a:b", "a@b", "user:pw@host", "~x", "$HOME", "a'b", 'a"b'),
-        *("<a>", "a|b", "a^b", "a`b", "(a)", "a!", "trailing ", " leading", "é-日本-🎉", "e\u0301", "-x", "x.", "..x"),
+        *(
+            "run",
+            "run#1",
+            "run#2",
+            "#",
+            "q",
+            "q?x=1",
+            "q?versionId=3",
+            "p%20q",
+            "p q",
+            "p+q",
+            "%",
+            "%2F",
+            "100%",
+        ),
+        *(
+            "a*b",
+            "axb",
+            "a?b",
+            "a#b?c",
+            "a?b#c",
+            "[1]",
+            "1",
+            "x[1]y",
+            "x1y",
+            "x[!1]y",
+            "{a}",
+            "{a,b}",
+            "{1..3}",
+            "{0}",
+        ),
+        *(
+            "{}",
+            "{shard",
+            "%s",
+            "a&b",
+            "a;b",
+            "a=b",
+            "a,b",
+            "a:b",
+            "a@b",
+            "user:pw@host",
+            "~x",
+            "$HOME",
+            "a'b",
+            'a"b',
+        ),
+        *(
+            "<a>",
+            "a|b",
+            "a^b",
+            "a`b",
+            "(a)",
+            "a!",
+            "trailing ",
+            " leading",
+            "é-日本-🎉",
+            "e\u0301",
+            "-x",
+            "x.",
+            "..x",
+        ),
         *(".hidden", "_x", "http:", "part.streamrec-1", ".q", "x" * 120),
     ]
 )
-"""Many of these are the result of decoding or truncating another one, or a match of it as a pattern."""
+"""Many of these are the result of decoding or truncating another one, or a match of it as a
+pattern."""
 
 ON_DISKS = ["a\nb", "a\tb", "a\rb", "a\\b", "a::b", "x" * 255, "é" * 127]
 """Names for stores whose server or client does not change them."""
@@ -67,7 +126,11 @@ class Place:
 
     @property
     def stores(self) -> dict[str, Any]:
-        return {"filesystem": self.filesystem} if self.filesystem else {"storage_options": self.options}
+        return (
+            {"filesystem": self.filesystem}
+            if self.filesystem
+            else {"storage_options": self.options}
+        )
 
     def urls(self, names: Iterable[str], below: str = "d") -> list[str]:
         return [f"{self.url}/{below}/{name}" for name in names]
@@ -108,11 +171,17 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     kind = request.param
     local = {"local": str(tmp_path), "file": f"file://{tmp_path}", "memory": f"memory:/{tmp_path}"}
     if kind in local:
-        stored = partial(memory_keys, str(tmp_path)) if kind == "memory" else partial(files_below, tmp_path)
+        stored = (
+            partial(memory_keys, str(tmp_path))
+            if kind == "memory"
+            else partial(files_below, tmp_path)
+        )
         return Place(local[kind], stored, [*NAMES, *ON_DISKS])
     if kind == "dir":
         filesystem = DirFileSystem(str(tmp_path), fsspec.filesystem("file"))
-        return Place("/up", partial(files_below, tmp_path / "up"), [*NAMES, *ON_DISKS], filesystem=filesystem)
+        return Place(
+            "/up", partial(files_below, tmp_path / "up"), [*NAMES, *ON_DISKS], filesystem=filesystem
+        )
     store: Store = request.getfixturevalue(f"{kind}_store")
     prefix = f"names-{tmp_path.name}"
     if kind == "sftp":
@@ -158,7 +227,11 @@ def test_a_name_comes_back_as_it_went_out(place: Place) -> None:
 
 
 def test_what_is_replaced_is_the_object_of_that_name(place: Place) -> None:
-    names = [name for name in ("q", ".q", "q?x=1", "q?versionId=3", "run", "run#1") if name in place.names]
+    names = [
+        name
+        for name in ("q", ".q", "q?x=1", "q?versionId=3", "run", "run#1")
+        if name in place.names
+    ]
     asyncio.run(write(place, names))
     urls = place.urls(names)
     for name, url in zip(names, urls, strict=True):
@@ -173,19 +246,27 @@ def test_patterns_find_each_name_and_what_they_find_is_read(place: Place) -> Non
     found = matching_files(f"{place.url}/d/*", **place.stores)
     assert found == sorted(place.urls(place.names))
     assert names_in(TFRecordDataset(found, **place.stores)) == sorted(place.names)
-    assert list(Dataset.list_files(f"{place.url}/d/*", **place.stores)) == [os.fsencode(url) for url in found]
+    assert list(Dataset.list_files(f"{place.url}/d/*", **place.stores)) == [
+        os.fsencode(url) for url in found
+    ]
     assert matching_files(f"{place.url}/d/[[]1]", **place.stores) == place.urls(["[1]"])
     assert matching_files(f"{place.url}/d/a[*?]b", **place.stores) == place.urls(["a*b", "a?b"])
     assert matching_files(f"{place.url}/d/run#*", **place.stores) == place.urls(["run#1", "run#2"])
-    assert matching_files(f"{place.url}/d/run#{{1,2}}", **place.stores) == place.urls(["run#1", "run#2"])
+    assert matching_files(f"{place.url}/d/run#{{1,2}}", **place.stores) == place.urls(
+        ["run#1", "run#2"]
+    )
     assert matching_files(f"{place.url}/d/{{a,b}}", **place.stores) == place.urls(["{a,b}"])
     assert matching_files(f"{place.url}/d/[{{]a,b[}}]", **place.stores) == place.urls(["{a,b}"])
 
 
-def check_manifest_and_index(place: Place, names: list[str], manifest: str, index: str, root: str | None) -> None:
+def check_manifest_and_index(
+    place: Place, names: list[str], manifest: str, index: str, root: str | None
+) -> None:
     """They are written, and lead to the shards of these names."""
     urls = place.urls(names)
-    assert [shard.path for shard in streamrec.write_manifest_sync(urls, manifest, **place.stores)] == urls
+    assert [
+        shard.path for shard in streamrec.write_manifest_sync(urls, manifest, **place.stores)
+    ] == urls
     report = streamrec.verify_sync(manifest, shard_root=root, **place.stores)
     assert report.ok, report
     assert report.shards == len(urls)
@@ -199,10 +280,16 @@ def test_manifests_and_indexes_hold_each_name(place: Place) -> None:
     asyncio.run(write(place, names))
     urls = place.urls(names)
     for directory in ("d", "elsewhere"):
-        manifest, index = (f"{place.url}/{directory}/{name}" for name in ("m{a,b}#1.json", "i[1]?#1.index"))
-        check_manifest_and_index(place, names, manifest, index, None if directory == "d" else f"{place.url}/d")
+        manifest, index = (
+            f"{place.url}/{directory}/{name}" for name in ("m{a,b}#1.json", "i[1]?#1.index")
+        )
+        check_manifest_and_index(
+            place, names, manifest, index, None if directory == "d" else f"{place.url}/d"
+        )
     halves = [
-        TFRecordDataset(urls, **place.stores).distribute(rank=rank, world_size=2, even="pad", manifest=manifest)
+        TFRecordDataset(urls, **place.stores).distribute(
+            rank=rank, world_size=2, even="pad", manifest=manifest
+        )
         for rank in range(2)
     ]
     assert {name for half in halves for name in names_in(half)} == set(names)
@@ -223,18 +310,24 @@ def test_saved_elements_come_back(place: Place) -> None:
     names = ("save#1", "save#2", "save?x=1", "save%20", "save [1] {a} é ~", "save")
     for name in names:
         Dataset.from_tensors(name).save(f"{place.url}/d/{name}", **place.stores)
-        assert list(Dataset.from_tensors(0).cache(f"{place.url}/d/cache-{name}", **place.stores)) == [0]
+        assert list(
+            Dataset.from_tensors(0).cache(f"{place.url}/d/cache-{name}", **place.stores)
+        ) == [0]
     for name in names:
         assert list(Dataset.load(f"{place.url}/d/{name}", **place.stores)) == [name.encode()]
 
 
 @pytest.mark.parametrize("place", ["local", "file", "memory", "s3", "gcs"], indirect=True)
 def test_the_command_line(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
-    options = [part for name, value in place.options.items() for part in ("-o", f"{name}={told(value)}")]
+    options = [
+        part for name, value in place.options.items() for part in ("-o", f"{name}={told(value)}")
+    ]
 
     def call(command: str, *arguments: str) -> str:
         flags = [argument for argument in arguments if argument.startswith("--")]
-        code = program.run([command, *flags, *options, "--", *(each for each in arguments if each not in flags)])
+        code = program.run(
+            [command, *flags, *options, "--", *(each for each in arguments if each not in flags)]
+        )
         out, err = capfd.readouterr()
         assert code == 0, (out, err)
         return out
@@ -269,7 +362,11 @@ def test_a_web_url_is_spelt_as_the_web_does(http_store: Store, tmp_path: Path) -
         (directory / name).write_bytes(encode_records([example(name)]))
     url = f"{http_store.url}/{tmp_path.name}"
     assert names_in(TFRecordDataset([f"{url}/{quote(name)}" for name in names])) == names
-    assert names_in(TFRecordDataset([f"{url}/é-日本-🎉", f"{url}/p q", f"{url}/p%20q"])) == ["é-日本-🎉", "p q", "p q"]
+    assert names_in(TFRecordDataset([f"{url}/é-日本-🎉", f"{url}/p q", f"{url}/p%20q"])) == [
+        "é-日本-🎉",
+        "p q",
+        "p q",
+    ]
     assert names_in(TFRecordDataset(f"{url}/q?x=1")) == ["q"]
     assert names_in(TFRecordDataset(f"{url}/run%23{{1,2}}")) == ["run#1", "run#2"]
     with pytest.raises(StorageError, match="write %23"):
@@ -279,7 +376,9 @@ def test_a_web_url_is_spelt_as_the_web_does(http_store: Store, tmp_path: Path) -
         lambda: list(Dataset.list_files(f"{url}/*.rec")),
         lambda: list(TFRecordDataset(f"{url}/*.rec")),
     ):
-        with pytest.raises(UnsupportedOperationError, match="cannot be asked which files a pattern matches"):
+        with pytest.raises(
+            UnsupportedOperationError, match="cannot be asked which files a pattern matches"
+        ):
             asked()
     assert matching_files(f"{url}/q?versions=[1]*") == [f"{url}/q?versions=[1]*"]
 
@@ -292,7 +391,9 @@ def test_a_bucket_that_must_not_be_listed_is_an_error_that_names_it(s3_store: St
         list(TFRecordDataset("s3://nosuchbucket/d/x-*", storage_options=s3_store.options))
 
 
-def test_names_that_begin_like_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_begin_like_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names = ["-x", "~x", "#", "%", " "]
     for name in names:
@@ -304,7 +405,9 @@ def test_names_that_begin_like_something_else(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", ["x" * 256, "é" * 128])
-def test_a_name_that_is_too_long_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_too_long_is_refused_before_anything_is_written(
+    tmp_path: Path, name: str
+) -> None:
     with pytest.raises(StorageError, match="longer than its filesystem allows"):
         asyncio.run(write(Place(str(tmp_path), partial(files_below, tmp_path)), [name]))
     assert os.listdir(tmp_path / "d") == []
@@ -312,7 +415,10 @@ def test_a_name_that_is_too_long_is_refused_before_anything_is_written(tmp_path:
 
 def test_what_a_killed_writer_of_a_long_name_left_goes_with_the_next(tmp_path: Path) -> None:
     name = "x" * 255
-    script = "import os, sys, streamrec as s; w = s.TFRecordWriter(sys.argv[1]); w.write(b'x' * 2**23); os._exit(1)"
+    script = (
+        "import os, sys, streamrec as s; w = s.TFRecordWriter(sys.argv[1]); w.write(b'x' * 2**23); "
+        "os._exit(1)"
+    )
     subprocess.run([sys.executable, "-c", script, tmp_path / name], check=False)
     [left] = os.listdir(tmp_path)
     assert left.startswith(".xxx")
@@ -325,7 +431,11 @@ def test_what_a_killed_writer_of_a_long_name_left_goes_with_the_next(tmp_path: P
 
 @pytest.mark.parametrize("place", ["local", "file", "memory", "dir", "gcs"], indirect=True)
 def test_a_scheme_within_a_name_is_a_part_of_it(place: Place) -> None:
-    names = ["s3://b/k", "a b://c", "x/s3://b"] if place.url.startswith(("memory", "gs")) else ["s3:/b/k", "x/s3:/b"]
+    names = (
+        ["s3://b/k", "a b://c", "x/s3://b"]
+        if place.url.startswith(("memory", "gs"))
+        else ["s3:/b/k", "x/s3:/b"]
+    )
     asyncio.run(write(place, names))
     urls = place.urls(names)
     assert names_in(TFRecordDataset(urls, **place.stores)) == names
@@ -337,5 +447,9 @@ def test_a_local_path_with_a_scheme_in_the_middle(tmp_path: Path) -> None:
     path = f"{tmp_path}/http://x/y"
     with TFRecordWriter(path) as writer:
         writer.write(example("here"))
-    assert names_in(TFRecordDataset(path)) == names_in(TFRecordDataset(f"{tmp_path}/http:/*/y")) == ["here"]
+    assert (
+        names_in(TFRecordDataset(path))
+        == names_in(TFRecordDataset(f"{tmp_path}/http:/*/y"))
+        == ["here"]
+    )
     assert program.run(["count", path]) == 0

@@ -1,4 +1,6 @@
-"""Secrets in URLs and options: no error, traceback, log, state or page shows them, whatever fails."""
+"""Secrets in URLs and options: no error, traceback, log, state or page shows them, whatever
+fails.
+"""
 
 import asyncio
 import json
@@ -17,7 +19,15 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
 import streamrec
-from streamrec import Dataset, NotFoundError, RetryPolicy, StorageError, TFRecordDataset, TFRecordWriter, html
+from streamrec import (
+    Dataset,
+    NotFoundError,
+    RetryPolicy,
+    StorageError,
+    TFRecordDataset,
+    TFRecordWriter,
+    html,
+)
 from streamrec.errors import ManifestError
 from streamrec.opentelemetry import observe
 from streamrec.prometheus import StatisticsCollector
@@ -28,7 +38,10 @@ CANARY = "C4n4ry-pA55"
 QUICK = RetryPolicy(attempts=1, connect_timeout=5)
 
 QUERIES = [
-    *(f"?{name}={CANARY}" for name in ("apikey", "key", "password", "code", "jwt", "client_secret", "X-Amz-Signature")),
+    *(
+        f"?{name}={CANARY}"
+        for name in ("apikey", "key", "password", "code", "jwt", "client_secret", "X-Amz-Signature")
+    ),
     f"?%6bey={CANARY}",
     f"?part=1&key={CANARY}&key=2{CANARY}",
     f"?{CANARY}",
@@ -43,13 +56,25 @@ QUERIES = [
     f";sid={CANARY}",
     f"/x;{CANARY}/y",
 ]
-USERS = [f"{CANARY}@", f"{CANARY}:@", f"user:{CANARY}@", f"user:a/{CANARY}@", f"user:a@{CANARY}@", f"{CANARY}:x-oauth@"]
+USERS = [
+    f"{CANARY}@",
+    f"{CANARY}:@",
+    f"user:{CANARY}@",
+    f"user:a/{CANARY}@",
+    f"user:a@{CANARY}@",
+    f"{CANARY}:x-oauth@",
+]
 
 
 def shown(error: BaseException) -> str:
     """All that is shown of an error."""
     return "\n".join(
-        [str(error), repr(error), *traceback.format_exception(error), *map(str, getattr(error, "__notes__", ()))]
+        [
+            str(error),
+            repr(error),
+            *traceback.format_exception(error),
+            *map(str, getattr(error, "__notes__", ())),
+        ]
     )
 
 
@@ -73,9 +98,20 @@ def urls(server: str) -> list[str]:
     """URLs with secrets of a server that has none of them, and of one that is not there."""
     urls = [f"http://{host}/a{query}" for query in QUERIES for host in (server, "127.0.0.1:1")]
     urls += [f"http://{user}{host}/a" for user in USERS for host in (server, "127.0.0.1:1")]
-    urls += [f"http://user:{CANARY}@127.0.0.1:99999999/", f"http://{CANARY}@[::1/a", f"https://{CANARY}@{server}/a"]
-    urls += [f"simplecache::http://{server}/a?key={CANARY}", f"zip://a::http://{CANARY}@{server}/a.zip?part=1"]
-    urls += [f"s3://{CANARY}:secret@bucket/a", f"nothing://user:{CANARY}@host/a", f"ftp://{CANARY}@127.0.0.1:1/a"]
+    urls += [
+        f"http://user:{CANARY}@127.0.0.1:99999999/",
+        f"http://{CANARY}@[::1/a",
+        f"https://{CANARY}@{server}/a",
+    ]
+    urls += [
+        f"simplecache::http://{server}/a?key={CANARY}",
+        f"zip://a::http://{CANARY}@{server}/a.zip?part=1",
+    ]
+    urls += [
+        f"s3://{CANARY}:secret@bucket/a",
+        f"nothing://user:{CANARY}@host/a",
+        f"ftp://{CANARY}@127.0.0.1:1/a",
+    ]
     urls += [f"memory://user:{CANARY}@host/a", f"sftp://user:{CANARY}@127.0.0.1:1/a"]
     return urls
 
@@ -92,7 +128,9 @@ def failures(url: str) -> Iterator[Callable[[], Any]]:
     yield lambda: asyncio.run(streamrec.RecordSource.open(url, retry=QUICK))
 
 
-def test_no_error_and_no_log_shows_a_secret(urls: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_no_error_and_no_log_shows_a_secret(
+    urls: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "streamrec")
     for url in urls:
         for fail in failures(url):
@@ -105,7 +143,9 @@ def test_no_error_and_no_log_shows_a_secret(urls: list[str], caplog: pytest.LogC
 def test_no_repr_state_metric_or_trace_shows_a_secret(
     urls: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for url in (url for url in urls if not ("http://" in url and "127.0.0.1:1/" in url)):  # that of a server will do
+    for url in (
+        url for url in urls if not ("http://" in url and "127.0.0.1:1/" in url)
+    ):  # that of a server will do
         dataset = TFRecordDataset(url, retry=QUICK).shuffle(3).batch(2)
         registry, reader = CollectorRegistry(), InMemoryMetricReader()
         with dataset.iterate(trace=tmp_path / "trace", progress=True) as run:
@@ -115,9 +155,22 @@ def test_no_repr_state_metric_or_trace_shows_a_secret(
             observe(run.stats, MeterProvider([reader]).get_meter("streamrec"))
             metrics = generate_latest(registry).decode() + str(reader.get_metrics_data())
         several = TFRecordDataset([url, *(f"{url}{number}" for number in range(9))])
-        told: list[Any] = [dataset, several, Dataset.list_files(url), dataset.cache(url), state, stats, dataset.chain]
+        told: list[Any] = [
+            dataset,
+            several,
+            Dataset.list_files(url),
+            dataset.cache(url),
+            state,
+            stats,
+            dataset.chain,
+        ]
         told += [dataset.fingerprint(), several.fingerprint(), json.dumps(state)]
-        told += [streamrec.shards.ShardInfo(url, 1, 2, 3, 4), str(stats), stats._repr_html_(), dataset._repr_html_()]
+        told += [
+            streamrec.shards.ShardInfo(url, 1, 2, 3, 4),
+            str(stats),
+            stats._repr_html_(),
+            dataset._repr_html_(),
+        ]
         told += [streamrec.tfrecord.Loss(url, 1, 2, "broken", 3), metrics, *capsys.readouterr()]
         told.append((tmp_path / "trace").read_text())
         for text in (show(each) for each in told for show in (repr, str)):
@@ -149,7 +202,9 @@ OPTIONS: list[Any] = [
     {"token": {"private_key": CANARY, "client_email": "a"}},
     {"headers": {"Authorization": f"Bearer {CANARY}"}},
     {"headers": f"Authorization: Bearer {CANARY}"},
-    {"connection_string": f"DefaultEndpointsProtocol=https;AccountName=x;AccountKey={CANARY};EndpointSuffix=y"},
+    {
+        "connection_string": f"DefaultEndpointsProtocol=https;AccountName=x;AccountKey={CANARY};EndpointSuffix=y"  # noqa: E501
+    },
     {"account_key": CANARY, "account_name": 5},
     {"password": CANARY, "username": "x", "port": CANARY},
 ]
@@ -159,10 +214,21 @@ OPTIONS: list[Any] = [
 def test_no_error_shows_an_option(options: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "streamrec")
     urls = ["s3://bucket/a", "gs://bucket/a", "http://127.0.0.1:1/a", "abfs://c@account.example/a"]
-    for url in [*urls, "ftp://127.0.0.1:1/a", "sftp://127.0.0.1:1/a", "zip://a::/nowhere", "github://a:b@c/d"]:
-        error = error_of(lambda url=url: list(TFRecordDataset(url, storage_options=options, retry=QUICK)))
+    for url in [
+        *urls,
+        "ftp://127.0.0.1:1/a",
+        "sftp://127.0.0.1:1/a",
+        "zip://a::/nowhere",
+        "github://a:b@c/d",
+    ]:
+        error = error_of(
+            lambda url=url: list(TFRecordDataset(url, storage_options=options, retry=QUICK))
+        )
         assert CANARY not in shown(error), url
-    for fail in (lambda: TFRecordDataset("x", filesystem=options), lambda: Storages(filesystem=options)):
+    for fail in (
+        lambda: TFRecordDataset("x", filesystem=options),
+        lambda: Storages(filesystem=options),
+    ):
         with pytest.raises(TypeError) as caught:
             fail()
         assert CANARY not in shown(caught.value)
@@ -170,7 +236,10 @@ def test_no_error_shows_an_option(options: Any, caplog: pytest.LogCaptureFixture
 
 
 def test_the_rest_of_a_url_is_shown() -> None:
-    for url in ("sftp://user:{}@host:22/a.tfrecord", "zip://a.tfrecord::sftp://user:{}@host:22/a.zip"):
+    for url in (
+        "sftp://user:{}@host:22/a.tfrecord",
+        "zip://a.tfrecord::sftp://user:{}@host:22/a.zip",
+    ):
         secret, shown = url.format("se:cr@et"), url.format("***")
         for error in (NotFoundError("it failed", secret), ManifestError(f"it failed ({secret})")):
             for same in (error, pickle.loads(pickle.dumps(error))):
@@ -182,7 +251,11 @@ def test_the_rest_of_a_url_is_shown() -> None:
 def test_harmless_names_are_shown() -> None:
     url = "https://host/a?versionId=3&partNumber=2&X-Amz-Expires=60&generation=7"
     assert str(StorageError("it failed", url)) == f"{url}: it failed"
-    for name in ("s3://bucket/train-????.tfrecord", "/data/year=2020&month=1/x", "abfs://container@account.dfs/x"):
+    for name in (
+        "s3://bucket/train-????.tfrecord",
+        "/data/year=2020&month=1/x",
+        "abfs://container@account.dfs/x",
+    ):
         assert str(StorageError("it failed", name)) == f"{name}: it failed"
 
 

@@ -1,9 +1,11 @@
-"""Shards with damage at random places, and which records it touched: what the tests of recovery compare with.
+"""Shards with damage at random places, and which records it touched: what the tests of recovery
+compare with.
 
-**Touched**: a record of whose bytes, from the first of its header to the last of its footer, at least one was changed
-or taken out, or between whose bytes others were put. Bytes put between two records touch neither of them. Where the
-same bytes could also have been taken out or put in a little before or behind (taking one of two equal neighbours),
-which ones were touched is not defined; such edits are left out here.
+**Touched**: a record of whose bytes, from the first of its header to the last of its footer, at
+least one was changed or taken out, or between whose bytes others were put. Bytes put between two
+records touch neither of them. Where the same bytes could also have been taken out or put in a
+little before or behind (taking one of two equal neighbours), which ones were touched is not
+defined; such edits are left out here.
 """
 
 import itertools
@@ -66,7 +68,9 @@ def damaged(records: list[bytes], edits: list[Edit], rng: np.random.Generator) -
 
 
 def feed(framer: Framer, data: bytes, feeding: str, seed: int = 0) -> Iterator[bytes]:
-    """The records of the data, which comes whole, in single bytes, cut anywhere, or cut and through `reserve`."""
+    """The records of the data, which comes whole, in single bytes, cut anywhere, or cut and through
+    `reserve`.
+    """
     cuts: Sequence[int] = range(1, len(data)) if feeding == "bytes" else ()
     if feeding in ("cut", "landed"):
         cuts = sorted(np.random.default_rng(seed).integers(0, len(data) + 1, 6).tolist())
@@ -82,7 +86,9 @@ def feed(framer: Framer, data: bytes, feeding: str, seed: int = 0) -> Iterator[b
 def _is_definite(shard: bytes, edit: Edit) -> bool:
     """Whether taking out other bytes than these leaves another shard."""
     first, last = edit.start, min(edit.start + edit.size, len(shard)) - 1
-    return shard[first : first + 1] != shard[last + 1 : last + 2] and (first == 0 or shard[first - 1] != shard[last])
+    return shard[first : first + 1] != shard[last + 1 : last + 2] and (
+        first == 0 or shard[first - 1] != shard[last]
+    )
 
 
 def _strange(shard: bytes, edit: Edit, rng: np.random.Generator) -> bytes:
@@ -102,7 +108,9 @@ def _touches(edit: Edit, start: int, end: int) -> bool:
 
 
 def random_case(seed: int, payloads_only: bool = False) -> Case:
-    """Up to twelve records and three edits; with `payloads_only`, changes that lie behind one record's header."""
+    """Up to twelve records and three edits; with `payloads_only`, changes that lie behind one
+    record's header.
+    """
     rng = np.random.default_rng(seed)
     records = records_of(rng, int(rng.integers(1, 13)))
     starts = starts_of(records)

@@ -1,4 +1,6 @@
-"""Compressed shards: what TensorFlow writes, what gzip allows, bombs; and files that are no TFRecord files."""
+"""Compressed shards: what TensorFlow writes, what gzip allows, bombs; and files that are no
+TFRecord files.
+"""
 
 import bz2
 import gzip
@@ -34,7 +36,9 @@ COMPRESSED: list[CompressionType] = ["GZIP", "ZLIB", "ZSTD"]
 
 @pytest.fixture(scope="module", params=["isal", "zlib"], autouse=True)
 def library(request: pytest.FixtureRequest) -> Iterator[str]:
-    """GZIP and ZLIB are read by ISA-L where it is installed, else by zlib: all tests run over both."""
+    """GZIP and ZLIB are read by ISA-L where it is installed, else by zlib: all tests run over
+    both.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "zlib":
             patch.setattr(compression, "isal_module", lambda name: None)
@@ -58,11 +62,19 @@ def inflate(data: bytes, kind: CompressionType, step: int = 1000, limit: int = 1
 
 def deflate(data: bytes, options: TFRecordOptions) -> bytes:
     deflater = Deflater(options)
-    return deflater.write(data[:100]) + deflater.flush() + deflater.write(data[100:]) + deflater.close()
+    return (
+        deflater.write(data[:100])
+        + deflater.flush()
+        + deflater.write(data[100:])
+        + deflater.close()
+    )
 
 
 @given(
-    data=st.binary(max_size=2000), kind=st.sampled_from(COMPRESSED), step=st.integers(1, 500), limit=st.integers(1, 500)
+    data=st.binary(max_size=2000),
+    kind=st.sampled_from(COMPRESSED),
+    step=st.integers(1, 500),
+    limit=st.integers(1, 500),
 )
 def test_round_trip(data: bytes, kind: CompressionType, step: int, limit: int) -> None:
     packed = deflate(data, TFRecordOptions(kind))
@@ -97,13 +109,18 @@ def test_gzip_padding_is_not_data() -> None:
 def test_a_cut_stream_is_truncated(kind: CompressionType) -> None:
     packed = deflate(bytes(range(256)) * 9, TFRecordOptions(kind))
     for cut in range(1, len(packed)):
-        with pytest.raises(TruncatedShardError, match=f"{kind} stream ends unfinished after {cut:,} compressed bytes"):
+        with pytest.raises(
+            TruncatedShardError,
+            match=f"{kind} stream ends unfinished after {cut:,} compressed bytes",
+        ):
             inflate(packed[:cut], kind)
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
 def test_a_buffer_holds_what_came_before_damage(kind: CompressionType) -> None:
-    """Members from before the damage fill it; the error, which names the place, comes from every later call."""
+    """Members from before the damage fill it; the error, which names the place, comes from every
+    later call.
+    """
     good = deflate(b"good" * 500, TFRecordOptions(kind))
     bad = bytearray(deflate(bytes(range(256)) * 9, TFRecordOptions(kind)))
     bad[-3] ^= 0x55
@@ -114,7 +131,9 @@ def test_a_buffer_holds_what_came_before_damage(kind: CompressionType) -> None:
     assert 2000 <= filled < len(room)
     for _ in range(2):
         assert not inflater.needs_input
-        with pytest.raises(CorruptRecordError, match=f"s3://b/x, byte [0-9,]+: the {kind} stream is damaged"):
+        with pytest.raises(
+            CorruptRecordError, match=f"s3://b/x, byte [0-9,]+: the {kind} stream is damaged"
+        ):
             inflater.read_into(memoryview(room))
 
 
@@ -150,7 +169,11 @@ def test_what_is_nothing_known_is_framed_as_it_is(head: bytes) -> None:
 
 def test_options_are_tensorflows() -> None:
     options = TFRecordOptions(
-        "GZIP", window_bits=15, compression_level=9, mem_level=8, compression_strategy=zlib.Z_FILTERED
+        "GZIP",
+        window_bits=15,
+        compression_level=9,
+        mem_level=8,
+        compression_strategy=zlib.Z_FILTERED,
     )
     assert options.zlib_window_bits == 31
     assert TFRecordOptions("ZLIB").zlib_window_bits == 15
@@ -174,7 +197,9 @@ def test_threads_of_zstd_write_one_frame_that_everybody_reads() -> None:
     """The same bytes, however many there are; and what was flushed can be read."""
     draw = random.Random(1)
     data = b"".join(b"%d words " % draw.randrange(1000) for _ in range(1_500_000))
-    packed = [deflate(data, TFRecordOptions("ZSTD", compression_threads=threads)) for threads in (1, 2, 3)]
+    packed = [
+        deflate(data, TFRecordOptions("ZSTD", compression_threads=threads)) for threads in (1, 2, 3)
+    ]
     assert packed[0] == packed[1] == packed[2]
     assert inflate(packed[0], "ZSTD", 1 << 20, 1 << 20) == data
     member = compression.zstd_module().ZstdDecompressor()
@@ -188,7 +213,8 @@ def test_threads_of_zstd_write_one_frame_that_everybody_reads() -> None:
 def test_levels_of_zstd_count_with_threads() -> None:
     data = b"".join(path.read_bytes() for path in Path(compression.__file__).parent.glob("*.py"))
     sizes = [
-        len(deflate(data, TFRecordOptions("ZSTD", compression_level=level, compression_threads=2))) for level in (1, 9)
+        len(deflate(data, TFRecordOptions("ZSTD", compression_level=level, compression_threads=2)))
+        for level in (1, 9)
     ]
     assert sizes[1] < sizes[0] * 0.95
 
@@ -198,7 +224,9 @@ def test_threads_where_the_library_has_none(monkeypatch: pytest.MonkeyPatch) -> 
     module = compression.zstd_module()
     bounds = module.CompressionParameter.bounds
     monkeypatch.setattr(
-        module.CompressionParameter, "bounds", lambda self: (0, 0) if self.name == "nb_workers" else bounds(self)
+        module.CompressionParameter,
+        "bounds",
+        lambda self: (0, 0) if self.name == "nb_workers" else bounds(self),
     )
     data = b"some words " * 10_000
     wanted = deflate(data, TFRecordOptions("ZSTD"))
@@ -208,7 +236,9 @@ def test_threads_where_the_library_has_none(monkeypatch: pytest.MonkeyPatch) -> 
 TEXT = b"a text " * 1000
 
 
-@pytest.mark.parametrize(("kind", "compress"), [("GZIP", gzip.compress), ("ZLIB", zlib.compress), ("", bytes)])
+@pytest.mark.parametrize(
+    ("kind", "compress"), [("GZIP", gzip.compress), ("ZLIB", zlib.compress), ("", bytes)]
+)
 def test_decode_compressed_takes_each_string_by_itself(kind: str, compress: object) -> None:
     assert callable(compress)
     assert decode_compressed(compress(TEXT), kind) == TEXT
@@ -229,7 +259,10 @@ def test_decode_compressed_names_damage() -> None:
 def test_decode_compressed_gives_what_tensorflow_gives(kind: str) -> None:
     tf = pytest.importorskip("tensorflow")
     data = gzip.compress(TEXT) if kind == "GZIP" else zlib.compress(TEXT)
-    assert tf.io.decode_compressed([data], kind).numpy().tolist() == decode_compressed([data], kind).tolist()
+    assert (
+        tf.io.decode_compressed([data], kind).numpy().tolist()
+        == decode_compressed([data], kind).tolist()
+    )
 
 
 RECORDS = encode_records([b"a record"] * 100)
@@ -270,11 +303,23 @@ def packed(codec: str) -> bytes:
 STRANGERS = [
     (lambda: image("JPEG"), "a JPEG image"),
     (lambda: image("PNG"), "a PNG image"),
-    (lambda: b"<!DOCTYPE html>\n<html><body>Sign in</body></html>", "an HTML page, such as a login page"),
-    (lambda: b"\xef\xbb\xbf\r\n  <HTML lang=en><title>502 Bad Gateway</title>", "an HTML page, such as a login page"),
-    (lambda: b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "an XML document, such as"),
+    (
+        lambda: b"<!DOCTYPE html>\n<html><body>Sign in</body></html>",
+        "an HTML page, such as a login page",
+    ),
+    (
+        lambda: b"\xef\xbb\xbf\r\n  <HTML lang=en><title>502 Bad Gateway</title>",
+        "an HTML page, such as a login page",
+    ),
+    (
+        lambda: b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>",
+        "an XML document, such as",
+    ),
     (lambda: b'{"error": {"code": 401}}', "JSON"),
-    (lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "a pointer of Git LFS: run git lfs pull"),
+    (
+        lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a",
+        "a pointer of Git LFS: run git lfs pull",
+    ),
     (zipped, "a ZIP archive: unpack it, or read zip://NAME::URL"),
     (lambda: table(pyarrow.parquet.write_table), "a Parquet file"),
     (lambda: table(pyarrow.feather.write_feather), "an Arrow file"),
@@ -284,10 +329,19 @@ STRANGERS = [
     (lambda: packed("lz4"), "a file compressed with lz4"),
     (lambda: b"\xff\x06\x00\x00sNaPpY\x01\x3b", "a file compressed with snappy"),
     (lambda: np.lib.format.magic(1, 0) + bytes(9), "a NumPy array"),
-    (tarfile.TarInfo("0001.jpg").tobuf, "a tar archive: `streamrec convert` makes shards of a WebDataset"),
+    (
+        tarfile.TarInfo("0001.jpg").tobuf,
+        "a tar archive: `streamrec convert` makes shards of a WebDataset",
+    ),
     (tarfile.TarInfo("ü" * 99).tobuf, "a tar archive"),
-    (tarfile.TarInfo("sample-00000001.jpg").tobuf, "text, or a name in a tar archive ('sample-00000')"),
-    *((partial(pickle.dumps, [{"a": b"b"}], protocol), "a pickle of Python") for protocol in range(2, 6)),
+    (
+        tarfile.TarInfo("sample-00000001.jpg").tobuf,
+        "text, or a name in a tar archive ('sample-00000')",
+    ),
+    *(
+        (partial(pickle.dumps, [{"a": b"b"}], protocol), "a pickle of Python")
+        for protocol in range(2, 6)
+    ),
     (lambda: bytes.fromhex("83af70d10d884a3f") + bytes(56), "a Riegeli or ArrayRecord file"),
     (lambda: b"label,text\n1,hello\n", "text, or a name in a tar archive ('label,text\\n1')"),
 ]
@@ -323,14 +377,20 @@ def test_what_looks_like_nothing(head: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "advice"),
     [
-        (RECORDS, "it begins as a TFRecord file without compression: pass compression_type='', or leave it out"),
+        (
+            RECORDS,
+            "it begins as a TFRecord file without compression: pass compression_type='', or leave "
+            "it out",
+        ),
         (zipped(), "it begins like a ZIP archive"),
         (b"<html>", "it begins like an HTML page"),
         (b"\x9c" * 20, "it begins with 9c9c9c9c9c9c9c9c9c9c9c9c"),
     ],
     ids=["plain", "zip", "html", "unknown"],
 )
-def test_what_is_not_compressed_as_was_said(kind: CompressionType, data: bytes, advice: str) -> None:
+def test_what_is_not_compressed_as_was_said(
+    kind: CompressionType, data: bytes, advice: str
+) -> None:
     inflater = Inflater(kind, "s3://b/x")
     with pytest.raises(CorruptRecordError) as caught:
         inflater.feed(data)
@@ -350,7 +410,10 @@ def test_what_is_compressed_in_another_way(data: bytes, kind: CompressionType, f
     inflater.feed(data)
     with pytest.raises(CorruptRecordError, match=f"this is not a {kind} stream: {advice}"):
         inflater.read(100)
-    with pytest.raises(CorruptRecordError, match=f"not a TFRecord file: {advice}; if that was done, it is compressed"):
+    with pytest.raises(
+        CorruptRecordError,
+        match=f"not a TFRecord file: {advice}; if that was done, it is compressed",
+    ):
         framer = Framer()
         framer.feed(data)
         framer.close()

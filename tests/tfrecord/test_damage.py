@@ -1,4 +1,6 @@
-"""Damage under each policy: what is lost is what was touched (see `damage`), however the bytes are fed."""
+"""Damage under each policy: what is lost is what was touched (see `damage`), however the bytes are
+fed.
+"""
 
 import re
 
@@ -29,7 +31,9 @@ def read(framer: Framer, data: bytes, feeding: str = "whole", seed: int = 0) -> 
 
 
 def check(case: Case, on_error: str, feeding: str, seed: int) -> list[Loss]:
-    """Exactly the records come that were not touched; the losses lie in order, apart, and cover all other bytes."""
+    """Exactly the records come that were not touched; the losses lie in order, apart, and cover all
+    other bytes.
+    """
     framer = Framer(on_error=on_error)
     assert read(framer, case.data, feeding, seed) == case.survivors
     losses = framer.take_losses()
@@ -65,7 +69,9 @@ def edits_of(way: str, sizes: range) -> st.SearchStrategy[Edit]:
     seed=st.integers(0, 2**32),
     edits=st.lists(
         edits_of("change", range(1, 80))
-        | edits_of("delete", range(1, 80, 4))  # with records of whole words, no two of these add up to records
+        | edits_of(
+            "delete", range(1, 80, 4)
+        )  # with records of whole words, no two of these add up to records
         | edits_of("insert", range(2, 80, 4)),
         max_size=2,
         unique_by=lambda edit: edit.start // 100,
@@ -82,18 +88,26 @@ def test_any_edits(seed: int, edits: list[Edit], feeding: str) -> None:
 
 
 def test_bytes_lost_in_a_record_as_many_as_the_next_one_has() -> None:
-    """The length leads to a header all the same; the record between is seen, because it ends right there."""
+    """The length leads to a header all the same; the record between is seen, because it ends right
+    there.
+    """
     long, data = b"x" * 500, encode_records([b"#" * 40, b"x" * 500, b"between", b"behind"])
     cut = len(encode_record(b"between"))
     start = len(encode_record(b"#" * 40)) + 100
     framer = Framer(on_error="resync")
-    assert read(framer, data[:start] + b"y" + data[start + 1 + cut :]) == [b"#" * 40, b"between", b"behind"]
+    assert read(framer, data[:start] + b"y" + data[start + 1 + cut :]) == [
+        b"#" * 40,
+        b"between",
+        b"behind",
+    ]
     (loss,) = framer.take_losses()
     assert loss.nbytes == len(encode_record(long)) - cut
 
 
 def test_every_byte_changed() -> None:
-    """Its record is lost, with its place; nothing else. Where that is an error, what is before it comes."""
+    """Its record is lost, with its place; nothing else. Where that is an error, what is before it
+    comes.
+    """
     for place in range(len(SHARD)):
         data = bytearray(SHARD)
         data[place] ^= 1 << place % 8
@@ -106,8 +120,15 @@ def test_every_byte_changed() -> None:
         assert read(framer, bytes(data)) == RECORDS[:lost] + RECORDS[lost + 1 :]
         (loss,) = framer.take_losses()
         size = len(RECORDS[lost]) + 16
-        assert (loss.path, loss.offset, loss.nbytes, loss.record) == ("s3://b/x", STARTS[lost], size, lost)
-        checksums = rf"record's {size - 16} bytes is 0x[0-9a-f]{{8}}, but the shard says 0x[0-9a-f]{{8}}"
+        assert (loss.path, loss.offset, loss.nbytes, loss.record) == (
+            "s3://b/x",
+            STARTS[lost],
+            size,
+            lost,
+        )
+        checksums = (
+            rf"record's {size - 16} bytes is 0x[0-9a-f]{{8}}, but the shard says 0x[0-9a-f]{{8}}"
+        )
         assert re.search("length is wrong" if place - STARTS[lost] < 12 else checksums, loss.reason)
         assert framer.take_losses() == []
 
@@ -175,7 +196,9 @@ def test_records_in_the_payload_of_a_damaged_one_come_as_if_they_were_the_shards
 
 @feedings
 def test_a_stale_header_does_not_hide_what_it_claims(feeding: str) -> None:
-    """Its payload's end is there, and wrong; or is never reached, which the end of the shard tells."""
+    """Its payload's end is there, and wrong; or is never reached, which the end of the shard
+    tells.
+    """
     for length in (20, 100, 100_000):
         data = b"#" * 30 + header(length) + SHARD
         framer = Framer(on_error="resync")
@@ -200,7 +223,11 @@ def test_a_long_record_after_damage_is_found() -> None:
     long = bytes(range(256)) * ((WINDOW >> 8) + 9_000)
     data = b"#" * 30 + encode_records([long, b"next"])
     framer = Framer(on_error="resync")
-    found = [record for i in range(0, len(data), 1 << 20) for record in framer.feed(data[i : i + (1 << 20)])]
+    found = [
+        record
+        for i in range(0, len(data), 1 << 20)
+        for record in framer.feed(data[i : i + (1 << 20)])
+    ]
     assert found == [long, b"next"]
     framer.close()
 

@@ -34,7 +34,9 @@ def test_wants_what_the_next_record_needs(feeding: str) -> None:
 
 
 @feedings
-@pytest.mark.parametrize("place", [0, 8, 13, 18], ids=["length", "length crc", "payload", "payload crc"])
+@pytest.mark.parametrize(
+    "place", [0, 8, 13, 18], ids=["length", "length crc", "payload", "payload crc"]
+)
 def test_what_precedes_damage_is_returned_and_the_error_stays(feeding: str, place: int) -> None:
     good = encode_records([b"one", b"two"])
     bad = bytearray(encode_record(b"bad"))
@@ -105,7 +107,9 @@ def test_commit_wants_a_reservation() -> None:
     multiple=st.integers(1, 20),
     before=st.integers(0, 30),
 )
-def test_blocks_end_after_a_multiple_of_records(records: list[bytes], room: int, multiple: int, before: int) -> None:
+def test_blocks_end_after_a_multiple_of_records(
+    records: list[bytes], room: int, multiple: int, before: int
+) -> None:
     data = encode_records(records)
     framer = Framer(position=before * 100, record=before)
     found: list[bytes] = []
@@ -117,7 +121,9 @@ def test_blocks_end_after_a_multiple_of_records(records: list[bytes], room: int,
         found += frames
         over = framer.record % multiple
         assert framer.record == before + len(found)
-        assert over == 0 or over >= len(frames) or len(piece) < room, "it ends there, or passed no such place"
+        assert over == 0 or over >= len(frames) or len(piece) < room, (
+            "it ends there, or passed no such place"
+        )
     framer.close()
     assert found == records
 

@@ -45,7 +45,12 @@ def test_they_are_a_sequence_of_bytes_and_looking_copies_nothing_together(
     monkeypatch.setattr("streamrec.kernels.pick", refuse)
     assert isinstance(either, Sequence)
     assert len(either) == 4
-    assert list(either) == [either[index] for index in range(-4, 0)] == [*map(bytes, either.views())] == RECORDS
+    assert (
+        list(either)
+        == [either[index] for index in range(-4, 0)]
+        == [*map(bytes, either.views())]
+        == RECORDS
+    )
     assert type(either[2]) is bytes
     assert RECORDS[2] in either
     for first, last in ((1, 4), (1, 3), (3, 1)):
@@ -70,7 +75,9 @@ def test_equality_is_by_records(either: Frames) -> None:
 
 
 def test_spans_are_read_only(either: Frames) -> None:
-    assert [bytes(memoryview(either.buffer)[start:end]) for start, end in either.spans.tolist()] == RECORDS
+    assert [
+        bytes(memoryview(either.buffer)[start:end]) for start, end in either.spans.tolist()
+    ] == RECORDS
     with pytest.raises(ValueError, match="read-only"):
         either.spans[0, 0] = 1
 
@@ -111,7 +118,12 @@ def test_slices_as_lists_do(records: list[bytes], index: slice) -> None:
 
 
 def test_takes_any_buffer() -> None:
-    for buffer in (b"catdog", bytearray(b"catdog"), memoryview(b"catdog"), np.frombuffer(b"catdog", np.uint8)):
+    for buffer in (
+        b"catdog",
+        bytearray(b"catdog"),
+        memoryview(b"catdog"),
+        np.frombuffer(b"catdog", np.uint8),
+    ):
         frames = Frames(buffer, np.array([[0, 3], [3, 6]]))
         assert list(frames) == [b"cat", b"dog"]
         assert list(frames.compact()) == [b"cat", b"dog"]
@@ -120,7 +132,9 @@ def test_takes_any_buffer() -> None:
 @given(st.lists(st.binary(max_size=40)))
 def test_arrow(records: list[bytes]) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    array = pyarrow.array(Framer().feed(encode_records(records)))  # with frames' headers between the payloads
+    array = pyarrow.array(
+        Framer().feed(encode_records(records))
+    )  # with frames' headers between the payloads
     array.validate(full=True)
     assert array.type == pyarrow.large_binary()
     assert array.to_pylist() == records
@@ -175,7 +189,9 @@ def test_one_buffer_is_made_once(scattered: Scattered) -> None:
 
 
 def test_a_slice_that_would_pin_much_larger_buffers_copies() -> None:
-    frames = Scattered.in_turn([[Frames.of([b"small", b"x" * 1_000_000])], [Frames.of([b"y" * 1_000_000])]], 1)
+    frames = Scattered.in_turn(
+        [[Frames.of([b"small", b"x" * 1_000_000])], [Frames.of([b"y" * 1_000_000])]], 1
+    )
     part = frames[:1]
     assert list(part) == [b"small"]
     assert part.pinned == 5
@@ -215,15 +231,24 @@ def pinned_by_one(records: list[bytes]) -> Frames:
 def test_joining_keeps_order(parts: list[list[bytes]], long: bool, gathers: int) -> None:
     """Whether records are short or long, and come in one buffer or in many."""
     grown = [[one + bytes(SCATTERED_BYTES * long) for one in part] for part in parts]
-    came = [apart(part) if number % gathers == 0 and part else Frames.of(part) for number, part in enumerate(grown)]
+    came = [
+        apart(part) if number % gathers == 0 and part else Frames.of(part)
+        for number, part in enumerate(grown)
+    ]
     assert list(joined(*came)) == [one for part in grown for one in part]
 
 
 @given(st.lists(st.binary(max_size=8), min_size=1, max_size=9), st.booleans(), st.data())
-def test_records_that_were_picked_in_any_order(records: list[bytes], long: bool, data: st.DataObject) -> None:
+def test_records_that_were_picked_in_any_order(
+    records: list[bytes], long: bool, data: st.DataObject
+) -> None:
     records = [one + bytes(SCATTERED_BYTES * long) for one in records]
     order = data.draw(st.lists(st.integers(0, len(records) - 1), max_size=12))
-    frames = joined(Frames.of([b"first"]), Frames.of(records).take(np.array(order, np.int64)), Frames.of([b"last"]))
+    frames = joined(
+        Frames.of([b"first"]),
+        Frames.of(records).take(np.array(order, np.int64)),
+        Frames.of([b"last"]),
+    )
     assert list(frames) == [b"first", *(records[index] for index in order), b"last"]
 
 
@@ -234,7 +259,9 @@ def test_short_records_are_copied_to_one_buffer() -> None:
     assert type(frames) is Frames
     with pytest.raises(ValueError, match="come from several places"):
         frames.offset(0)
-    assert not np.shares_memory(np.frombuffer(frames.buffer, np.uint8), np.frombuffer(first.buffer, np.uint8))
+    assert not np.shares_memory(
+        np.frombuffer(frames.buffer, np.uint8), np.frombuffer(first.buffer, np.uint8)
+    )
 
 
 def test_long_records_stay_in_their_buffers() -> None:

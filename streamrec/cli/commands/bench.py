@@ -15,7 +15,15 @@ import click
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_line, print_table, progress
+from streamrec.cli.output import (
+    Meter,
+    format_bytes,
+    plural,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+)
 from streamrec.cli.reading import batches, map_concurrently, run, take_sample, total_bytes
 from streamrec.cli.sources import Item, directory_of, find_records, storages_for
 from streamrec.cli.writing import temporary_objects, write_text
@@ -26,7 +34,14 @@ CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
 SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 QUANTILES: Final = (0.5, 0.9, 0.99)
 WRITTEN_SHARDS: Final = 8
-COLUMNS: Final = ("connections", *(f">{name}" for name in SIZES), ">first byte 50 %", ">90 %", ">99 %", ">CPU-s/GB")
+COLUMNS: Final = (
+    "connections",
+    *(f">{name}" for name in SIZES),
+    ">first byte 50 %",
+    ">90 %",
+    ">99 %",
+    ">CPU-s/GB",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +84,10 @@ class Sweep:
     @property
     def summary(self) -> str:
         """The objects in a line, and what the table shows of them."""
-        return f"{plural(len(self.objects), 'object')}, {format_bytes(total_bytes(self.objects))}; MB/s by request size"
+        return (
+            f"{plural(len(self.objects), 'object')}, {format_bytes(total_bytes(self.objects))}; "
+            "MB/s by request size"
+        )
 
     @property
     def best(self) -> tuple[int, str]:
@@ -89,31 +107,50 @@ class Sweep:
         """A line of the table; what follows the rates is of the largest requests."""
         cells = [self.cells[connections, name] for name in SIZES]
         first = cells[-1].first_byte
-        waits = ["" if first is None else f"{first.quantile(share) * 1e3:,.1f} ms" for share in QUANTILES]
-        return str(connections), *(f"{cell.rate:,.0f}" for cell in cells), *waits, f"{cells[-1].cpu_per_gb:.2f}"
+        waits = [
+            "" if first is None else f"{first.quantile(share) * 1e3:,.1f} ms" for share in QUANTILES
+        ]
+        return (
+            str(connections),
+            *(f"{cell.rate:,.0f}" for cell in cells),
+            *waits,
+            f"{cells[-1].cpu_per_gb:.2f}",
+        )
 
 
 @click.command(
     "bench",
     epilog=options.examples(
-        "streamrec bench 's3://bucket/train-*.tfrecord'", "streamrec bench --write s3://bucket/scratch/"
+        "streamrec bench 's3://bucket/train-*.tfrecord'",
+        "streamrec bench --write s3://bucket/scratch/",
     ),
 )
 @options.sources
 @click.option(
-    "--seconds", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Duration of each measurement."
+    "--seconds",
+    type=click.FloatRange(0.05),
+    default=1.0,
+    show_default=True,
+    help="Duration of each measurement.",
 )
-@click.option("--write", is_flag=True, help="Write test objects (256 MB) below SOURCE, a directory, and remove them.")
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Write test objects (256 MB) below SOURCE, a directory, and remove them.",
+)
 @options.file_option("--html", help="Also write a page with the curves to FILE, a path or URL.")
 @options.as_json
 @options.source_options
-def bench_command(sources: options.Sources, seconds: float, write: bool, html: str | None, as_json: bool) -> None:
+def bench_command(
+    sources: options.Sources, seconds: float, write: bool, html: str | None, as_json: bool
+) -> None:
     """Reads ranges of objects with 1 to 32 connections, in requests of 64 KiB to 4 MiB.
 
-    It reads the objects of SOURCE. With --write, it writes test objects first, and removes them, also on Ctrl-C.
+    It reads the objects of SOURCE. With --write, it writes test objects first, and removes them,
+    also on Ctrl-C.
 
-    Shows MB/s, the time to the first byte, and processor seconds per gigabyte; says how many connections are enough,
-    and how fast streamrec reads the same objects as records.
+    Shows MB/s, the time to the first byte, and processor seconds per gigabyte; says how many
+    connections are enough, and how fast streamrec reads the same objects as records.
     """
     work = sweep_written if write else sweep_store
     sweep = run(work(sources, seconds, sources.storage_options))
@@ -135,7 +172,8 @@ def curve(sweep: Sweep) -> list[str]:
     width = len(f"{most:,.0f}")
     marks = {sweep.knee: "  the knee"}
     lines = [
-        f"{connections:>11}  {rate:>{width},.0f} MB/s  {bar(rate / most, 40)}{marks.get(connections, '')}"
+        f"{connections:>11}  {rate:>{width},.0f} MB/s  "
+        f"{bar(rate / most, 40)}{marks.get(connections, '')}"
         for connections, rate in rates.items()
     ]
     return [f"requests of {sweep.best[1]}", *lines]
@@ -170,32 +208,54 @@ def bar(share: float, width: int) -> str:
 
 
 def curves_svg(sweep: Sweep) -> str:
-    """A curve for each size of requests: its MB/s by ascending numbers of connections; a line marks the knee."""
+    """A curve for each size of requests: its MB/s by ascending numbers of connections; a line marks
+    the knee.
+    """
     best, base, height = sweep.cells[sweep.best].rate or 1.0, 206, 188
     at = {connections: 10 + 90 * number for number, connections in enumerate(CONNECTIONS)}
     knee = at[sweep.knee]
     parts = [
         f'<line class="axis" x1="0" y1="{base}" x2="520" y2="{base}"/>',
-        f'<line class="axis" x1="{knee}" y1="{base - height}" x2="{knee}" y2="{base}" stroke-dasharray="3 3"/>',
+        f'<line class="axis" x1="{knee}" y1="{base - height}" x2="{knee}" y2="{base}" '
+        'stroke-dasharray="3 3"/>',
         f'<text x="{knee}" y="{base - height - 6}" text-anchor="middle">knee</text>',
-        *(f'<text x="{x}" y="{base + 14}" text-anchor="middle">{number}</text>' for number, x in at.items()),
-        f'<text x="520" y="{base + 30}" text-anchor="end">connections; the highest point: {best:,.0f} MB/s</text>',
+        *(
+            f'<text x="{x}" y="{base + 14}" text-anchor="middle">{number}</text>'
+            for number, x in at.items()
+        ),
+        f'<text x="520" y="{base + 30}" text-anchor="end">connections; the highest point: '
+        f"{best:,.0f} MB/s</text>",
     ]
     below = float(base)
-    for name in sorted(SIZES, key=lambda name: sweep.rates(name)[CONNECTIONS[-1]]):  # from below: no name over another
-        points = [(at[number], base - height * rate / best, number, rate) for number, rate in sweep.rates(name).items()]
-        parts.append(f'<polyline class="curve" points="{" ".join(f"{x},{y:.1f}" for x, y, *_ in points)}"/>')
+    for name in sorted(
+        SIZES, key=lambda name: sweep.rates(name)[CONNECTIONS[-1]]
+    ):  # from below: no name over another
+        points = [
+            (at[number], base - height * rate / best, number, rate)
+            for number, rate in sweep.rates(name).items()
+        ]
+        parts.append(
+            f'<polyline class="curve" points="{" ".join(f"{x},{y:.1f}" for x, y, *_ in points)}"/>'
+        )
         for x, y, number, rate in points:
             tip = f"{name}, {number} connections: {rate:,.0f} MB/s"
-            parts.append(f'<circle class="bar" cx="{x}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>')
+            parts.append(
+                f'<circle class="bar" cx="{x}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>'
+            )
         below = min(points[-1][1], below - 12)
         parts.append(f'<text x="468" y="{below + 4:.1f}">{name}</text>')
     label = "MB/s by connections, a curve for each size of requests"
-    return "\n".join([f'<svg viewBox="0 0 520 240" role="img" aria-label="{label}">', *parts, "</svg>"])
+    return "\n".join(
+        [f'<svg viewBox="0 0 520 240" role="img" aria-label="{label}">', *parts, "</svg>"]
+    )
 
 
-async def sweep_written(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
-    """Writes shards below the one directory that was named, measures with them, and removes them."""
+async def sweep_written(
+    sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]
+) -> Sweep:
+    """Writes shards below the one directory that was named, measures with them, and removes
+    them.
+    """
     folder = directory_of(sources[0])
     if folder is None or len(sources) > 1:
         raise click.UsageError("--write takes one directory: a URL that ends in /")
@@ -212,7 +272,9 @@ async def sweep_written(sources: Sequence[str], seconds: float, storage_options:
         return await sweep_store(paths, seconds, storage_options)
 
 
-async def sweep_store(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
+async def sweep_store(
+    sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]
+) -> Sweep:
     async with storages_for(storage_options) as storages:
         found = [item for item in await find_records(storages, sources) if item.size]
     if not found:
@@ -262,7 +324,8 @@ def rates_json(of: Measured) -> dict[str, float]:
 
 
 def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, int]]:
-    """Path, start and end of ranges of `size` bytes, of all objects in turn, without end; of a shorter one, all of it.
+    """Path, start and end of ranges of `size` bytes, of all objects in turn, without end; of a
+    shorter one, all of it.
 
     Examples:
         >>> found = ranges_of([Item("a", 25), Item("b", 5)], 10)
@@ -278,7 +341,9 @@ def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, in
 
 
 async def measure(objects: Sequence[Item], connections: int, size: int, seconds: float) -> Measured:
-    """Reads ranges of `size` bytes for a given time, `connections` at once; up to 4 MiB, each is one request."""
+    """Reads ranges of `size` bytes for a given time, `connections` at once; up to 4 MiB, each is
+    one request.
+    """
     ranges = ranges_of(objects, size)
     async with storages_for(objects[0].storage_options) as storages:
         storage = await storages.at(objects[0].path)
@@ -297,11 +362,17 @@ async def measure(objects: Sequence[Item], connections: int, size: int, seconds:
     return Measured(nbytes, took, cpu_seconds, counts[0].first_byte if counts else None, retries)
 
 
-async def measure_dataset(objects: Sequence[Item], reads: int, record_bytes: float, seconds: float) -> Measured:
-    """Reads shards as a training loop does, with every CRC32C checked, for a given time, if need be several times."""
+async def measure_dataset(
+    objects: Sequence[Item], reads: int, record_bytes: float, seconds: float
+) -> Measured:
+    """Reads shards as a training loop does, with every CRC32C checked, for a given time, if need be
+    several times.
+    """
     began, cpu, meter = time.perf_counter(), time.process_time(), Meter()
     while time.perf_counter() < began + seconds:
-        async with aclosing(batches(objects, record_bytes, meter, num_parallel_reads=reads)) as taken:
+        async with aclosing(
+            batches(objects, record_bytes, meter, num_parallel_reads=reads)
+        ) as taken:
             async for _ in taken:
                 if time.perf_counter() > began + seconds:
                     break
@@ -316,7 +387,9 @@ async def read(storage: Storage, path: str, start: int, end: int, buffer: memory
         while filled < end - start:
             got = await stream.readinto(buffer[filled : end - start])
             if not got:
-                raise streamrec.StorageError("the object ends before its size: was it replaced? list it again", path)
+                raise streamrec.StorageError(
+                    "the object ends before its size: was it replaced? list it again", path
+                )
             filled += got
         return filled
     finally:

@@ -13,7 +13,14 @@ import streamrec
 from streamrec.cli import options
 from streamrec.cli.output import Meter, print_line, print_record, progress
 from streamrec.cli.reading import blocks, open_item, run, total_bytes
-from streamrec.cli.records import as_json, as_lines, check_where, find_matching, kind_of_all, parts_of
+from streamrec.cli.records import (
+    as_json,
+    as_lines,
+    check_where,
+    find_matching,
+    kind_of_all,
+    parts_of,
+)
 from streamrec.cli.sources import Item, check_present, find_records, storages_for
 from streamrec.display import escape_json, join_names
 from streamrec.interchange import Kind
@@ -38,7 +45,9 @@ def head_command(sources: options.Sources, **how: Any) -> None:
     print_records(sources, **how)
 
 
-def parse_records(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
+def parse_records(
+    _: click.Context, parameter: click.Parameter, text: str | None
+) -> list[int] | None:
     """Numbers of records, as 5,17,1000000; -1 is the last one.
 
     Examples:
@@ -48,7 +57,9 @@ def parse_records(_: click.Context, parameter: click.Parameter, text: str | None
     try:
         return None if text is None else [int(number) for number in text.split(",")]
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a list of numbers: write 5,17,1000000", param=parameter) from error
+        raise click.BadParameter(
+            f"{text!r} is not a list of numbers: write 5,17,1000000", param=parameter
+        ) from error
 
 
 @click.command(
@@ -93,9 +104,13 @@ def print_records(
         run(show(sources, printer, count, first, byte, where))
         return
     if len(sources) != 1 or not sources[0].endswith(".index"):
-        raise click.UsageError("--records needs one index (*.index) as SOURCE: streamrec index SHARDS INDEX writes it")
+        raise click.UsageError(
+            "--records needs one index (*.index) as SOURCE: streamrec index SHARDS INDEX writes it"
+        )
     if first or byte is not None or where is not None:
-        raise click.UsageError("--records says which records: leave out --from-record, --from-byte and --where")
+        raise click.UsageError(
+            "--records says which records: leave out --from-record, --from-byte and --where"
+        )
     try:
         run(show_numbered(sources, records[:count], printer))
     except IndexError as error:
@@ -110,13 +125,17 @@ async def show(
     byte: int | None,
     where: tuple[Any, ...] | None,
 ) -> None:
-    """Prints up to `count` records from the `first` over all shards on, or from a byte of the one shard on."""
+    """Prints up to `count` records from the `first` over all shards on, or from a byte of the one
+    shard on.
+    """
     async with storages_for(names.storage_options) as storages:
         found = await find_records(storages, names)
         shards, skip = without_first(found, first)
         await check_present(storages, found[: len(found) - len(shards)])
     if byte is not None and len(shards) > 1:
-        raise click.UsageError(f"--from-byte is a place in one shard, and these are {len(shards):,}: name one of them")
+        raise click.UsageError(
+            f"--from-byte is a place in one shard, and these are {len(shards):,}: name one of them"
+        )
     seen = set[str]()
     quiet = sys.stdout.isatty() or count is not None
     try:
@@ -126,11 +145,15 @@ async def show(
                     break
                 block_bytes = None if count is None else 1 << 16
                 async with open_item(shard, byte, block_bytes=block_bytes) as reader:
-                    skip, count = await show_shard(reader, printer, shard, skip, count, byte, meter, where, seen)
+                    skip, count = await show_shard(
+                        reader, printer, shard, skip, count, byte, meter, where, seen
+                    )
     except ValueError as error:
         if byte is None or isinstance(error, streamrec.StreamrecError):
             raise
-        raise click.UsageError(str(error)) from error  # it is compressed, and has no place to begin at
+        raise click.UsageError(
+            str(error)
+        ) from error  # it is compressed, and has no place to begin at
     if where is not None and count != 0:
         check_where(where, seen)
     printer.end()
@@ -147,7 +170,9 @@ async def show_shard(
     where: tuple[Any, ...] | None,
     seen: set[str],
 ) -> tuple[int, int | None]:
-    """Prints records of one shard, and reads no more than these; returns what is left to skip and to print."""
+    """Prints records of one shard, and reads no more than these; returns what is left to skip and
+    to print.
+    """
     async for frames in blocks(reader, meter, shard.expected if byte is None else None):
         end = len(frames) if count is None or where is not None else min(len(frames), skip + count)
         kept = frames.window(min(skip, len(frames)), end)
@@ -155,9 +180,14 @@ async def show_shard(
         skip = max(0, skip - len(frames))
         rows = [(0, len(kept))] if len(kept) else []
         if where is not None:
-            rows = [(index, index + 1) for index in find_matching(kept, where, seen, number or 0)[:count]]
+            rows = [
+                (index, index + 1)
+                for index in find_matching(kept, where, seen, number or 0)[:count]
+            ]
         for begin, end in rows:
-            printer.show(shard.path, None if number is None else number + begin, kept.window(begin, end))
+            printer.show(
+                shard.path, None if number is None else number + begin, kept.window(begin, end)
+            )
             count = None if count is None else count - (end - begin)
         if count == 0:
             break
@@ -169,7 +199,9 @@ async def show_numbered(index: options.Sources, numbers: Sequence[int], printer:
     source = await streamrec.RecordSource.open(index[0], **vars(index))
     frames = await source.get(numbers)
     places = await source.places(numbers)
-    for number, (shard, offset, _) in enumerate(zip(*(part.tolist() for part in places), strict=True)):
+    for number, (shard, offset, _) in enumerate(
+        zip(*(part.tolist() for part in places), strict=True)
+    ):
         one = streamrec.Frames(frames.buffer, frames.spans[number : number + 1])
         first = numbers[number] % len(source) - int(source.index.first_records[shard])
         printer.show(source.index.shards[shard].path, first, one, offset)
@@ -178,7 +210,9 @@ async def show_numbered(index: options.Sources, numbers: Sequence[int], printer:
 
 
 def without_first(shards: Sequence[Item], count: int) -> tuple[list[Item], int]:
-    """The shards from that of record `count` on, as far as manifests say; and how many records are left to skip."""
+    """The shards from that of record `count` on, as far as manifests say; and how many records are
+    left to skip.
+    """
     left = list(shards)
     while left and left[0].records is not None and left[0].records <= count:
         count -= left.pop(0).records or 0
@@ -193,14 +227,18 @@ class Printer:
         features: Only these; None for all.
     """
 
-    def __init__(self, form: Literal["text", "json", "raw"], features: Sequence[str] | None) -> None:
+    def __init__(
+        self, form: Literal["text", "json", "raw"], features: Sequence[str] | None
+    ) -> None:
         self._form = form
         self._features = features
         self._kind: Kind | None = None
         self._missing = set(features or ())
         self._met: set[str] = set()
 
-    def show(self, path: str, first: int | None, frames: streamrec.Frames, byte: int | None = None) -> None:
+    def show(
+        self, path: str, first: int | None, frames: streamrec.Frames, byte: int | None = None
+    ) -> None:
         """Prints records of a shard.
 
         Args:
@@ -231,8 +269,14 @@ class Printer:
         """Checks that some record has each feature that was asked for."""
         sys.stdout.flush()
         if self._missing and self._kind is not None:
-            known = f"they have {join_names(sorted(self._met))}" if self._met else "they are not Examples"
-            raise click.UsageError(f"no record that was read has {', '.join(sorted(self._missing))}: {known}")
+            known = (
+                f"they have {join_names(sorted(self._met))}"
+                if self._met
+                else "they are not Examples"
+            )
+            raise click.UsageError(
+                f"no record that was read has {', '.join(sorted(self._missing))}: {known}"
+            )
 
     def _note(self, record: bytes, kind: Kind) -> None:
         if self._missing:
@@ -242,6 +286,8 @@ class Printer:
 
     def _show_raw(self, record: bytes, kind: Kind) -> None:
         parts = parts_of(record, kind).values()
-        for found in chain.from_iterable(part.get(name, ()) for name in self._features or () for part in parts):
+        for found in chain.from_iterable(
+            part.get(name, ()) for name in self._features or () for part in parts
+        ):
             for value in found if isinstance(found, list) else [found]:
                 sys.stdout.buffer.write(value if isinstance(value, bytes) else str(value).encode())

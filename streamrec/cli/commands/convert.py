@@ -42,7 +42,20 @@ from streamrec.shards import ShardInfo, is_numbered, shard_path
 from streamrec.storage import ObjectInfo, Replacement, Storage, Storages
 
 FORMAT: Final = click.Choice([*FORMATS])
-FOREIGN: Final = (".csv", ".tsv", ".json", ".txt", ".arrow", ".feather", ".avro", ".orc", ".npy", ".npz", ".h5", ".zip")
+FOREIGN: Final = (
+    ".csv",
+    ".tsv",
+    ".json",
+    ".txt",
+    ".arrow",
+    ".feather",
+    ".avro",
+    ".orc",
+    ".npy",
+    ".npz",
+    ".h5",
+    ".zip",
+)
 """Endings of names that are not meant for TFRecord shards."""
 
 
@@ -78,7 +91,9 @@ class Conversion:
 
     @property
     def look(self) -> Look | None:
-        """How to infer columns before a file is written; None where the format needs none, or they are known."""
+        """How to infer columns before a file is written; None where the format needs none, or they
+        are known.
+        """
         look = None if self.form.name == "tfrecord" else codec_of(self.form.name).look
         return None if look is None or (look.saved and self.columns is not None) else look
 
@@ -99,9 +114,22 @@ class Conversion:
 @click.option("--to", "wanted", type=FORMAT, help="The format of TARGET.  [default: by its name]")
 @options.features
 @options.where
-@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Rename a feature; may be repeated.")
-@click.option("--text", metavar="A,B", callback=options.parse_names, help="Features to write as text in Parquet.")
-@options.file_option("--schema", help="A file with the kinds of features, as `streamrec info --json` prints.")
+@click.option(
+    "--rename",
+    "renames",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Rename a feature; may be repeated.",
+)
+@click.option(
+    "--text",
+    metavar="A,B",
+    callback=options.parse_names,
+    help="Features to write as text in Parquet.",
+)
+@options.file_option(
+    "--schema", help="A file with the kinds of features, as `streamrec info --json` prints."
+)
 @options.shard_bytes
 @options.shard_records
 @options.overwrite
@@ -129,22 +157,25 @@ def convert_command(
 ) -> None:
     """Writes the Examples of all SOURCEs to TARGET in another format.
 
-    The names decide the formats: .parquet, .jsonl or .ndjson, .tar, and TFRecord for all others; .jsonl.gz and .tar.gz
-    are compressed. TARGET is one file, a pattern with {shard:05d} for the file's number, or a directory (with --to). A
-    run that fails or is interrupted leaves nothing.
+    The names decide the formats: .parquet, .jsonl or .ndjson, .tar, and TFRecord for all others;
+    .jsonl.gz and .tar.gz are compressed. TARGET is one file, a pattern with {shard:05d} for the
+    file's number, or a directory (with --to). A run that fails or is interrupted leaves nothing.
     """
     if directory_of(target) is not None and wanted is None:
         raise click.UsageError(f"{target} is a directory: say with --to what is written there")
     if wanted is None and target.lower().endswith(FOREIGN):
         endings = ", ".join(endings[0] for endings in FORMATS.values())
-        raise click.UsageError(f"{target} has the ending of a format that is not written: use {endings}, or --to")
+        raise click.UsageError(
+            f"{target} has the ending of a format that is not written: use {endings}, or --to"
+        )
     form = format_of(target, wanted)
     names = parse_renames(renames)
     if where is not None and ray_address is not None:
         raise click.UsageError("--where does not run on a cluster: leave --ray out")
     if text and form.name != "parquet":
         raise click.UsageError(
-            f"--text is for Parquet, which {target} is not: JSON lines has text wherever bytes are UTF-8, and TFRecord "
+            f"--text is for Parquet, which {target} is not: JSON lines has text wherever bytes are "
+            "UTF-8, and TFRecord "
             "and tar hold bytes"
         )
     pattern = target_pattern(target, form)
@@ -152,7 +183,8 @@ def convert_command(
         writing.check_numbered(pattern)
         if ray_address is not None:
             raise click.UsageError(
-                "with --ray each SOURCE becomes one file: leave --shard-bytes and --shard-records out"
+                "with --ray each SOURCE becomes one file: leave --shard-bytes and --shard-records "
+                "out"
             )
     elif is_numbered(pattern):
         shard_bytes = writing.SHARD_BYTES
@@ -168,7 +200,9 @@ def convert_command(
     if changed := str(reading.changes):
         print_note(changed)
     if as_json:
-        files = [{"path": file.path, "records": file.records, "bytes": file.bytes} for file in written]
+        files = [
+            {"path": file.path, "records": file.records, "bytes": file.bytes} for file in written
+        ]
         print_json({"files": files, "manifest": how.manifest})
         return
     print_written("file", written)
@@ -186,7 +220,9 @@ def parse_renames(words: Sequence[str]) -> dict[str, str]:
     pairs = [(old, new) for old, _, new in (word.partition("=") for word in words)]
     for column in zip(*pairs, strict=True):
         if not all(column) or len(set(column)) < len(column):
-            raise click.UsageError("--rename takes OLD=NEW, each name once: write --rename image/encoded=image")
+            raise click.UsageError(
+                "--rename takes OLD=NEW, each name once: write --rename image/encoded=image"
+            )
     return dict(pairs)
 
 
@@ -200,15 +236,25 @@ def target_pattern(target: str, form: Format) -> str:
 
 async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -> list[ShardInfo]:
     """Reads and writes; returns the new files."""
-    async with storages_for(how.storage_options) as storages, storages_for(how.target.storage_options) as goal:
+    async with (
+        storages_for(how.storage_options) as storages,
+        storages_for(how.target.storage_options) as goal,
+    ):
         found = await find_records(storages, sources)
         files = [*found, *(() if schema is None else [Item(schema, None)])]
-        spared = await writing.check_target(storages, sources, files, goal, how.target, how.manifest, how.overwrite)
+        spared = await writing.check_target(
+            storages, sources, files, goal, how.target, how.manifest, how.overwrite
+        )
         if schema is not None:
             columns = await read_schema(storages, schema, how.reading)
             kinds = {column.name: column.kind for column in columns if column.kind is not None}
-            columns = tuple(replace(column, name=how.renames.get(column.name, column.name)) for column in columns)
-            how = replace(how, reading=replace(how.reading, kinds=kinds), columns=as_text(columns, how.text))
+            columns = tuple(
+                replace(column, name=how.renames.get(column.name, column.name))
+                for column in columns
+            )
+            how = replace(
+                how, reading=replace(how.reading, kinds=kinds), columns=as_text(columns, how.text)
+            )
         objects = Replacement(goal, stages=how.overwrite, keeps=False, spared=spared)
         async with locate_errors(found, how), objects:
             written = await write(found, how, objects)
@@ -252,7 +298,9 @@ async def look_at(found: Sequence[Item], how: Conversion, look: Look, meter: Met
             try:
                 seen = look.join(seen, await anyio.to_thread.run_sync(look.see, frames))
             except FeatureError as error:
-                raise FeatureError(error.reason, error.feature, count + (error.record or 0)) from error
+                raise FeatureError(
+                    error.reason, error.feature, count + (error.record or 0)
+                ) from error
             count += len(frames)
     return seen
 
@@ -265,10 +313,14 @@ def as_text(columns: Sequence[Field], names: Sequence[str]) -> tuple[Field, ...]
             refuse_unknown("--text", [name], known)
         if known[name] not in ("bytes", None):
             raise click.UsageError(f"--text: {name} is {known[name]}, and only bytes become text")
-    return tuple(replace(column, text=column.name in names and column.kind is not None) for column in columns)
+    return tuple(
+        replace(column, text=column.name in names and column.kind is not None) for column in columns
+    )
 
 
-async def write_on_cluster(found: Sequence[Item], how: Conversion, objects: Replacement) -> list[ShardInfo]:
+async def write_on_cluster(
+    found: Sequence[Item], how: Conversion, objects: Replacement
+) -> list[ShardInfo]:
     """Converts each file to one file of the other format, in a task of its own."""
     paths = [shard_path(how.target.pattern, number) for number in range(len(found))]
     places = [await objects.name(path) for path in paths]
@@ -281,7 +333,9 @@ async def write_on_cluster(found: Sequence[Item], how: Conversion, objects: Repl
 async def write_one(how: Conversion, work: tuple[str, Item]) -> tuple[ShardInfo, Changes]:
     """Converts one file; returns the new one and what changes in it; runs on a worker."""
     path, item = work
-    how = replace(how, target=replace(how.target, pattern=path), shard_bytes=None, shard_records=None)
+    how = replace(
+        how, target=replace(how.target, pattern=path), shard_bytes=None, shard_records=None
+    )
     async with (
         locate_errors([item], how),
         storages_for(how.target.storage_options) as storages,
@@ -305,15 +359,23 @@ async def read_schema(storages: Storages, path: str, reading: Reading) -> tuple[
     text = await (await storages.at(path)).read_range(path, 0, 64 << 20)
     try:
         return tuple(
-            Field(row["name"], None if row["kind"] == "unknown" else row["kind"], row["values"] == [1, 1])
+            Field(
+                row["name"],
+                None if row["kind"] == "unknown" else row["kind"],
+                row["values"] == [1, 1],
+            )
             for row in json.loads(text)["features"]
             if reading.features is None or row["name"] in reading.features
         )
     except (ValueError, LookupError, TypeError) as error:
-        raise click.UsageError(f"{path} is not a schema: run streamrec info --json SOURCE > {path}") from error
+        raise click.UsageError(
+            f"{path} is not a schema: run streamrec info --json SOURCE > {path}"
+        ) from error
 
 
-async def read(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
+async def read(
+    found: Sequence[Item], how: Conversion, meter: Meter
+) -> AsyncGenerator[Frames, None]:
     """The records of files, one file after the other, as serialized Examples."""
     number = 0
     async with storages_for(how.storage_options) as storages:
@@ -326,8 +388,12 @@ async def read(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGen
                 blocks = decode(storages, files, form, how, meter)
             async with aclosing(keep_matching(blocks, how.where)) as matching:
                 async for frames in matching:
-                    if how.renames or (how.reading.features is not None and (form.name == "tfrecord" or how.where)):
-                        frames = await anyio.to_thread.run_sync(select_features, frames, number, how)
+                    if how.renames or (
+                        how.reading.features is not None and (form.name == "tfrecord" or how.where)
+                    ):
+                        frames = await anyio.to_thread.run_sync(
+                            select_features, frames, number, how
+                        )
                     number += len(frames)
                     yield frames
 
@@ -336,11 +402,17 @@ def select_features(frames: Frames, first: int, how: Conversion) -> Frames:
     """The records with the chosen features, under their new names."""
     selected = []
     for number, record in enumerate(frames, first):
-        row = {name: values for name, values in features_of(record, number).items() if how.reading.wants(name)}
+        row = {
+            name: values
+            for name, values in features_of(record, number).items()
+            if how.reading.wants(name)
+        }
         renamed = {how.renames.get(name, name): values for name, values in row.items()}
         if len(renamed) < len(row):
             twice = next(new for old, new in how.renames.items() if old in row and new in row)
-            raise FeatureError("the record has a feature of this name: give --rename another one", twice, number)
+            raise FeatureError(
+                "the record has a feature of this name: give --rename another one", twice, number
+            )
         selected.append(example_of(renamed))
     return Frames.of(selected)
 
@@ -348,7 +420,9 @@ def select_features(frames: Frames, first: int, how: Conversion) -> Frames:
 async def decode(
     storages: Storages, found: Sequence[Item], form: Format, how: Conversion, meter: Meter
 ) -> AsyncGenerator[Frames, None]:
-    """The records of files in another format, decoded in a thread. All of a file is of one version."""
+    """The records of files in another format, decoded in a thread. All of a file is of one
+    version.
+    """
     codec, reading = codec_of(form.name), how.reading
     if how.where is not None and reading.features is not None:
         reading = replace(reading, features=(*reading.features, *names_in(how.where)))
@@ -358,7 +432,9 @@ async def decode(
         with io.BufferedReader(raw, 8 << 20) as file:
             plain = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if form.gzip else file
             records = codec.decode(plain, reading)
-            while (batch := await anyio.to_thread.run_sync(next_batch, records, item.path)) is not None:
+            while (
+                batch := await anyio.to_thread.run_sync(next_batch, records, item.path)
+            ) is not None:
                 yield Frames.of(batch)
 
 
@@ -369,12 +445,15 @@ def next_batch(records: Iterator[list[bytes]], path: str) -> list[bytes] | None:
     except CorruptRecordError as error:
         raise CorruptRecordError(error.reason, path, error.offset, error.record) from error
     except FeatureError as error:
-        raise FeatureError(f"{error.reason} (in {display_name(path)})", error.feature, error.record) from error
+        raise FeatureError(
+            f"{error.reason} (in {display_name(path)})", error.feature, error.record
+        ) from error
 
 
 @asynccontextmanager
 async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator[None]:
-    """Adds to an error of the block in which shard its record is, whose number it says counts over all shards.
+    """Adds to an error of the block in which shard its record is, whose number it says counts over
+    all shards.
 
     Counts the shards before it for this, where their numbers of records are not known.
     """
@@ -382,10 +461,15 @@ async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator
         yield
     except FeatureError as error:
         number = error.record
-        if number is None or any(format_of(item.path, how.source).name != "tfrecord" for item in found):
+        if number is None or any(
+            format_of(item.path, how.source).name != "tfrecord" for item in found
+        ):
             raise  # errors of other formats name their files
         if how.where is not None:
-            reason = f"{error.reason} (counted among what --where keeps: convert without it to see the shard)"
+            reason = (
+                f"{error.reason} (counted among what --where keeps: convert without it to see the "
+                "shard)"
+            )
             raise FeatureError(reason, error.feature, number) from error
         for item in found:
             records = item.records
@@ -398,16 +482,24 @@ async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator
         raise
 
 
-async def write_records(found: Sequence[Item], how: Conversion, objects: Replacement, meter: Meter) -> list[ShardInfo]:
-    """Writes files up to about a size in bytes, or up to a number of records, or both; at least one."""
+async def write_records(
+    found: Sequence[Item], how: Conversion, objects: Replacement, meter: Meter
+) -> list[ShardInfo]:
+    """Writes files up to about a size in bytes, or up to a number of records, or both; at least
+    one.
+    """
     async with aclosing(read(found, how, meter)) as records:
         if how.form.name == "tfrecord":
-            return await writing.write_limited(records, how.target, objects, how.shard_bytes, how.shard_records)
+            return await writing.write_limited(
+                records, how.target, objects, how.shard_bytes, how.shard_records
+            )
         feed, written, done = writing.Feed(records), list[ShardInfo](), 0
         begin = codec_of(how.form.name).encoder
         while not written or not await feed.is_over():
             path = shard_path(how.target.pattern, len(written))
-            encoder = await anyio.to_thread.run_sync(begin, how.columns or (), done, how.reading.changes)
+            encoder = await anyio.to_thread.run_sync(
+                begin, how.columns or (), done, how.reading.changes
+            )
             written.append(await write_file(feed, path, encoder, how, objects))
             done += written[-1].records
     return written
@@ -430,7 +522,9 @@ async def write_file(
     async with await objects.upload(path) as upload:
         while frames is not None:
             most = 4096 if how.shard_records is None else min(4096, how.shard_records - records)
-            full = not most or (how.shard_bytes is not None and size + encoder.waiting >= how.shard_bytes)
+            full = not most or (
+                how.shard_bytes is not None and size + encoder.waiting >= how.shard_bytes
+            )
             frames = None if full else await feed.block(most)
             data = await anyio.to_thread.run_sync(encode, frames)
             await upload.write(data)

@@ -34,16 +34,28 @@ from streamrec.storage import Replacement, Storages
 @options.source_options
 @options.target_options
 def cp_command(
-    sources: options.Sources, target: str, overwrite: bool, as_json: bool, target_options: Mapping[str, Any]
+    sources: options.Sources,
+    target: str,
+    overwrite: bool,
+    as_json: bool,
+    target_options: Mapping[str, Any],
 ) -> None:
     """Copies shards byte for byte, and checks the CRC32C of each record and of each object.
 
-    TARGET is a directory, or for one shard a name. Shards keep their names, and their places below the directory that
-    they have in common. Damage, a shard that differs from its manifest, an error or an interrupt leaves nothing.
+    TARGET is a directory, or for one shard a name. Shards keep their names, and their places below
+    the directory that they have in common. Damage, a shard that differs from its manifest, an error
+    or an interrupt leaves nothing.
     """
     copied = run(copy(sources, target, overwrite, target_options or sources.storage_options))
     if as_json:
-        print_json({"shards": [{"path": each.path, "records": each.records, "bytes": each.bytes} for each in copied]})
+        print_json(
+            {
+                "shards": [
+                    {"path": each.path, "records": each.records, "bytes": each.bytes}
+                    for each in copied
+                ]
+            }
+        )
         return
     print_written("shard", copied, " copied")
 
@@ -52,7 +64,10 @@ async def copy(
     sources: options.Sources, target: str, overwrite: bool, target_options: Mapping[str, Any]
 ) -> list[ShardInfo]:
     """Copies all shards; returns the new ones."""
-    async with storages_for(sources.storage_options) as storages, storages_for(target_options) as goal:
+    async with (
+        storages_for(sources.storage_options) as storages,
+        storages_for(target_options) as goal,
+    ):
         found = await find_records(storages, sources)
         paths = writing.copy_paths([item.path for item in found], target, "TARGET")
         spared = await writing.refuse_sources(storages, writing.inputs(sources, found), goal, paths)
@@ -65,21 +80,28 @@ async def copy(
                 return await map_concurrently(work, list(zip(found, paths, strict=True)))
 
 
-async def copy_one(storages: Storages, objects: Replacement, meter: Meter, work: tuple[Item, str]) -> ShardInfo:
+async def copy_one(
+    storages: Storages, objects: Replacement, meter: Meter, work: tuple[Item, str]
+) -> ShardInfo:
     """Copies one shard, in one read."""
     item, path = work
     storage = await storages.at(item.path)
     async with await objects.upload(path) as upload:
         stream = CopyingStream(await storage.stream(item.path), upload)
         options = ReadOptions(long_bytes=LONG_BYTES)
-        reader = await ShardReader.open(storage, item.path, options, stream=stream, expected=item.expected)
+        reader = await ShardReader.open(
+            storage, item.path, options, stream=stream, expected=item.expected
+        )
         try:
             async for _ in blocks(reader, meter, item.expected):
                 pass
         finally:
             await reader.aclose()
         if stream.info.size not in (None, stream.position):
-            reason = f"{stream.position:,} bytes were read of {stream.info.size:,}: run the command again"
+            reason = (
+                f"{stream.position:,} bytes were read of {stream.info.size:,}: run the command "
+                "again"
+            )
             raise IntegrityError(reason, item.path)
     return ShardInfo(path, reader.place.record, stream.position, None)
 

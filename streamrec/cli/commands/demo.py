@@ -24,20 +24,28 @@ EXAMPLES: Final = 1000
 NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
 
 
-@click.command("demo", epilog=options.examples("streamrec demo flowers/", "streamrec demo s3://bucket/flowers/"))
+@click.command(
+    "demo",
+    epilog=options.examples("streamrec demo flowers/", "streamrec demo s3://bucket/flowers/"),
+)
 @click.argument("target", default="flowers/", shell_complete=options.complete_files)
 @options.overwrite
 @options.as_json
 @options.storage_options
-def demo_command(target: str, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
-    """Writes 1,000 Examples with small images to the directory TARGET, as four shards and a manifest.
+def demo_command(
+    target: str, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]
+) -> None:
+    """Writes 1,000 Examples with small images to the directory TARGET, as four shards and a
+    manifest.
 
     The data are always the same. TARGET is a path or URL; the default is flowers/.
     """
     folder = directory_of(f"{target.rstrip('/')}/") or target
     shards = run(write_demo(folder, overwrite, storage_options))
     if as_json:
-        rows = [{"path": shard.path, "records": shard.records, "bytes": shard.bytes} for shard in shards]
+        rows = [
+            {"path": shard.path, "records": shard.records, "bytes": shard.bytes} for shard in shards
+        ]
         print_json({"manifest": f"{folder}manifest.json", "shards": rows})
         return
     again = options.format_options(storage_options)
@@ -51,9 +59,13 @@ def demo_command(target: str, overwrite: bool, as_json: bool, storage_options: M
         print_line(f"  streamrec {name}{again} {shlex.quote(source)}")
 
 
-async def write_demo(folder: str, overwrite: bool, storage_options: Mapping[str, Any]) -> list[ShardInfo]:
+async def write_demo(
+    folder: str, overwrite: bool, storage_options: Mapping[str, Any]
+) -> list[ShardInfo]:
     pattern, manifest = f"{folder}train-{{shard:05d}}.tfrecord", f"{folder}manifest.json"
-    writer = streamrec.ShardWriter(pattern, max_shard_records=250, manifest=manifest, storage_options=storage_options)
+    writer = streamrec.ShardWriter(
+        pattern, max_shard_records=250, manifest=manifest, storage_options=storage_options
+    )
     async with storages_for(storage_options) as storages:
         if not overwrite:
             await refuse_matching(storages, pattern)
@@ -67,12 +79,20 @@ async def write_demo(folder: str, overwrite: bool, storage_options: Mapping[str,
 
 
 def examples() -> Iterator[bytes]:
-    """The examples: a label and its name, a width, a brightness that every eighth lacks, an image of that width."""
+    """The examples: a label and its name, a width, a brightness that every eighth lacks, an image
+    of that width.
+    """
     words = np.random.PCG64(0).random_raw(4 * EXAMPLES).reshape(EXAMPLES, 4)
     for number, (kind, side, tint, absent) in enumerate(words.tolist()):
         label, width = kind % 7 % len(NAMES), 24 + side % 25
         pixels = picture(width, label, tint % 256)
-        features = {"id": number, "label": label, "name": NAMES[label], "width": width, "image": png(pixels)}
+        features = {
+            "id": number,
+            "label": label,
+            "name": NAMES[label],
+            "width": width,
+            "image": png(pixels),
+        }
         brightness = {} if absent % 8 == 0 else {"brightness": float(pixels.mean() / 255)}
         yield streamrec.encode_example(features | brightness)
 
@@ -83,5 +103,9 @@ def picture(width: int, label: int, tint: int) -> npt.NDArray[np.uint8]:
     radius, angle = np.hypot(x, y), np.arctan2(y, x)
     inside = radius < 0.55 + 0.3 * np.cos((label + 4) * angle)
     petals = np.where(radius < 0.2, 250, 80 + 40 * label)
-    channels = (np.where(inside, petals, 60), np.where(inside, tint, 120), np.where(inside, 255 - petals, 60))
+    channels = (
+        np.where(inside, petals, 60),
+        np.where(inside, tint, 120),
+        np.where(inside, 255 - petals, 60),
+    )
     return np.stack(channels, axis=-1).astype(np.uint8)

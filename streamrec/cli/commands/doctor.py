@@ -1,7 +1,7 @@
 """`streamrec doctor`: whether a store can be reached, and does what streamrec needs.
 
-A check returns what it found, or raises what is wrong. All that `--write` writes is below the URL that was named, and
-is removed.
+A check returns what it found, or raises what is wrong. All that `--write` writes is below the URL
+that was named, and is removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ from streamrec.storage import Storages, describe_leftover, is_temporary, secured
 
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "-   "}
 HOSTS: Final = {"s3": "s3.amazonaws.com", "gs": "storage.googleapis.com"}
-VARIABLES: Final = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("STORAGE_EMULATOR_HOST",)}
+VARIABLES: Final = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("STORAGE_EMULATOR_HOST",),
+}
 
 ANSWER_SECONDS: Final = 10.0
 LOOKS: Final = 10
@@ -48,20 +51,29 @@ LOOKS: Final = 10
 
 @click.command(
     "doctor",
-    epilog=options.examples("streamrec doctor s3://bucket/train/", "streamrec doctor --write s3://bucket/scratch/"),
+    epilog=options.examples(
+        "streamrec doctor s3://bucket/train/", "streamrec doctor --write s3://bucket/scratch/"
+    ),
 )
 @click.argument("url", shell_complete=options.complete_files)
 @click.option(
     "--write/--no-write",
     default=None,
-    help="Also write test objects (10 MB) below URL and remove them. Without either, a terminal asks.",
+    help=(
+        "Also write test objects (10 MB) below URL and remove them. Without either, a terminal "
+        "asks."
+    ),
 )
 @options.as_json
 @options.storage_options
-def doctor_command(url: str, write: bool | None, as_json: bool, storage_options: Mapping[str, Any]) -> int:
-    """Checks a store step by step: name, connection, TLS, clock, listing, reading, versions, checksums, speed.
+def doctor_command(
+    url: str, write: bool | None, as_json: bool, storage_options: Mapping[str, Any]
+) -> int:
+    """Checks a store step by step: name, connection, TLS, clock, listing, reading, versions,
+    checksums, speed.
 
-    A check that fails says what to do, and the exit code is 3. URL is a directory, a pattern or an object.
+    A check that fails says what to do, and the exit code is 3. URL is a directory, a pattern or an
+    object.
     """
     if write is None:
         write = (
@@ -71,7 +83,12 @@ def doctor_command(url: str, write: bool | None, as_json: bool, storage_options:
         )
     rows = run(run_checks(url, write, as_json, storage_options))
     if as_json:
-        print_json({"ok": all(row.ok is not False for row in rows), "checks": [asdict(row) for row in rows]})
+        print_json(
+            {
+                "ok": all(row.ok is not False for row in rows),
+                "checks": [asdict(row) for row in rows],
+            }
+        )
     return STORE_FAILED if any(row.ok is False for row in rows) else 0
 
 
@@ -93,7 +110,9 @@ class CheckResult:
     found: str
 
 
-async def run_checks(url: str, write: bool, quiet: bool, storage_options: Mapping[str, Any]) -> list[CheckResult]:
+async def run_checks(
+    url: str, write: bool, quiet: bool, storage_options: Mapping[str, Any]
+) -> list[CheckResult]:
     """Makes all checks, and prints each when it is done."""
     rows = list[CheckResult]()
 
@@ -122,7 +141,11 @@ async def run_checks(url: str, write: bool, quiet: bool, storage_options: Mappin
         store = CheckedStore(url, storage_options, storages, written)
         if await check("list", check_list, store):
             largest = max(store.found, key=lambda item: item.size or 0, default=None)
-            for name, read in READING.items() if largest is not None and largest.size else [("get", check_nothing)]:
+            for name, read in (
+                READING.items()
+                if largest is not None and largest.size
+                else [("get", check_nothing)]
+            ):
                 await check(name, read, store, largest)
             await check("leftovers", check_leftovers, store)
             await check("replaced", check_replaced, store)
@@ -144,7 +167,8 @@ class Endpoint(NamedTuple):
 
 
 def endpoint_of(url: str, storage_options: Mapping[str, Any]) -> Endpoint | None:
-    """The server that a URL leads to: of the options, the environment, the URL itself, or the cloud's own.
+    """The server that a URL leads to: of the options, the environment, the URL itself, or the
+    cloud's own.
 
     Examples:
         >>> endpoint_of("s3://b/x", {"endpoint_url": "http://127.0.0.1:9000"})
@@ -157,7 +181,11 @@ def endpoint_of(url: str, storage_options: Mapping[str, Any]) -> Endpoint | None
         said = url
     elif scheme in HOSTS:
         client = storage_options.get("client_kwargs") or {}
-        named = [storage_options.get("endpoint_url"), storage_options.get("endpoint"), client.get("endpoint_url")]
+        named = [
+            storage_options.get("endpoint_url"),
+            storage_options.get("endpoint"),
+            client.get("endpoint_url"),
+        ]
         named += [os.environ.get(name) for name in VARIABLES[scheme]]
         said = next((text for text in named if text), f"https://{HOSTS[scheme]}")
     else:
@@ -171,7 +199,9 @@ def check_resolve(endpoint: Endpoint) -> str:
     try:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise CheckError(f"{endpoint.host} has no address ({error}): check the endpoint's name, and DNS") from error
+        raise CheckError(
+            f"{endpoint.host} has no address ({error}): check the endpoint's name, and DNS"
+        ) from error
     return f"{endpoint.host} is {', '.join(dict.fromkeys(str(address[4][0]) for address in found))}"
 
 
@@ -190,12 +220,20 @@ def check_tls(endpoint: Endpoint) -> str:
         return "not encrypted: all right on this machine or in a network of your own"
     context = ssl.create_default_context()
     try:
-        with endpoint.connect() as plain, context.wrap_socket(plain, server_hostname=endpoint.host) as secure:
+        with (
+            endpoint.connect() as plain,
+            context.wrap_socket(plain, server_hostname=endpoint.host) as secure,
+        ):
             cipher = secure.cipher()
             ends = (secure.getpeercert() or {}).get("notAfter")
-            return f"{secure.version()}, {cipher[0] if cipher else 'no cipher'}, certificate until {ends}"
+            return (
+                f"{secure.version()}, {cipher[0] if cipher else 'no cipher'}, certificate until "
+                f"{ends}"
+            )
     except OSError as error:
-        raise CheckError(f"{error}: check the certificate, or name the CA's file in SSL_CERT_FILE") from error
+        raise CheckError(
+            f"{error}: check the certificate, or name the CA's file in SSL_CERT_FILE"
+        ) from error
 
 
 def check_clock(endpoint: Endpoint) -> str:
@@ -211,13 +249,17 @@ def check_clock(endpoint: Endpoint) -> str:
     skew = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
     ahead = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's clock"
     if abs(skew) > 300:
-        raise CheckError(f"{ahead}: set this machine's clock; stores refuse requests that are 15 minutes off")
+        raise CheckError(
+            f"{ahead}: set this machine's clock; stores refuse requests that are 15 minutes off"
+        )
     return "as the server's, to a few seconds" if abs(skew) < 3 else ahead
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedStore:
-    """The store to check, what it lists, and the URLs of test objects, each added before it is written."""
+    """The store to check, what it lists, and the URLs of test objects, each added before it is
+    written.
+    """
 
     url: str
     options: Mapping[str, Any]
@@ -248,7 +290,7 @@ def scheme_of(url: str) -> str:
     Examples:
         >>> scheme_of("s3a://bucket/a"), scheme_of("gcs://bucket/a"), scheme_of("https://host/a"), scheme_of("/a")
         ('s3', 'gs', 'http', '')
-    """
+    """  # noqa: E501
     scheme = urlsplit(url).scheme
     return {"s3a": "s3", "gcs": "gs", "https": "http"}.get(scheme, scheme)
 
@@ -259,10 +301,14 @@ async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, 
 
     def call() -> Any:
         try:
-            client, _ = url_to_fs(f"{path.partition('://')[0]}://", **plain)  # a key may look like a chain or a version
+            client, _ = url_to_fs(
+                f"{path.partition('://')[0]}://", **plain
+            )  # a key may look like a chain or a version
         except (ImportError, TypeError, ValueError) as error:
             said = mask_values(str(error), plain)
-            raise NotCheckedError(f"not looked at: fsspec has no client for this ({said})") from error
+            raise NotCheckedError(
+                f"not looked at: fsspec has no client for this ({said})"
+            ) from error
         try:
             return ask(client, path.partition("://")[2])
         except Exception as error:  # clients raise errors of many packages
@@ -284,14 +330,18 @@ async def check_list(store: CheckedStore) -> str:
 
 
 async def check_nothing(store: CheckedStore, item: Item | None) -> str:
-    raise NotCheckedError("nothing to read: name a directory that has objects, to look at reading too")
+    raise NotCheckedError(
+        "nothing to read: name a directory that has objects, to look at reading too"
+    )
 
 
 async def check_get(store: CheckedStore, item: Item) -> str:
     size = min(item.size or 0, 1 << 16)
     got = await store.read(item.path, 0, size)
     if len(got) != size:
-        raise CheckError(f"{len(got):,} bytes arrived, and the listing says {size:,}: was the object replaced?")
+        raise CheckError(
+            f"{len(got):,} bytes arrived, and the listing says {size:,}: was the object replaced?"
+        )
     return f"{plural(size, 'byte')} of {item.path}"
 
 
@@ -301,27 +351,40 @@ async def check_latency(store: CheckedStore, item: Item) -> str:
         began = time.perf_counter()
         await store.read(item.path, 0, 1)
         took.append(time.perf_counter() - began)
-    return f"a byte comes in {statistics.median(took) * 1e3:.1f} ms, the slowest of {LOOKS} in {max(took) * 1e3:.1f} ms"
+    return (
+        f"a byte comes in {statistics.median(took) * 1e3:.1f} ms, the slowest of {LOOKS} in "
+        f"{max(took) * 1e3:.1f} ms"
+    )
 
 
 async def check_range(store: CheckedStore, item: Item) -> str:
     size = min(item.size or 0, 1 << 16)
     whole, half = await store.read(item.path, 0, size), await store.read(item.path, size // 2, size)
     if whole[size // 2 :] != half or len(whole) != size:
-        raise CheckError("a range is not the same as the same bytes of the whole: a proxy between may not know ranges")
+        raise CheckError(
+            "a range is not the same as the same bytes of the whole: a proxy between may not know "
+            "ranges"
+        )
     return f"bytes {size // 2:,} to {size:,} are the same alone and as a part"
 
 
 async def check_version(store: CheckedStore, item: Item) -> str:
     version = (await (await store.storages.at(item.path)).stat(item.path)).version
     if version is None:
-        raise CheckError("the store gives no version: a replacement during a read would go unnoticed")
+        raise CheckError(
+            "the store gives no version: a replacement during a read would go unnoticed"
+        )
     await store.read(item.path, 0, 1, version)
     try:
-        await store.read(item.path, 0, 1, str(int(version) + 1) if version.isdigit() else '"no-such-version"')
+        await store.read(
+            item.path, 0, 1, str(int(version) + 1) if version.isdigit() else '"no-such-version"'
+        )
     except ObjectChangedError:
         return f"version {version}; another one is refused"
-    raise CheckError("another version was asked for, and the store gave this one: a change under way is not noticed")
+    raise CheckError(
+        "another version was asked for, and the store gave this one: a change under way is not "
+        "noticed"
+    )
 
 
 async def check_speed(store: CheckedStore, item: Item) -> str:
@@ -332,7 +395,9 @@ async def check_speed(store: CheckedStore, item: Item) -> str:
     return ", ".join(rates)
 
 
-async def unfinished_uploads(prefix: str, options: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+async def unfinished_uploads(
+    prefix: str, options: Mapping[str, Any]
+) -> Sequence[Mapping[str, Any]]:
     """The first thousand multipart uploads under way to keys of S3 that begin so."""
 
     def ask(client: Any, inner: str) -> Any:
@@ -354,7 +419,9 @@ async def unfinished_uploads(prefix: str, options: Mapping[str, Any]) -> Sequenc
 async def check_leftovers(store: CheckedStore) -> str:
     """Looks for uploads that killed writers left: the store keeps and bills their parts."""
     if scheme_of(store.url) == "gs":
-        raise NotCheckedError("Google Cloud Storage lists no unfinished uploads, and drops them after a week")
+        raise NotCheckedError(
+            "Google Cloud Storage lists no unfinished uploads, and drops them after a week"
+        )
     if scheme_of(store.url) != "s3":
         raise NotCheckedError("only S3 lists unfinished uploads")
     found = await unfinished_uploads(store.folder, store.options)
@@ -362,28 +429,45 @@ async def check_leftovers(store: CheckedStore) -> str:
     old = [upload for upload in found if upload["Initiated"] < limit]
     if old:
         raise CheckError(
-            f"{plural(len(old), 'unfinished upload')} older than a day, of {old[0]['Key']} ...: the store bills their "
+            f"{plural(len(old), 'unfinished upload')} older than a day, of {old[0]['Key']} ...: "
+            "the store bills their "
             "parts; set a lifecycle rule AbortIncompleteMultipartUpload"
         )
-    return f"{plural(len(found), 'upload')} under way, none older than a day" if found else "no unfinished upload"
+    return (
+        f"{plural(len(found), 'upload')} under way, none older than a day"
+        if found
+        else "no unfinished upload"
+    )
 
 
 async def check_replaced(store: CheckedStore) -> str:
-    """Looks for hidden objects: what others were before a run that was to replace them, and what writers left."""
+    """Looks for hidden objects: what others were before a run that was to replace them, and what
+    writers left.
+    """
     storage = await store.storages.at(store.folder)
     try:
-        hidden = [info.path async for info in storage.list(store.folder, hidden=True) if is_temporary(info.path)]
+        hidden = [
+            info.path
+            async for info in storage.list(store.folder, hidden=True)
+            if is_temporary(info.path)
+        ]
     except UnsupportedOperationError as error:
         raise NotCheckedError(str(error)) from error
     left = [f"{path} ({outcome})" for path in hidden if (outcome := describe_leftover(path))]
     named = ", ".join(left[:LOOKS])  # the number says how many more there are
-    others = f"; {plural(len(left), 'hidden object')} of writers, at work or killed: {named}" if left else ""
+    others = (
+        f"; {plural(len(left), 'hidden object')} of writers, at work or killed: {named}"
+        if left
+        else ""
+    )
     old = [(path, name) for path in hidden if (name := secured_object(path)) is not None]
     if old:
         path, name = old[0]
         raise CheckError(
-            f"{path} is what {name} was before a run that replaced it ended half way, or is at work; there are "
-            f"{len(old):,} such objects: copy each over its name to have the old data back, or remove them all{others}"
+            f"{path} is what {name} was before a run that replaced it ended half way, or is at "
+            "work; there are "
+            f"{len(old):,} such objects: copy each over its name to have the old data back, or "
+            f"remove them all{others}"
         )
     return f"no object was replaced half way{others}"
 
@@ -400,7 +484,10 @@ async def check_checksum(store: CheckedStore, item: Item) -> str:
         return client.call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
 
     head: Mapping[str, Any] = await ask_client(item.path, store.options, ask)
-    return ", ".join(checksums_of(head)) or "none: damage in the store shows only in the CRC32C of each record"
+    return (
+        ", ".join(checksums_of(head))
+        or "none: damage in the store shows only in the CRC32C of each record"
+    )
 
 
 def checksums_of(head: Mapping[str, Any]) -> list[str]:
@@ -411,7 +498,7 @@ def checksums_of(head: Mapping[str, Any]) -> list[str]:
         ['CRC32C AAAAAA==', 'MD5 d41d8cd98f00b204e9800998ecf8427e']
         >>> checksums_of({"crc32c": "AAAAAA==", "etag": "CAE="}), checksums_of({"ETag": '"d41d-3"'})
         (['CRC32C AAAAAA=='], [])
-    """
+    """  # noqa: E501
     found = [
         f"{key.removeprefix('Checksum')} {value}"
         for key, value in head.items()
@@ -461,7 +548,9 @@ async def check_exclusive(store: CheckedStore) -> str:
     except AlreadyExistsError:
         return "an object that is there is not replaced with overwrite=False"
     except UnsupportedOperationError as error:
-        raise NotCheckedError("this store cannot create exclusively: give each writer names of its own") from error
+        raise NotCheckedError(
+            "this store cannot create exclusively: give each writer names of its own"
+        ) from error
     raise CheckError("overwrite=False replaced an object: give each writer names of its own")
 
 
@@ -470,13 +559,18 @@ async def check_multipart(store: CheckedStore) -> str:
     path, data = store.new_name("parts"), uuid4().bytes * (9_000_000 // 16)  # a part has 8 MiB
     await store.write(path, data)
     if await store.read(path, len(data) - 100, len(data)) != data[-100:]:
-        raise CheckError(f"{path} is not what was written in two parts: write shards of at most 8 MB to this store")
+        raise CheckError(
+            f"{path} is not what was written in two parts: write shards of at most 8 MB to this "
+            "store"
+        )
     aborted = store.new_name("aborted")
     upload = await (await store.storages.at(aborted)).upload(aborted)
     await upload.write(data)
     await upload.abort()
     if scheme_of(path) == "s3" and await unfinished_uploads(aborted, store.options):
-        raise CheckError(f"the aborted upload of {aborted} is still there: allow AbortMultipartUpload")
+        raise CheckError(
+            f"the aborted upload of {aborted} is still there: allow AbortMultipartUpload"
+        )
     return f"{format_bytes(len(data))} in 2 parts; an upload that is aborted leaves nothing"
 
 
@@ -488,7 +582,10 @@ async def check_remove(store: CheckedStore) -> str:
             await (await store.storages.at(path)).stat(path)
         except NotFoundError:
             continue
-        raise CheckError(f"{path} cannot be removed: the credentials lack the right to delete; remove it yourself")
+        raise CheckError(
+            f"{path} cannot be removed: the credentials lack the right to delete; remove it "
+            "yourself"
+        )
     return "everything that was written is removed"
 
 

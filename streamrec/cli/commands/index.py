@@ -1,4 +1,6 @@
-"""`streamrec index` and `manifest`: where each record is, and how many there are, so that readers need not look."""
+"""`streamrec index` and `manifest`: where each record is, and how many there are, so that readers
+need not look.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ import streamrec
 from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.commands.stat import Moments
-from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, print_written, progress
+from streamrec.cli.output import (
+    format_bytes,
+    format_number,
+    plural,
+    print_json,
+    print_line,
+    print_written,
+    progress,
+)
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import jobs, map_concurrently, run, total_bytes
 from streamrec.cli.sources import find, find_records, storages_for
@@ -27,7 +37,9 @@ ENDING = ".index"
 
 @click.command(
     "manifest",
-    epilog=options.examples("streamrec manifest 's3://bucket/train-*.tfrecord.gz' s3://bucket/manifest.json"),
+    epilog=options.examples(
+        "streamrec manifest 's3://bucket/train-*.tfrecord.gz' s3://bucket/manifest.json"
+    ),
 )
 @options.sources
 @options.target
@@ -37,15 +49,21 @@ ENDING = ".index"
 @options.as_json
 @options.source_options
 def manifest_command(sources: options.Sources, target: str, overwrite: bool, as_json: bool) -> None:
-    """Writes TARGET (a name that ends in .json): the sizes, CRC32Cs and numbers of records of shards.
+    """Writes TARGET (a name that ends in .json): the sizes, CRC32Cs and numbers of records of
+    shards.
 
-    Each shard is read once; it may be compressed. `verify` and `count` use the manifest, and so does `distribute`.
+    Each shard is read once; it may be compressed. `verify` and `count` use the manifest, and so
+    does `distribute`.
     """
     if not target.endswith(".json"):
-        raise click.UsageError(f"{target}: the name of a manifest ends in .json: write {target}.json")
+        raise click.UsageError(
+            f"{target}: the name of a manifest ends in .json: write {target}.json"
+        )
     shards = run(count_shards(sources, target, overwrite))
     if as_json:
-        rows = [{"path": shard.path, "records": shard.records, "bytes": shard.bytes} for shard in shards]
+        rows = [
+            {"path": shard.path, "records": shard.records, "bytes": shard.bytes} for shard in shards
+        ]
         print_json({"manifest": target, "shards": rows})
         return
     print_written("shard", shards)
@@ -63,10 +81,14 @@ async def count_shards(
         paths = [shard.path for shard in shards]
         await refuse_sources(storages, paths, storages, [target])
     end_dry_run(shards, [target])
-    return await streamrec.write_manifest(paths, target, parallel=jobs(), storage_options=sources.storage_options)
+    return await streamrec.write_manifest(
+        paths, target, parallel=jobs(), storage_options=sources.storage_options
+    )
 
 
-def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
+def parse_part(
+    _: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, int] | None:
     """A part of the work, as 3/16.
 
     Examples:
@@ -95,12 +117,23 @@ def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -
 )
 @options.names_argument("names", "[SOURCE...] INDEX")
 @options.shard_root
-@click.option("--from-idx", metavar="PATTERN", help="The files of tfrecord2idx, one per shard, in the same order.")
 @click.option(
-    "--part", callback=parse_part, metavar="I/N", help="Index only part I of N of the shards; I counts from 0."
+    "--from-idx",
+    metavar="PATTERN",
+    help="The files of tfrecord2idx, one per shard, in the same order.",
+)
+@click.option(
+    "--part",
+    callback=parse_part,
+    metavar="I/N",
+    help="Index only part I of N of the shards; I counts from 0.",
 )
 @click.option("--join", is_flag=True, help="Join the parts that SOURCE names into one index.")
-@click.option("--update", is_flag=True, help="Read only shards that changed; without SOURCE, those that INDEX names.")
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Read only shards that changed; without SOURCE, those that INDEX names.",
+)
 @click.option("--check", is_flag=True, help="Report which shards changed since INDEX was written.")
 @click.option("--stat", is_flag=True, help="Show what INDEX holds.")
 @options.overwrite
@@ -121,15 +154,18 @@ def index_command(
     ray_address: str | None,
     as_json: bool,
 ) -> int:
-    """Writes INDEX (a name that ends in .index): what a manifest says, and the offset of each record.
+    """Writes INDEX (a name that ends in .index): what a manifest says, and the offset of each
+    record.
 
-    Remote shards are read once; of local shards only the headers are read. Compressed shards cannot be indexed.
-    `streamrec cat --records` and RecordSource read any record by it.
+    Remote shards are read once; of local shards only the headers are read. Compressed shards cannot
+    be indexed. `streamrec cat --records` and RecordSource read any record by it.
     """
     *sources, index = names
     if not index.endswith(ENDING):
         example = f"streamrec index {' '.join(names)} train{ENDING}"
-        raise click.UsageError(f"the last name is the index and ends in {ENDING}, and {index} does not: {example}")
+        raise click.UsageError(
+            f"the last name is the index and ends in {ENDING}, and {index} does not: {example}"
+        )
     if check + stat + join + update + (part is not None) > 1:
         raise click.UsageError("--check, --stat, --join, --update and --part exclude each other")
     if bool(sources) == (check or stat) and not update:
@@ -146,9 +182,18 @@ def index_command(
     replaces, how = overwrite or update, {"idx_files": from_idx, "part": part, "update": update}
     found = run(build(sources, index, names, join, replaces, ray_address, **how))
     if as_json:
-        print_json({"index": found.path, "records": len(found), "shards": len(found.shards), "digest": found.digest})
+        print_json(
+            {
+                "index": found.path,
+                "records": len(found),
+                "shards": len(found.shards),
+                "digest": found.digest,
+            }
+        )
     else:
-        print_line(f"{found.path}: {plural(len(found), 'record')} in {plural(len(found.shards), 'shard')}")
+        print_line(
+            f"{found.path}: {plural(len(found), 'record')} in {plural(len(found.shards), 'shard')}"
+        )
     return 0
 
 
@@ -202,10 +247,16 @@ async def build_on(
 
 
 async def write_part(
-    paths: Sequence[str], index: str, idx_files: str | None, storage_options: Mapping[str, Any], part: tuple[int, int]
+    paths: Sequence[str],
+    index: str,
+    idx_files: str | None,
+    storage_options: Mapping[str, Any],
+    part: tuple[int, int],
 ) -> None:
     """Runs on a worker of a cluster, which sends no index back."""
-    await streamrec.write_index(list(paths), index, idx_files=idx_files, part=part, storage_options=storage_options)
+    await streamrec.write_index(
+        list(paths), index, idx_files=idx_files, part=part, storage_options=storage_options
+    )
 
 
 async def check_index(index: str, typed: options.Sources, as_json: bool) -> int:
@@ -213,12 +264,20 @@ async def check_index(index: str, typed: options.Sources, as_json: bool) -> int:
     async with storages_for(typed.storage_options) as storages:
         found = (await open_index(await storages.at(index), index)).follow(typed.shard_root)
         hows = await map_concurrently(partial(difference, storages), found.shards, 16)
-    differing = [{"path": shard.path, "how": how} for shard, how in zip(found.shards, hows, strict=True) if how]
+    differing = [
+        {"path": shard.path, "how": how}
+        for shard, how in zip(found.shards, hows, strict=True)
+        if how
+    ]
     if as_json:
         print_json({"ok": not differing, "shards": len(found.shards), "changed": differing})
     else:
         print_line(*(f"{each['path']}: {each['how']}" for each in differing))
-        state = f"{len(differing):,} changed: streamrec index --update {index}" if differing else "all as it says"
+        state = (
+            f"{len(differing):,} changed: streamrec index --update {index}"
+            if differing
+            else "all as it says"
+        )
         print_line(f"{index}: {plural(len(found.shards), 'shard')}, {state}")
     return BAD_DATA if differing else 0
 
@@ -260,8 +319,14 @@ async def print_stat(index: str, typed: options.Sources, as_json: bool) -> int:
     if as_json:
         print_json(values)
         return 0
-    print_line(f"{plural(len(found), 'record')} in {plural(len(found.shards), 'shard')}, {format_bytes(found.nbytes)}")
+    print_line(
+        f"{plural(len(found), 'record')} in {plural(len(found.shards), 'shard')}, "
+        f"{format_bytes(found.nbytes)}"
+    )
     if mean is not None:
         print_line(f"lengths: {lengths.least:,} to {lengths.most:,} bytes, {mean:,.1f} on average")
-        print_line(f"the index: {format_bytes(size)}, {size / len(found):.2f} bytes a record; digest {found.digest}")
+        print_line(
+            f"the index: {format_bytes(size)}, {size / len(found):.2f} bytes a record; digest "
+            f"{found.digest}"
+        )
     return 0

@@ -1,4 +1,6 @@
-"""`streamrec ls`, `count` and `info`: what the names stand for, how many records that is, and what they hold."""
+"""`streamrec ls`, `count` and `info`: what the names stand for, how many records that is, and what
+they hold.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from typing import Any
 import click
 
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record, print_table, progress_mode
+from streamrec.cli.output import (
+    format_bytes,
+    plural,
+    print_json,
+    print_line,
+    print_record,
+    print_table,
+    progress_mode,
+)
 from streamrec.cli.reading import Sample, count_all, run, take_sample, total_bytes
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
@@ -37,7 +47,10 @@ def ls_command(sources: options.Sources, human: bool, as_json: bool) -> None:
     if as_json:
         print_json([{"path": item.path, "bytes": item.size} for item in found])
         return
-    sizes = [format_bytes(item.size) if human or item.size is None else f"{item.size:,}" for item in found]
+    sizes = [
+        format_bytes(item.size) if human or item.size is None else f"{item.size:,}"
+        for item in found
+    ]
     total = total_bytes(found)
     width = max(map(len, sizes))
     for item, size in zip(found, sizes, strict=True):
@@ -59,13 +72,17 @@ async def list_files(sources: options.Sources) -> list[Item]:
 def count_command(sources: options.Sources, by_shard: bool, as_json: bool) -> None:
     """Counts records.
 
-    If SOURCE is a manifest or an index (.json, .index, or a directory with a manifest.json), no shard is read, but each
-    must have the size that the manifest says. Of uncompressed local shards only the lengths of records are read. All
-    other shards are read once. Payloads are not checked: `streamrec verify` does that.
+    If SOURCE is a manifest or an index (.json, .index, or a directory with a manifest.json), no
+    shard is read, but each must have the size that the manifest says. Of uncompressed local shards
+    only the lengths of records are read. All other shards are read once. Payloads are not checked:
+    `streamrec verify` does that.
     """
     shards, counts = run(count_sources(sources))
     if as_json:
-        rows = [{"path": shard.path, "records": count} for shard, count in zip(shards, counts, strict=True)]
+        rows = [
+            {"path": shard.path, "records": count}
+            for shard, count in zip(shards, counts, strict=True)
+        ]
         print_json({"records": sum(counts), "shards": rows})
         return
     if by_shard:
@@ -84,12 +101,17 @@ async def count_sources(sources: options.Sources) -> tuple[list[Item], list[int]
 
 @click.command("info")
 @options.sources
-@click.option("--count", "exact", is_flag=True, help="Count records even if that reads more than 256 MB.")
-@click.option("--python", "as_python", is_flag=True, help="Print only Python code that parses these records.")
+@click.option(
+    "--count", "exact", is_flag=True, help="Count records even if that reads more than 256 MB."
+)
+@click.option(
+    "--python", "as_python", is_flag=True, help="Print only Python code that parses these records."
+)
 @options.as_json
 @options.source_options
 def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json: bool) -> None:
-    """Shows how many shards, records and bytes there are, how they are compressed, and which features they have.
+    """Shows how many shards, records and bytes there are, how they are compressed, and which
+    features they have.
 
     Features are inferred from up to 1,000 records at the start of up to 8 shards.
     """
@@ -108,12 +130,19 @@ def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json
     print_line(f"records      {describe_count(records, size, sample)}")
     print_line(f"bytes        {'unknown' if size is None else f'{size:,} ({format_bytes(size)})'}")
     print_line(f"compression  {', '.join(compressions)}")
-    print_line(f"records are  {KINDS[sample.kind]}, {format_bytes(round(sample.record_bytes))} on average")
+    print_line(
+        f"records are  {KINDS[sample.kind]}, {format_bytes(round(sample.record_bytes))} on average"
+    )
     if sample.schema is not None:
         click.echo()
-        print_line(f"features, as {plural(len(sample.records), 'record')} from the beginnings of shards show them")
+        print_line(
+            f"features, as {plural(len(sample.records), 'record')} from the beginnings of shards "
+            "show them"
+        )
         columns = ("feature", "kind", ">missing", ">values", f"parse_{sample.kind} takes")
-        print_table(columns, (feature_row(item, len(sample.records)) for item in all_features(sample)))
+        print_table(
+            columns, (feature_row(item, len(sample.records)) for item in all_features(sample))
+        )
     if sample.records:
         click.echo("\nthe first record")
         for line in as_lines(sample.records[0], sample.kind):
@@ -126,7 +155,9 @@ async def inspect(sources: options.Sources, exact: bool) -> tuple[list[Item], Sa
         await check_present(storages, shards)
     sample = await take_sample(shards)
     unknown = total_bytes(shard for shard in shards if shard.records is None)
-    if not exact and (unknown is None or unknown > 256 << 20):  # the sample says about how many there are
+    if not exact and (
+        unknown is None or unknown > 256 << 20
+    ):  # the sample says about how many there are
         return shards, sample, None
     return shards, sample, sum(await count_all(shards))
 
@@ -137,7 +168,9 @@ def describe_count(records: int | None, size: int | None, sample: Sample) -> str
         return f"{records:,}"
     if size is None or sample.compressions != ("",) or not sample.records:
         return "not counted: --count reads all shards"
-    return f"about {size / (sample.record_bytes + 16):,.0f}, by the sample; --count reads all shards"
+    return (
+        f"about {size / (sample.record_bytes + 16):,.0f}, by the sample; --count reads all shards"
+    )
 
 
 def all_features(sample: Sample) -> tuple[FeatureSummary, ...]:
@@ -145,9 +178,21 @@ def all_features(sample: Sample) -> tuple[FeatureSummary, ...]:
 
 
 def feature_row(item: FeatureSummary, records: int) -> tuple[str, ...]:
-    values = f"{item.longest:,}" if item.has_fixed_length else f"{item.shortest:,} to {item.longest:,}"
-    steps = "" if item.longest_list is None else f", {item.shortest_list:,} to {item.longest_list:,} steps"
-    return item.name, kind_of(item), f"{item.without_values / records:.1%}", values + steps, item.code
+    values = (
+        f"{item.longest:,}" if item.has_fixed_length else f"{item.shortest:,} to {item.longest:,}"
+    )
+    steps = (
+        ""
+        if item.longest_list is None
+        else f", {item.shortest_list:,} to {item.longest_list:,} steps"
+    )
+    return (
+        item.name,
+        kind_of(item),
+        f"{item.without_values / records:.1%}",
+        values + steps,
+        item.code,
+    )
 
 
 def kind_of(item: FeatureSummary) -> str:
@@ -170,11 +215,15 @@ def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict
                 "name": item.name,
                 "kind": kind_of(item),
                 "values": [item.shortest, item.longest],
-                "steps": None if item.longest_list is None else [item.shortest_list, item.longest_list],
+                "steps": None
+                if item.longest_list is None
+                else [item.shortest_list, item.longest_list],
                 "missing": item.without_values,
                 "parse": item.code,
             }
             for item in all_features(sample)
         ],
-        "sample": json.loads(record_as_json(sample.records[0], sample.kind)) if sample.records else None,
+        "sample": json.loads(record_as_json(sample.records[0], sample.kind))
+        if sample.records
+        else None,
     }

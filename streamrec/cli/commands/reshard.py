@@ -1,7 +1,8 @@
 """`streamrec reshard`: the same records in other shards.
 
-On a cluster, a task writes each new shard. The number of records of each old shard is known first, from a manifest or
-because tasks count them; so each task computes which records are its own, and the order of all records stays.
+On a cluster, a task writes each new shard. The number of records of each old shard is known first,
+from a manifest or because tasks count them; so each task computes which records are its own, and
+the order of all records stays.
 """
 
 from __future__ import annotations
@@ -22,8 +23,24 @@ import numpy as np
 from streamrec import Framer, Frames, ShardWriter, StorageError, encode_records
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.output import Meter, plural, print_json, print_line, print_note, print_written, progress
-from streamrec.cli.reading import batches, count_all, count_one, keep_matching, run, take_sample, total_bytes
+from streamrec.cli.output import (
+    Meter,
+    plural,
+    print_json,
+    print_line,
+    print_note,
+    print_written,
+    progress,
+)
+from streamrec.cli.reading import (
+    batches,
+    count_all,
+    count_one,
+    keep_matching,
+    run,
+    take_sample,
+    total_bytes,
+)
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.display import display_name
 from streamrec.pipeline import read_portions
@@ -57,7 +74,12 @@ class ReshardPlan:
 )
 @options.sources
 @options.target
-@click.option("--shards", type=click.IntRange(1), metavar="N", help="Write N shards with about equally many records.")
+@click.option(
+    "--shards",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Write N shards with about equally many records.",
+)
 @options.shard_bytes
 @options.shard_records
 @click.option(
@@ -65,13 +87,21 @@ class ReshardPlan:
     type=click.Choice(writing.COMPRESSIONS),
     help="How to compress.  [default: by the ending of TARGET: .gz, .zz, .zst]",
 )
-@click.option("--shuffle", is_flag=True, help="Put all records in random order; they are buffered on disk.")
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed gives the same order.")
 @click.option(
-    "--temp", type=click.Path(exists=True, file_okay=False), help="The directory for records that are buffered."
+    "--shuffle", is_flag=True, help="Put all records in random order; they are buffered on disk."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), metavar="N", help="The same seed gives the same order."
+)
+@click.option(
+    "--temp",
+    type=click.Path(exists=True, file_okay=False),
+    help="The directory for records that are buffered.",
 )
 @options.file_option(
-    "--manifest", metavar="URL", help="Where to write the manifest.  [default: manifest.json next to the shards]"
+    "--manifest",
+    metavar="URL",
+    help="Where to write the manifest.  [default: manifest.json next to the shards]",
 )
 @options.where
 @options.overwrite
@@ -90,9 +120,9 @@ def reshard_command(
 ) -> None:
     """Writes the records of all SOURCEs into new shards, and a manifest for them.
 
-    TARGET is a pattern with {shard:05d} for the shard's number (and, with --shards, {shards:05d} for how many there
-    are), a directory, or one name for one shard. Records keep their order, unless they are shuffled. A run that fails
-    or is interrupted leaves nothing.
+    TARGET is a pattern with {shard:05d} for the shard's number (and, with --shards, {shards:05d}
+    for how many there are), a directory, or one name for one shard. Records keep their order,
+    unless they are shuffled. A run that fails or is interrupted leaves nothing.
     """
     plan = ReshardPlan(**how)
     kind = writing.compression_of(target, compression)
@@ -103,7 +133,10 @@ def reshard_command(
         connect(plan.ray_address)
     shards, manifest = run(reshard(sources, goal, plan))
     if as_json:
-        rows = [{key: value for key, value in asdict(shard).items() if key != "marks"} for shard in shards]
+        rows = [
+            {key: value for key, value in asdict(shard).items() if key != "marks"}
+            for shard in shards
+        ]
         print_json({"manifest": manifest, "shards": rows})
         return
     print_written("shard", shards)
@@ -114,7 +147,8 @@ def check_plan(plan: ReshardPlan, pattern: str) -> None:
     """Refuses options that exclude each other."""
     if plan.shards is not None and (plan.shard_bytes or plan.shard_records):
         raise click.UsageError(
-            "--shards says how many there are, --shard-bytes and --shard-records how large: give one"
+            "--shards says how many there are, --shard-bytes and --shard-records how large: give "
+            "one"
         )
     limited = plan.shard_bytes or plan.shard_records or (plan.shards or 1) > 1
     if limited:
@@ -127,14 +161,18 @@ def check_plan(plan: ReshardPlan, pattern: str) -> None:
         raise click.UsageError("--shuffle needs all records in one place: leave --ray out")
 
 
-async def reshard(sources: options.Sources, target: writing.Target, plan: ReshardPlan) -> tuple[list[ShardInfo], str]:
+async def reshard(
+    sources: options.Sources, target: writing.Target, plan: ReshardPlan
+) -> tuple[list[ShardInfo], str]:
     """Reads, maybe shuffles, and writes; returns the new shards and the manifest's URL."""
     manifest = plan.manifest or target.manifest
     async with AsyncExitStack() as stack:
         storages = await stack.enter_async_context(storages_for(sources.storage_options))
         goal = await stack.enter_async_context(storages_for(target.storage_options))
         found = await find_records(storages, sources)
-        spared = await writing.check_target(storages, sources, found, goal, target, manifest, plan.overwrite)
+        spared = await writing.check_target(
+            storages, sources, found, goal, target, manifest, plan.overwrite
+        )
         objects = Replacement(goal, stages=plan.overwrite, keeps=False, spared=spared)
         await stack.enter_async_context(objects)
         if plan.ray_address is not None:
@@ -142,7 +180,9 @@ async def reshard(sources: options.Sources, target: writing.Target, plan: Reshar
         else:
             records, total = await open_records(stack, found, plan)
             if plan.shards is None:
-                shards = await writing.write_limited(records, target, objects, plan.shard_bytes, plan.shard_records)
+                shards = await writing.write_limited(
+                    records, target, objects, plan.shard_bytes, plan.shard_records
+                )
             else:
                 shards = await writing.write_even(records, target, objects, plan.shards, total)
         await writing.write_manifest(manifest, target, shards, objects)
@@ -153,7 +193,9 @@ async def reshard(sources: options.Sources, target: writing.Target, plan: Reshar
 async def open_records(
     stack: AsyncExitStack, found: Sequence[Item], plan: ReshardPlan
 ) -> tuple[AsyncIterator[Frames], int]:
-    """The records in their new order, and their number if `plan.shards` needs it, else 0. The stack closes all."""
+    """The records in their new order, and their number if `plan.shards` needs it, else 0. The stack
+    closes all.
+    """
     sample, size = await take_sample(found), total_bytes(found)
 
     def read(meter: Meter) -> AsyncGenerator[Frames, None]:
@@ -177,12 +219,21 @@ async def open_records(
     return await stack.enter_async_context(aclosing(shuffle.read_shuffled(meter))), shuffle.records
 
 
-async def warn_leftovers(storages: Storages, target: writing.Target, shards: Sequence[ShardInfo]) -> None:
-    """Says which shards of an earlier run are still among the new ones: a pattern would read them, too."""
+async def warn_leftovers(
+    storages: Storages, target: writing.Target, shards: Sequence[ShardInfo]
+) -> None:
+    """Says which shards of an earlier run are still among the new ones: a pattern would read them,
+    too.
+    """
     new = {shard.path for shard in shards}
-    left = [info.path async for info in list_numbered(storages, target.pattern) if info.path not in new]
+    left = [
+        info.path async for info in list_numbered(storages, target.pattern) if info.path not in new
+    ]
     if left:
-        print_note(f"{plural(len(left), 'older shard')} left next to the new ones: {display_name(left[0])} ...")
+        print_note(
+            f"{plural(len(left), 'older shard')} left next to the new ones: "
+            f"{display_name(left[0])} ..."
+        )
 
 
 async def write_on(
@@ -191,7 +242,9 @@ async def write_on(
     """Writes new shards on a cluster, whose numbers of records differ by at most one."""
     unknown = [item for item in found if item.records is None]
     counts = iter(await map_on(count_one, unknown))
-    known = [replace(item, records=next(counts)) if item.records is None else item for item in found]
+    known = [
+        replace(item, records=next(counts)) if item.records is None else item for item in found
+    ]
     shards = [ShardInfo(item.path, item.records or 0, item.size or 0, None) for item in known]
     expected = {item.path: replace(item.expected, records=item.records) for item in known}
     count = how_many(plan, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
@@ -206,7 +259,9 @@ def how_many(plan: ReshardPlan, records: int, nbytes: int, target: writing.Targe
     """The number of new shards."""
     if not target.numbered:
         return 1
-    shard_bytes = plan.shard_bytes or (math.inf if plan.shards or plan.shard_records else writing.SHARD_BYTES)
+    shard_bytes = plan.shard_bytes or (
+        math.inf if plan.shards or plan.shard_records else writing.SHARD_BYTES
+    )
     by_records = math.ceil(records / plan.shard_records) if plan.shard_records else 1
     return max(plan.shards or 1, math.ceil(nbytes / shard_bytes), by_records)
 
@@ -221,8 +276,13 @@ async def write_one(
 ) -> ShardInfo:
     """Writes one of the new shards; runs on a worker."""
     number, path = numbered
-    async with ShardWriter(path, target.compression, storage_options=target.storage_options) as writer:
-        portions = [replace(own, expected=expected[own.path]) for own in assign_records(shards, count, number)]
+    async with ShardWriter(
+        path, target.compression, storage_options=target.storage_options
+    ) as writer:
+        portions = [
+            replace(own, expected=expected[own.path])
+            for own in assign_records(shards, count, number)
+        ]
         records = read_portions(portions, storage_options=storage_options).batch(256)
         async with aclosing(records.aiterate()) as taken:
             async for frames in taken:
@@ -235,11 +295,13 @@ BUCKETS: Final = 256
 
 
 class DiskShuffle:
-    """All records in a random order, each order as likely as any other, with little memory and a folder on disk.
+    """All records in a random order, each order as likely as any other, with little memory and a
+    folder on disk.
 
-    Each record goes to a bucket that is drawn for it: a file. Then one bucket after the other is read whole, and its
-    records come in a drawn order. A bucket that is too large for that is scattered to buckets once more. Random words
-    come straight from PCG64, so that a seed means the same order with every NumPy.
+    Each record goes to a bucket that is drawn for it: a file. Then one bucket after the other is
+    read whole, and its records come in a drawn order. A bucket that is too large for that is
+    scattered to buckets once more. Random words come straight from PCG64, so that a seed means the
+    same order with every NumPy.
 
     Use it in a `with` block: `await scatter(...)` all records, then iterate `read_shuffled()`.
 
@@ -250,7 +312,9 @@ class DiskShuffle:
         nbytes: How many bytes they take up in the buckets.
     """
 
-    def __init__(self, seed: int | None, folder: str | None = None, bucket_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self, seed: int | None, folder: str | None = None, bucket_bytes: int = 64 << 20
+    ) -> None:
         self.records = 0
         self.nbytes = 0
         self._random = np.random.PCG64(seed)
@@ -287,7 +351,9 @@ class DiskShuffle:
         """The records of buckets into which `whole` bytes were scattered."""
         for path in buckets:
             nbytes = path.stat().st_size
-            if 2 * self._bucket_bytes < nbytes < whole:  # one that has all of them, such as a large record, stays whole
+            if (
+                2 * self._bucket_bytes < nbytes < whole
+            ):  # one that has all of them, such as a large record, stays whole
                 with self._open_buckets(nbytes) as files, path.open("rb") as file:
                     framer = Framer(verify=False)
                     while data := file.read(8 << 20):
@@ -304,7 +370,9 @@ class DiskShuffle:
         count = min(BUCKETS, nbytes // self._bucket_bytes + 1)
         with folder_errors(self._folder), ExitStack() as stack:
             yield [
-                stack.enter_context(tempfile.NamedTemporaryFile("w+b", 128 << 10, dir=self._folder, delete=False))
+                stack.enter_context(
+                    tempfile.NamedTemporaryFile("w+b", 128 << 10, dir=self._folder, delete=False)
+                )
                 for _ in range(count)
             ]
 
@@ -327,5 +395,8 @@ def folder_errors(folder: str) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
-        message = f"the records wait here to be shuffled, and it fails ({error}): choose another folder with --temp"
+        message = (
+            f"the records wait here to be shuffled, and it fails ({error}): choose another folder "
+            "with --temp"
+        )
         raise StorageError(message, folder) from error

@@ -1,10 +1,12 @@
-"""`streamrec stat`: statistics of each feature in the terminal and as a page, in memory that does not grow with them.
+"""`streamrec stat`: statistics of each feature in the terminal and as a page, in memory that does
+not grow with them.
 
-- `Histogram` does not need to know the range of the numbers. Bins are [k * 2**e, (k + 1) * 2**e) for whole k. Where a
-  number is outside, the width doubles until all fit, and neighbours are joined: no count moves over a bin's edge, so
-  the result does not depend on the order.
-- `FrequentValues` are those of Misra and Gries (1982). As long as all different values fit, counts are exact. Beyond,
-  each is too low by at most `missed`, and no value that is more frequent than that is lost.
+- `Histogram` does not need to know the range of the numbers. Bins are [k * 2**e, (k + 1) * 2**e)
+  for whole k. Where a number is outside, the width doubles until all fit, and neighbours are
+  joined: no count moves over a bin's edge, so the result does not depend on the order.
+- `FrequentValues` are those of Misra and Gries (1982). As long as all different values fit, counts
+  are exact. Beyond, each is too low by at most `missed`, and no value that is more frequent than
+  that is lost.
 """
 
 from __future__ import annotations
@@ -40,7 +42,16 @@ from streamrec.display import image_type, join_names, text_of
 from streamrec.example import Schema
 from streamrec.html import element, image, page, table, whole_text
 
-COLUMNS: Final = ("feature", "kind", ">missing", ">values each", ">min", ">mean", ">max", "histogram")
+COLUMNS: Final = (
+    "feature",
+    "kind",
+    ">missing",
+    ">values each",
+    ">min",
+    ">mean",
+    ">max",
+    "histogram",
+)
 BARS: Final = 16
 FREQUENT_JSON: Final = 20
 """Of the histograms and frequent values in JSON. Not tuned."""
@@ -59,13 +70,19 @@ DIGITS: Final = 40
 )
 @options.sources
 @options.features
-@options.file_option("--html", help="Also write a page with plots and thumbnails to FILE, a path or URL.")
+@options.file_option(
+    "--html", help="Also write a page with plots and thumbnails to FILE, a path or URL."
+)
 @options.as_json
 @options.source_options
-def stat_command(sources: options.Sources, features: Sequence[str] | None, html: str | None, as_json: bool) -> None:
-    """Reads all records, and shows how often each feature is missing, its min, mean and max, and frequent values.
+def stat_command(
+    sources: options.Sources, features: Sequence[str] | None, html: str | None, as_json: bool
+) -> None:
+    """Reads all records, and shows how often each feature is missing, its min, mean and max, and
+    frequent values.
 
-    Strings are measured by their length in bytes. The features are inferred from up to 1,000 records.
+    Strings are measured by their length in bytes. The features are inferred from up to 1,000
+    records.
     """
     shards, stats = run(collect(sources, features, html))
     if as_json:
@@ -73,8 +90,12 @@ def stat_command(sources: options.Sources, features: Sequence[str] | None, html:
         return
     print_line(summary(shards, stats))
     click.echo()
-    print_table(COLUMNS, [feature_row(item) for item in stats.features] or [feature_row(stats.records)])
-    common = [f"{item.label}: {values}" for item in stats.features if (values := most_frequent(item))]
+    print_table(
+        COLUMNS, [feature_row(item) for item in stats.features] or [feature_row(stats.records)]
+    )
+    common = [
+        f"{item.label}: {values}" for item in stats.features if (values := most_frequent(item))
+    ]
     if common:
         print_record("", "most frequent", *common)
 
@@ -102,31 +123,49 @@ def check_names(wanted: Sequence[str] | None, sample: Sample) -> None:
     known = [item.name for item in schema.summaries + schema.list_summaries] if schema else []
     if unknown := [name for name in wanted or () if name not in known]:
         raise click.UsageError(
-            f"no record has the feature {', '.join(unknown)}: they have {join_names(known) or 'none'}"
+            f"no record has the feature {', '.join(unknown)}: they have "
+            f"{join_names(known) or 'none'}"
         )
 
 
 def summary(shards: Sequence[Item], stats: DatasetStats) -> str:
     """The data set in a line."""
     size = total_bytes(shards)
-    return f"{plural(len(shards), 'shard')}, {plural(stats.records.records, 'record')}, {format_bytes(size)}"
+    return (
+        f"{plural(len(shards), 'shard')}, {plural(stats.records.records, 'record')}, "
+        f"{format_bytes(size)}"
+    )
 
 
 def feature_row(item: FeatureStats) -> tuple[str, ...]:
     bars = sparkline([count for *_, count in item.numbers.bins(BARS)])
     kind = "bytes long" if item.kind == "bytes" else item.kind
-    return item.label or "(record)", kind, missing_share(item), values_per_record(item), *extremes(item), bars
+    return (
+        item.label or "(record)",
+        kind,
+        missing_share(item),
+        values_per_record(item),
+        *extremes(item),
+        bars,
+    )
 
 
 def most_frequent(item: FeatureStats) -> str:
-    """The most frequent values in a line; nothing where no value is much more frequent than others."""
+    """The most frequent values in a line; nothing where no value is much more frequent than
+    others.
+    """
     values, share = item.frequent.most(5), item.numbers.count
     many = item.frequent.different is None or item.frequent.different > 100
     if not values or (many and values[0][1] < 0.01 * share):
         return ""
     about = "" if item.frequent.exact else "at least "
-    different = "" if item.long or not item.frequent.exact else f"; {item.frequent.different:,} different"
-    return ", ".join(f"{value_text(value)} {about}{count / share:.1%}" for value, count in values) + different
+    different = (
+        "" if item.long or not item.frequent.exact else f"; {item.frequent.different:,} different"
+    )
+    return (
+        ", ".join(f"{value_text(value)} {about}{count / share:.1%}" for value, count in values)
+        + different
+    )
 
 
 def to_json(shards: Sequence[Item], stats: DatasetStats) -> dict[str, Any]:
@@ -157,7 +196,13 @@ def feature_json(item: FeatureStats) -> dict[str, Any]:
 
 
 def moments_json(of: Moments) -> dict[str, Any]:
-    return {"count": of.count, "min": of.least, "mean": of.mean, "max": of.most, "deviation": of.deviation}
+    return {
+        "count": of.count,
+        "min": of.least,
+        "mean": of.mean,
+        "max": of.most,
+        "deviation": of.deviation,
+    }
 
 
 def as_page(title: str, summary: str, stats: DatasetStats) -> str:
@@ -182,8 +227,10 @@ def section(number: int, item: FeatureStats) -> str:
     tags = [image(data, kind, format_bytes(len(data))) for kind, data in item.images]
     return "\n".join(
         [
-            f'<h2 id="f{number}">{whole_text(item.label)} <span class="faint">{item.kind}</span></h2>',
-            f"<p>missing in {missing_share(item)} of the records; values in each other: {values_per_record(item)}</p>",
+            f'<h2 id="f{number}">{whole_text(item.label)} <span '
+            f'class="faint">{item.kind}</span></h2>',
+            f"<p>missing in {missing_share(item)} of the records; values in each other: "
+            f"{values_per_record(item)}</p>",
             measures(item),
             f'<p class="faint">{what}</p>' if item.numbers.count else "",
             element("div", plot(item), frequent_table(item), kind="beside"),
@@ -198,7 +245,8 @@ def measures(item: FeatureStats) -> str:
     if not item.numbers.count:
         return f"<p>no values{odd}</p>"
     return (
-        f"<p>min {least}, mean {mean}, max {most}, standard deviation {format_number(item.numbers.deviation)}, "
+        f"<p>min {least}, mean {mean}, max {most}, standard deviation "
+        f"{format_number(item.numbers.deviation)}, "
         f"{item.numbers.count:,} values{odd}</p>"
     )
 
@@ -208,7 +256,9 @@ def frequent_table(item: FeatureStats) -> str:
     if not values or (item.frequent.exact and values[0][1] == 1 and len(values) == FREQUENT_JSON):
         return ""
     head = "most frequent", f">times{'' if item.frequent.exact else ' at least'}"
-    rows = [(element("code", whole_text(value_text(value))), f"{count:,}") for value, count in values]
+    rows = [
+        (element("code", whole_text(value_text(value))), f"{count:,}") for value, count in values
+    ]
     return table(head, rows)
 
 
@@ -226,13 +276,21 @@ def missing_share(item: FeatureStats) -> str:
 
 def values_per_record(item: FeatureStats) -> str:
     least, most = item.per_record.least, item.per_record.most
-    return format_number(least) if least == most else f"{format_number(least)} to {format_number(most)}"
+    return (
+        format_number(least)
+        if least == most
+        else f"{format_number(least)} to {format_number(most)}"
+    )
 
 
 def extremes(item: FeatureStats) -> tuple[str, str, str]:
     if not item.numbers.count:
         return "", "", ""
-    return format_number(item.numbers.least), format_number(item.numbers.mean), format_number(item.numbers.most)
+    return (
+        format_number(item.numbers.least),
+        format_number(item.numbers.mean),
+        format_number(item.numbers.most),
+    )
 
 
 def sparkline(counts: Sequence[int]) -> str:
@@ -247,7 +305,9 @@ def sparkline(counts: Sequence[int]) -> str:
 
 
 def plot(item: FeatureStats) -> str:
-    """A histogram as bars; each shows its range and count under the pointer. Screen readers read the title."""
+    """A histogram as bars; each shows its range and count under the pointer. Screen readers read
+    the title.
+    """
     bins = item.numbers.bins(52)
     if not bins:
         return ""
@@ -291,7 +351,9 @@ class Moments:
         return math.sqrt(self._squares / self.count) if self.count else 0.0
 
     def add(self, numbers: npt.NDArray[Any]) -> None:
-        """Takes more numbers, all of them finite. (Chan's way to join two means and sums of squares.)"""
+        """Takes more numbers, all of them finite. (Chan's way to join two means and sums of
+        squares.)
+        """
         if not len(numbers):
             return
         least, most = numbers.min().item(), numbers.max().item()
@@ -335,13 +397,16 @@ class Histogram(Moments):
         if (self.least, self.most) != known:
             self._make_room(float(self.least), float(self.most))
         places = np.floor(np.ldexp(numbers.astype(np.float64), -self._exponent)).astype(np.int64)
-        places[(places == 0) & (numbers < 0)] = -1  # so small compared to the width that it became 0
+        places[
+            (places == 0) & (numbers < 0)
+        ] = -1  # so small compared to the width that it became 0
         self._counts += np.bincount(places - self._first, minlength=len(self._counts))
 
     def bins(self, most: int) -> list[tuple[float, float, int]]:
         """`most` bins or fewer, from that of the least number to that of the largest one.
 
-        Each has a start, an end, and how many numbers were from the start up to and not including the end.
+        Each has a start, an end, and how many numbers were from the start up to and not including
+        the end.
         """
         used = len(self._counts)
         if not used:
@@ -354,11 +419,14 @@ class Histogram(Moments):
         counts = np.bincount(places, self._counts).astype(np.int64)
         width = math.ldexp(1.0, self._exponent + shift)
         return [
-            ((first + index) * width, (first + index + 1) * width, count) for index, count in enumerate(counts.tolist())
+            ((first + index) * width, (first + index + 1) * width, count)
+            for index, count in enumerate(counts.tolist())
         ]
 
     def _make_room(self, least: float, most: float) -> None:
-        """Makes bins for all numbers from `least` to `most`, and moves the counts so far to them."""
+        """Makes bins for all numbers from `least` to `most`, and moves the counts so far to
+        them.
+        """
         exponent = math.frexp(max(abs(least), abs(most)))[1] - DIGITS
         exponent = max(0, exponent) if self._whole else max(-1022, exponent)
         if len(self._counts):
@@ -367,7 +435,9 @@ class Histogram(Moments):
             exponent += 1
         first = index(least, exponent)
         counts = np.zeros(index(most, exponent) - first + 1, np.int64)
-        moved = ((np.arange(len(self._counts)) + self._first) >> (exponent - self._exponent)) - first
+        moved = (
+            (np.arange(len(self._counts)) + self._first) >> (exponent - self._exponent)
+        ) - first
         np.add.at(counts, moved, self._counts)
         self._exponent, self._first, self._counts = exponent, first, counts
 
@@ -410,9 +480,13 @@ class FrequentValues:
     def add(self, counts: Mapping[Any, int]) -> None:
         """Takes more values, each with its count."""
         self._counts.update(counts)
-        if len(self._counts) > 2 * self._capacity:  # all counts lose that of the first value that does not fit
+        if (
+            len(self._counts) > 2 * self._capacity
+        ):  # all counts lose that of the first value that does not fit
             cut = sorted(self._counts.values(), reverse=True)[self._capacity]
-            self._counts = Counter({value: count - cut for value, count in self._counts.items() if count > cut})
+            self._counts = Counter(
+                {value: count - cut for value, count in self._counts.items() if count > cut}
+            )
             self.missed += cut
 
     def most(self, number: int) -> list[tuple[Any, int]]:
@@ -430,7 +504,8 @@ class FeatureStats:
     Attributes:
         name: Its name.
         kind: "int64", "float32" or "bytes".
-        is_list: Whether it is a feature list of SequenceExamples; their context may have a feature of the same name.
+        is_list: Whether it is a feature list of SequenceExamples; their context may have a feature
+            of the same name.
         records: How many records were counted.
         missing: How many of them have no value of it.
         per_record: How many values the others have.
@@ -476,7 +551,9 @@ class FeatureStats:
         short = np.flatnonzero(values.lengths <= 64)  # longer strings are not counted by value
         self.long += len(values) - len(short)
         self.frequent.add(Counter(values if len(short) == len(values) else values[short]))
-        wanted = 12 - len(self.images) if len(short) < len(values) else 0  # images of up to 256 KiB, at equal distances
+        wanted = (
+            12 - len(self.images) if len(short) < len(values) else 0
+        )  # images of up to 256 KiB, at equal distances
         for index in np.unique(np.linspace(0, len(values) - 1, wanted).astype(int)).tolist():
             if values.lengths[index] <= 256 << 10 and (kind := image_type(data := values[index])):
                 self.images.append((kind, data))
@@ -489,8 +566,16 @@ class DatasetStats:
         self.records = FeatureStats("", "bytes")
         context = schema.summaries if schema else ()
         lists = schema.list_summaries if schema else ()
-        self._context = {item.name: RaggedFeature(item.dtype) for item in context if item.dtype and wanted(item.name)}
-        self._lists = {item.name: RaggedFeature(item.dtype) for item in lists if item.dtype and wanted(item.name)}
+        self._context = {
+            item.name: RaggedFeature(item.dtype)
+            for item in context
+            if item.dtype and wanted(item.name)
+        }
+        self._lists = {
+            item.name: RaggedFeature(item.dtype)
+            for item in lists
+            if item.dtype and wanted(item.name)
+        }
         self.features = tuple(
             FeatureStats(name, feature.dtype.__name__, part is self._lists)
             for part in (self._context, self._lists)
@@ -506,9 +591,15 @@ class DatasetStats:
 
     def _columns(self, frames: Frames) -> list[Any]:
         if self._lists:
-            context, lists, _ = parse_sequence_example(frames, self._context, self._lists, string_columns=True)
+            context, lists, _ = parse_sequence_example(
+                frames, self._context, self._lists, string_columns=True
+            )
             return [*context.values(), *lists.values()]
-        return list(parse_example(frames, self._context, string_columns=True).values()) if self._context else []
+        return (
+            list(parse_example(frames, self._context, string_columns=True).values())
+            if self._context
+            else []
+        )
 
 
 def values_each(splits: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:

@@ -1,4 +1,6 @@
-"""`streamrec verify`: whether the data is what was written, where it is not, and a copy without the damage."""
+"""`streamrec verify`: whether the data is what was written, where it is not, and a copy without the
+damage.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ from streamrec.storage import Replacement
 )
 @options.sources
 @options.file_option(
-    "--repair", metavar="URL", help="Write the good records to this directory, or for one shard to this URL."
+    "--repair",
+    metavar="URL",
+    help="Write the good records to this directory, or for one shard to this URL.",
 )
 @click.option("--overwrite", is_flag=True, help="Let --repair replace existing files.")
 @options.dry_run
@@ -41,13 +45,18 @@ from streamrec.storage import Replacement
 @options.as_json
 @options.source_options
 def verify_command(
-    sources: options.Sources, repair: str | None, overwrite: bool, ray_address: str | None, as_json: bool
+    sources: options.Sources,
+    repair: str | None,
+    overwrite: bool,
+    ray_address: str | None,
+    as_json: bool,
 ) -> int:
     """Reads all records, checks every CRC32C, and reports damage by record and byte.
 
-    If SOURCE is a manifest or an index (.json, .index, or a directory with a manifest.json), it is compared with the
-    shards: the report has missing and extra shards, and other sizes, checksums and numbers of records. Shards that
-    differ are then searched for damage. The exit code is 1 if anything is wrong.
+    If SOURCE is a manifest or an index (.json, .index, or a directory with a manifest.json), it is
+    compared with the shards: the report has missing and extra shards, and other sizes, checksums
+    and numbers of records. Shards that differ are then searched for damage. The exit code is 1 if
+    anything is wrong.
     """
     if ray_address is not None:
         connect(ray_address)
@@ -56,7 +65,8 @@ def verify_command(
     if as_json:
         problems = [asdict(problem) for report in reports for problem in report.problems]
         manifests = [
-            {"path": each.manifest, "ok": each.ok, "shards": each.shards, "bytes": each.bytes} for each in reports
+            {"path": each.manifest, "ok": each.ok, "shards": each.shards, "bytes": each.bytes}
+            for each in reports
         ]
         shards = [scan.as_json() for scan in scans]
         print_json({"ok": ok, "manifests": manifests, "problems": problems, "shards": shards})
@@ -65,15 +75,22 @@ def verify_command(
     return 0 if ok else BAD_DATA
 
 
-def print_findings(reports: Sequence[streamrec.shards.VerifyReport], scans: Sequence[ShardScan]) -> None:
+def print_findings(
+    reports: Sequence[streamrec.shards.VerifyReport], scans: Sequence[ShardScan]
+) -> None:
     for report in reports:
         print_line(*str(report).split("\n"))
     for item in scans:
         if item.damages:
-            print_line(f"{item.path}: {item.damages:,} damaged, {format_bytes(item.lost_bytes)} lost")
+            print_line(
+                f"{item.path}: {item.damages:,} damaged, {format_bytes(item.lost_bytes)} lost"
+            )
         for loss in item.losses:
             lost = "the rest of the shard" if loss.nbytes is None else f"{loss.nbytes:,} bytes"
-            print_line(f"  byte {loss.offset:,}, after {loss.record:,} good records: {lost} lost: {loss.reason}")
+            print_line(
+                f"  byte {loss.offset:,}, after {loss.record:,} good records: {lost} lost: "
+                f"{loss.reason}"
+            )
         if item.damages > len(item.losses):
             print_line(f"  and {item.damages - len(item.losses):,} more")
         if item.copy is not None:
@@ -92,25 +109,39 @@ async def verify_sources(
     names, below = [name for name in sources if not name.endswith(MANIFESTS)], list[str]()
     async with storages_for(sources.storage_options) as storages:
         listed = await find_records(storages, names, manifests=below)
-    manifests = list(dict.fromkeys([*(name for name in sources if name.endswith(MANIFESTS)), *below]))
+    manifests = list(
+        dict.fromkeys([*(name for name in sources if name.endswith(MANIFESTS)), *below])
+    )
     with progress("comparing", None):
-        reports = [await streamrec.verify(name, parallel=jobs(), **vars(sources)) for name in manifests]
+        reports = [
+            await streamrec.verify(name, parallel=jobs(), **vars(sources)) for name in manifests
+        ]
     problems = [problem for report in reports for problem in report.problems]
     missing = {problem.path for problem in problems if problem.kind == "missing"}
-    differing = {problem.path for problem in problems if problem.kind in ("bytes", "crc32c", "records")}
+    differing = {
+        problem.path for problem in problems if problem.kind in ("bytes", "crc32c", "records")
+    }
     async with storages_for(sources.storage_options) as storages:
         named = await find_records(storages, manifests, sources.shard_root)
         verified = {shard.path for shard in named}
         others = [shard for shard in listed if shard.path not in verified]
         wanted = [
-            replace(shard, expected=Expected(None))  # it is read as it is: how it differs is in the report
+            replace(
+                shard, expected=Expected(None)
+            )  # it is read as it is: how it differs is in the report
             for shard in named
             if shard.path in differing or (repair and shard.path not in missing)
         ]
         shards = list({shard.path: shard for shard in [*wanted, *others]}.values())
-        written = [] if repair is None else copy_paths([shard.path for shard in shards], repair, "--repair")
+        written = (
+            []
+            if repair is None
+            else copy_paths([shard.path for shard in shards], repair, "--repair")
+        )
         copies: Sequence[str | None] = written or [None] * len(shards)
-        spared = await refuse_sources(storages, [*(shard.path for shard in shards), *manifests], storages, written)
+        spared = await refuse_sources(
+            storages, [*(shard.path for shard in shards), *manifests], storages, written
+        )
         if not overwrite:
             await refuse_existing(storages, written)
         end_dry_run(shards, written)
@@ -122,7 +153,9 @@ async def verify_sources(
                 else:
                     places = [copy and await objects.name(copy) for copy in copies]
                     found = await map_on(scan, list(zip(shards, places, strict=True)))
-                    scans = [replace(each, copy=copy) for each, copy in zip(found, copies, strict=True)]
+                    scans = [
+                        replace(each, copy=copy) for each, copy in zip(found, copies, strict=True)
+                    ]
     return reports, scans
 
 
@@ -151,7 +184,12 @@ class ShardScan:
     def as_json(self) -> dict[str, Any]:
         """The same as an object of JSON."""
         losses = [
-            {"byte": loss.offset, "bytes": loss.nbytes, "record": loss.record, "reason": loss.reason}
+            {
+                "byte": loss.offset,
+                "bytes": loss.nbytes,
+                "record": loss.record,
+                "reason": loss.reason,
+            }
             for loss in self.losses
         ]
         return {
@@ -169,14 +207,19 @@ async def scan(
 ) -> ShardScan:
     """Reads one shard to its end, past all damage, with every CRC32C checked.
 
-    The copy of its good records, if there is one, joins `objects`; on a worker of a cluster that is None.
+    The copy of its good records, if there is one, joins `objects`; on a worker of a cluster that is
+    None.
     """
     shard, copy = work
     async with AsyncExitStack() as stack:
-        reader = await stack.enter_async_context(open_item(shard, on_error="resync", long_bytes=LONG_BYTES))
+        reader = await stack.enter_async_context(
+            open_item(shard, on_error="resync", long_bytes=LONG_BYTES)
+        )
         writer = None
         if copy is not None:
-            writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=shard.storage_options)
+            writer = streamrec.ShardWriter(
+                copy, reader.compression_type, storage_options=shard.storage_options
+            )
             if objects is not None:
                 writer.join(objects)
             await stack.enter_async_context(writer)
@@ -188,11 +231,17 @@ async def scan(
             await copy_long_records(reader, writer)
         read = reader.statistics
     losses = tuple(reader.losses)
-    return ShardScan(shard.path, read.bytes, reader.place.record, losses, reader.skipped, read.lost_bytes, copy)
+    return ShardScan(
+        shard.path, read.bytes, reader.place.record, losses, reader.skipped, read.lost_bytes, copy
+    )
 
 
-async def copy_long_records(reader: streamrec.shards.ShardReader, writer: streamrec.ShardWriter) -> None:
-    """Copies the records that were checked and not held in memory: reads their bytes again, piece by piece."""
+async def copy_long_records(
+    reader: streamrec.shards.ShardReader, writer: streamrec.ShardWriter
+) -> None:
+    """Copies the records that were checked and not held in memory: reads their bytes again, piece
+    by piece.
+    """
     for record in reader.take_long_records():
         frame = reader.plain_bytes(record.offset, record.offset + record.nbytes)
         await writer.write_frame(frame, record.length)

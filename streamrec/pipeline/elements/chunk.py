@@ -1,10 +1,12 @@
 """Chunks flow through a pipeline: elements, with the positions between them.
 
 Rules:
-- A chunk's elements are Frames (records that are not Python objects yet), Batches, Columns, a list of any objects, or
-  Mixed. Where chunks end depends on timing, and on where a run was resumed; no element and no batch may depend on it.
+- A chunk's elements are Frames (records that are not Python objects yet), Batches, Columns, a list
+  of any objects, or Mixed. Where chunks end depends on timing, and on where a run was resumed; no
+  element and no batch may depend on it.
 - Chunks are immutable. Their positions (`positions.py`) say where to resume.
-- A chunk with an error is an element that failed: it has no elements, and its position is after the failed element.
+- A chunk with an error is an element that failed: it has no elements, and its position is after the
+  failed element.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Batches:
         self._size = size
         self._count = len(frames) // size
 
-    if TYPE_CHECKING:  # not at run time: the interpreter's own iterator knows how many elements are left
+    if (
+        TYPE_CHECKING
+    ):  # not at run time: the interpreter's own iterator knows how many elements are left
 
         def __iter__(self) -> Iterator[Frames]: ...
 
@@ -73,7 +77,9 @@ NUMBERS: Final = frozenset({bool, int, float, *(np.dtype(code).type for code in 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Elements, their positions, and about how many bytes both keep alive; or an element that failed."""
+    """Elements, their positions, and about how many bytes both keep alive; or an element that
+    failed.
+    """
 
     elements: Elements
     positions: Positions
@@ -105,7 +111,11 @@ def weigh(elements: Iterable[Any]) -> int:
         return weigh_one(elements)
     if isinstance(elements, Columns):
         return weigh(leaves(elements.nest))
-    if isinstance(elements, list) and len(elements) > 1 and len(kinds := set(map(type, elements))) == 1:
+    if (
+        isinstance(elements, list)
+        and len(elements) > 1
+        and len(kinds := set(map(type, elements))) == 1
+    ):
         kind = kinds.pop()
         if kind is bytes or kind is str:  # fast: there may be a million elements a second
             return sum(map(len, elements)) + OBJECT_BYTES * len(elements)
@@ -126,12 +136,18 @@ def weigh_objects(array: npt.NDArray[Any]) -> int:
     """About how many bytes the strings or arrays in an object array keep alive."""
     if array.size and isinstance(array.flat[0], np.ndarray):
         return sum(each.nbytes + OBJECT_BYTES for each in array.flat)
-    return sum(map(len, array.flat)) + 40 * array.size  # a `bytes` object has 33 more, rounded up by the allocator
+    return (
+        sum(map(len, array.flat)) + 40 * array.size
+    )  # a `bytes` object has 33 more, rounded up by the allocator
 
 
 def weigh_one(element: Any) -> int:
     if isinstance(element, np.ndarray):  # first, since a batch may have dozens
-        return element.nbytes + (weigh_objects(element) if element.dtype.hasobject else 0) + OBJECT_BYTES
+        return (
+            element.nbytes
+            + (weigh_objects(element) if element.dtype.hasobject else 0)
+            + OBJECT_BYTES
+        )
     if isinstance(element, Frames):
         return abs(element.extent) + SPAN_BYTES * len(element)
     if isinstance(element, BytesColumn):
@@ -141,7 +157,11 @@ def weigh_one(element: Any) -> int:
     if isinstance(element, Mapping):
         return weigh(element.values()) + OBJECT_BYTES
     if isinstance(element, tuple | list | CompositeTensor):
-        return weigh(element.parts if isinstance(element, CompositeTensor) else element) + OBJECT_BYTES
-    if (chain := getattr(element, "chain", None)) is not None:  # a dataset made by `window` holds its elements
+        return (
+            weigh(element.parts if isinstance(element, CompositeTensor) else element) + OBJECT_BYTES
+        )
+    if (
+        chain := getattr(element, "chain", None)
+    ) is not None:  # a dataset made by `window` holds its elements
         return weigh(getattr(chain.source, "data", ())) + OBJECT_BYTES
     return int(getattr(element, "nbytes", 0)) + OBJECT_BYTES

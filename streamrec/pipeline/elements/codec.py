@@ -1,11 +1,13 @@
-"""Packs elements into bytes, as columns, and unpacks them: the format of cache files. No I/O, and no pickle.
+"""Packs elements into bytes, as columns, and unpacks them: the format of cache files. No I/O, and
+no pickle.
 
-A block is the length of a JSON text (4 bytes, little-endian), that text, and buffers back to back. The text is
-`{"sizes": [bytes of each buffer], "elements": node}`. A node is a list: its kind, then the values of that kind; numbers
-called `buffer` are indices of buffers. Lists of similar elements become columns, so that a block of a thousand small
-elements has one node for each of their parts.
+A block is the length of a JSON text (4 bytes, little-endian), that text, and buffers back to back.
+The text is `{"sizes": [bytes of each buffer], "elements": node}`. A node is a list: its kind, then
+the values of that kind; numbers called `buffer` are indices of buffers. Lists of similar elements
+become columns, so that a block of a thousand small elements has one node for each of their parts.
 
-Unpacked elements have the same kinds, dtypes, shapes and order, but their arrays are contiguous and writable.
+Unpacked elements have the same kinds, dtypes, shapes and order, but their arrays are contiguous and
+writable.
 """
 
 from __future__ import annotations
@@ -55,7 +57,17 @@ def unpack(block: memoryview) -> Any:
 
 
 PLAIN = (str, int, float, bool, type(None))
-STORED = {Frames, Scattered, Batches, Columns, BytesColumn, RaggedTensor, SparseTensor, RaggedRows, SparseRows}
+STORED = {
+    Frames,
+    Scattered,
+    Batches,
+    Columns,
+    BytesColumn,
+    RaggedTensor,
+    SparseTensor,
+    RaggedRows,
+    SparseRows,
+}
 STORED |= {Mixed, np.ndarray, bytes, dict, tuple, list, *PLAIN}
 """Types of values that can be stored, besides NumPy's scalars."""
 
@@ -72,18 +84,28 @@ class _Packing:
             if isinstance(value, np.generic):
                 return ["scalar", *self._raw(np.asarray(value))]
             raise TypeError(
-                f"{add_article(f'{kind.__module__}.{kind.__qualname__}')} cannot be stored in a cache file: map "
-                "elements to arrays, records, numbers, strings, or dicts, tuples and lists of them, or cache in memory"
+                f"{add_article(f'{kind.__module__}.{kind.__qualname__}')} cannot be stored in a "
+                "cache file: map "
+                "elements to arrays, records, numbers, strings, or dicts, tuples and lists of "
+                "them, or cache in memory"
             )
         match value:
             case Frames():  # the lengths, and the payloads back to back
-                return ["frames", self._keep(value.lengths.astype("<i8").tobytes()), self._keep(value.compact().buffer)]
+                return [
+                    "frames",
+                    self._keep(value.lengths.astype("<i8").tobytes()),
+                    self._keep(value.compact().buffer),
+                ]
             case Batches():
                 return ["batches", value.size, self.node(value.frames)]
             case Columns():
                 return ["columns", self.node(value.nest)]
             case BytesColumn():
-                return ["column", list(value.shape), self.node(Frames(value.buffer, value.spans.reshape(-1, 2)))]
+                return [
+                    "column",
+                    list(value.shape),
+                    self.node(Frames(value.buffer, value.spans.reshape(-1, 2))),
+                ]
             case RaggedTensor(values, levels):
                 return ["ragged", self.node(values), [self.node(splits) for splits in levels]]
             case SparseTensor():
@@ -123,10 +145,16 @@ class _Packing:
         return columns or ["list", [self.node(value) for value in values]]
 
     def _columns(self, kind: type, values: Sequence[Any]) -> Node | None:
-        """Values of one type as columns; None if their structure differs, or the type has no columns."""
+        """Values of one type as columns; None if their structure differs, or the type has no
+        columns.
+        """
         first = values[0]
         if kind is dict and first and all(list(value) == list(first) for value in values):
-            return ["dicts", check_keys(first), [self._rows([value[key] for value in values]) for key in first]]
+            return [
+                "dicts",
+                check_keys(first),
+                [self._rows([value[key] for value in values]) for key in first],
+            ]
         if kind is tuple and first and len(set(map(len, values))) == 1:
             return ["tuples", [self._rows(part) for part in zip(*values, strict=True)]]
         if kind is bytes:
@@ -135,19 +163,35 @@ class _Packing:
             return ["plains", list(values)]
         if issubclass(kind, np.generic) and len({value.dtype for value in values}) == 1:
             return ["scalars", *self._raw(np.array(values, first.dtype))]
-        if kind is not np.ndarray or first.dtype.kind == "O" or len({(each.dtype, each.ndim) for each in values}) > 1:
+        if (
+            kind is not np.ndarray
+            or first.dtype.kind == "O"
+            or len({(each.dtype, each.ndim) for each in values}) > 1
+        ):
             return None
         shapes = [each.shape for each in values]
         if len(set(shapes)) == 1:
-            return ["arrays", *self._raw(np.stack(values).astype(first.dtype, copy=False))] if first.ndim else None
-        flat = np.concatenate([each.ravel() for each in values])  # in the machine's byte order, as `np.stack`
-        return ["uneven", self._raw(np.array(shapes, np.int64)), self._raw(flat.astype(first.dtype, copy=False))]
+            return (
+                ["arrays", *self._raw(np.stack(values).astype(first.dtype, copy=False))]
+                if first.ndim
+                else None
+            )
+        flat = np.concatenate(
+            [each.ravel() for each in values]
+        )  # in the machine's byte order, as `np.stack`
+        return [
+            "uneven",
+            self._raw(np.array(shapes, np.int64)),
+            self._raw(flat.astype(first.dtype, copy=False)),
+        ]
 
 
 def check_keys(value: Mapping[Any, Any]) -> list[Any]:
     for key in value:
         if type(key) not in PLAIN:
-            raise TypeError(f"the key {describe_value(key)} cannot be stored in a cache file: map it to str")
+            raise TypeError(
+                f"the key {describe_value(key)} cannot be stored in a cache file: map it to str"
+            )
     return list(value)
 
 
@@ -212,19 +256,30 @@ class _Unpacking:
                 return list(self._raw(*raw))
             case ["uneven", shapes, flat]:
                 sizes = self._raw(*shapes)
-                parts = np.split(self._raw(*flat), np.cumsum(np.prod(sizes, axis=1, dtype=np.int64))[:-1])
-                return [part.reshape(shape) for part, shape in zip(parts, sizes.tolist(), strict=True)]
-        raise ValueError(f"stored elements have the unknown kind {node[0]!r}: the file or the state is damaged")
+                parts = np.split(
+                    self._raw(*flat), np.cumsum(np.prod(sizes, axis=1, dtype=np.int64))[:-1]
+                )
+                return [
+                    part.reshape(shape) for part, shape in zip(parts, sizes.tolist(), strict=True)
+                ]
+        raise ValueError(
+            f"stored elements have the unknown kind {node[0]!r}: the file or the state is damaged"
+        )
 
     def _raw(self, dtype: str, shape: Sequence[int], buffer: int) -> npt.NDArray[Any]:
         kind = dtype_by_name(dtype)
         if kind.hasobject:  # NumPy would take the bytes for pointers
-            raise ValueError(f"a stored array has dtype {dtype!r}, which holds objects: the file or state is damaged")
+            raise ValueError(
+                f"a stored array has dtype {dtype!r}, which holds objects: the file or state is "
+                "damaged"
+            )
         return np.ndarray(tuple(shape), kind, self._buffers[buffer]).copy()
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The text that `dtype_by_name` makes the same dtype of; a TypeError for dtypes with fields or objects."""
+    """The text that `dtype_by_name` makes the same dtype of; a TypeError for dtypes with fields or
+    objects.
+    """
     if dtype.kind in NUMBERS:
         return dtype.str
     try:
@@ -232,11 +287,15 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
             return dtype.name
     except TypeError:
         pass
-    raise TypeError(f"an array of dtype {dtype} cannot be stored in a cache file: map it to numbers or strings")
+    raise TypeError(
+        f"an array of dtype {dtype} cannot be stored in a cache file: map it to numbers or strings"
+    )
 
 
 def digest_values(value: Any) -> str:
-    """A digest of values; equal for equal values in different containers, since these depend on where chunks end."""
+    """A digest of values; equal for equal values in different containers, since these depend on
+    where chunks end.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for piece in bytes_of(value):
         digest.update(b"%d:" % len(piece) + piece)
@@ -259,16 +318,23 @@ def bytes_of(value: Any) -> Iterator[bytes]:
         yield f"{type(value).__name__}{len(parts)}".encode()
         for part in parts:
             yield from bytes_of(part)
-    elif isinstance(value, list | Frames | Batches | BytesColumn | RaggedRows | SparseRows | np.ndarray):
+    elif isinstance(
+        value, list | Frames | Batches | BytesColumn | RaggedRows | SparseRows | np.ndarray
+    ):
         rows: list[Any] = [value[index] for index in range(len(value))]
-        shapes = {(row.dtype, row.shape) if isinstance(row, np.ndarray | np.generic) else None for row in rows}
+        shapes = {
+            (row.dtype, row.shape) if isinstance(row, np.ndarray | np.generic) else None
+            for row in rows
+        }
         if len(shapes) == 1 and None not in shapes and rows[0].dtype.kind != "O":
             yield from bytes_of(np.array(rows))
         else:
             yield f"ndarray{len(rows)}".encode()
             for row in rows:
                 yield from bytes_of(row)
-    elif hasattr(value, "__array__") and not isinstance(value, np.generic):  # a tensor's repr has only some values
+    elif hasattr(value, "__array__") and not isinstance(
+        value, np.generic
+    ):  # a tensor's repr has only some values
         yield from bytes_of(np.asarray(value))
     else:
         yield repr(value).encode()

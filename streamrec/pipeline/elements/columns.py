@@ -1,12 +1,14 @@
-"""Columns: elements that are dicts, tuples or rows of arrays, kept as columns until an element is asked for.
+"""Columns: elements that are dicts, tuples or rows of arrays, kept as columns until an element is
+asked for.
 
 Rules:
-- A column is Frames, an array (its rows are the values), RaggedRows, SparseRows, or any other sequence. All columns of
-  some elements have one length.
-- A nest is an element, or dicts and tuples of elements (named tuples too), as in tf.data; a list is not a nest.
+- A column is Frames, an array (its rows are the values), RaggedRows, SparseRows, or any other
+  sequence. All columns of some elements have one length.
+- A nest is an element, or dicts and tuples of elements (named tuples too), as in tf.data; a list is
+  not a nest.
 - Elements of different containers, once joined, are Mixed.
-- Windows share memory with the whole. Batches and joined parts are copies, except for Frames; short records of merged
-  parts are copied once, long ones not.
+- Windows share memory with the whole. Batches and joined parts are copies, except for Frames; short
+  records of merged parts are copied once, long ones not.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Columns:
     def __init__(self, nest: Any) -> None:
         self.nest = nest
 
-    if TYPE_CHECKING:  # not at run time: the interpreter's own iterator knows how many elements are left
+    if (
+        TYPE_CHECKING
+    ):  # not at run time: the interpreter's own iterator knows how many elements are left
 
         def __iter__(self) -> Iterator[Any]: ...
 
@@ -81,13 +85,18 @@ def rows(nest: Any) -> list[Any]:
     if not is_nest(nest):
         return list(nest)
     if isinstance(nest, dict):
-        return [dict(zip(nest, values, strict=True)) for values in zip(*map(rows, nest.values()), strict=True)]
+        return [
+            dict(zip(nest, values, strict=True))
+            for values in zip(*map(rows, nest.values()), strict=True)
+        ]
     values = zip(*map(rows, nest), strict=True)
     return [type(nest)(*parts) for parts in values] if hasattr(nest, "_fields") else list(values)
 
 
 def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
-    """The elements at these indices. Few records of a large buffer are copied, so that the buffer can be freed."""
+    """The elements at these indices. Few records of a large buffer are copied, so that the buffer
+    can be freed.
+    """
     if isinstance(elements, Columns):
         return Columns(map_nest(lambda column: nest_of(select(column, indices)), elements.nest))
     if isinstance(elements, np.ndarray):
@@ -125,7 +134,8 @@ def join_windows(parts: Sequence[Any]) -> Any:
 
 
 def merge_windows(parts: Sequence[Any], order: Numbers) -> Any:
-    """Merges elements of several windows; `order` has each one's index among the elements of all windows, back to back.
+    """Merges elements of several windows; `order` has each one's index among the elements of all
+    windows, back to back.
 
     A container that all windows share is kept; others become Mixed.
     """
@@ -140,8 +150,14 @@ def merge_windows(parts: Sequence[Any], order: Numbers) -> Any:
         buffer, packed = kernels.gather([part.buffer for part in parts], sources, spans)
         return Frames(buffer, as_spans(packed))
     if isinstance(first, Columns):
-        return Columns(map_nests(lambda columns: merge_windows(columns, order), [part.nest for part in parts]))
-    return np.concatenate(parts)[order] if isinstance(first, np.ndarray) else select(join_windows(parts), order)
+        return Columns(
+            map_nests(lambda columns: merge_windows(columns, order), [part.nest for part in parts])
+        )
+    return (
+        np.concatenate(parts)[order]
+        if isinstance(first, np.ndarray)
+        else select(join_windows(parts), order)
+    )
 
 
 def joins(one: Any, other: Any) -> bool:
@@ -151,17 +167,22 @@ def joins(one: Any, other: Any) -> bool:
     if isinstance(one, Columns):
         return isinstance(other, Columns) and same_nest(one.nest, other.nest)
     if isinstance(one, np.ndarray):
-        return isinstance(other, np.ndarray) and one.dtype == other.dtype and one.shape[1:] == other.shape[1:]
+        return (
+            isinstance(other, np.ndarray)
+            and one.dtype == other.dtype
+            and one.shape[1:] == other.shape[1:]
+        )
     if isinstance(one, RaggedRows | SparseRows):
         return one.joins(other)
     return not isinstance(one, Mixed) and (type(other) is list or not isinstance(other, CONTAINERS))
 
 
 class Mixed(list[Any]):
-    """Elements of different containers: `order` has each one's index among the elements of all parts, back to back.
+    """Elements of different containers: `order` has each one's index among the elements of all
+    parts, back to back.
 
-    A batch must not depend on where chunks end, since a resumed run has other chunks. So elements that were in one
-    container are in such a container again when they are taken.
+    A batch must not depend on where chunks end, since a resumed run has other chunks. So elements
+    that were in one container are in such a container again when they are taken.
     """
 
     __slots__ = ("order", "parts")
@@ -176,16 +197,31 @@ class Mixed(list[Any]):
     def merging(cls, windows: Sequence[Any], order: Numbers) -> Mixed:
         """The elements of several windows; `order` as for `merge_windows`."""
         firsts = np.cumsum([0, *map(len, windows)])
-        orders = [each.order if isinstance(each, Mixed) else np.arange(len(each)) for each in windows]
-        order = np.concatenate([first + each for first, each in zip(firsts, orders, strict=False)])[order]
-        flat = [part for each in windows for part in (each.parts if isinstance(each, Mixed) else [each])]
-        kinds = [next(kind for kind, first in enumerate(flat) if joins(first, part)) for part in flat]
+        orders = [
+            each.order if isinstance(each, Mixed) else np.arange(len(each)) for each in windows
+        ]
+        order = np.concatenate([first + each for first, each in zip(firsts, orders, strict=False)])[
+            order
+        ]
+        flat = [
+            part for each in windows for part in (each.parts if isinstance(each, Mixed) else [each])
+        ]
+        kinds = [
+            next(kind for kind, first in enumerate(flat) if joins(first, part)) for part in flat
+        ]
         by_kind = np.argsort(np.repeat(kinds, list(map(len, flat))), kind="stable")
-        groups = [[part for part, kind in zip(flat, kinds, strict=True) if kind == group] for group in sorted({*kinds})]
+        groups = [
+            [part for part, kind in zip(flat, kinds, strict=True) if kind == group]
+            for group in sorted({*kinds})
+        ]
         return cls([join_windows(group) for group in groups], np.argsort(by_kind)[order])
 
     def __getitem__(self, index: Any) -> Any:
-        return self.take(np.arange(len(self))[index]) if isinstance(index, slice) else super().__getitem__(index)
+        return (
+            self.take(np.arange(len(self))[index])
+            if isinstance(index, slice)
+            else super().__getitem__(index)
+        )
 
     def take(self, indices: Numbers) -> Any:
         """The elements at these indices: Mixed only if their containers differ."""
@@ -207,7 +243,9 @@ CONTAINERS = Frames | Columns | np.ndarray | RaggedRows | SparseRows | Mixed
 
 
 def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
-    """Merges elements of several inputs, each in windows, `block` of each in turn; the last turn may be shorter."""
+    """Merges elements of several inputs, each in windows, `block` of each in turn; the last turn
+    may be shorter.
+    """
     windows = [window for one in inputs for window in one]
     if all(isinstance(window, Frames) for window in windows):
         return join_frames(inputs, block)
@@ -225,7 +263,10 @@ def rows_of(batch: Any) -> Any:
     nest = map_nest(column_of, batch)
     lengths = {len(column) for column in leaves(nest)}
     if len(lengths) != 1:
-        raise ValueError(f"the columns have {sorted(lengths)} rows: all columns must have the same number of rows")
+        raise ValueError(
+            f"the columns have {sorted(lengths)} rows: all columns must have the same number of "
+            "rows"
+        )
     return Columns(nest)
 
 
@@ -261,14 +302,22 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         array = with_nulls(value, np.asarray(value))
     if np.ma.is_masked(value):
         raise TypeError("a masked array has masked values: fill them first")
-    if array.dtype.hasobject and (odd := [one for one in array.flat if not hasattr(one, "__len__")]):
+    if array.dtype.hasobject and (
+        odd := [one for one in array.flat if not hasattr(one, "__len__")]
+    ):
         if value is None:
-            raise TypeError("None where numbers or bytes are expected: does the function of map return its element?")
+            raise TypeError(
+                "None where numbers or bytes are expected: does the function of map return its "
+                "element?"
+            )
         raise TypeError(
-            f"{describe_value(None if None in odd else odd[0])} in {name_type(value)} where numbers or bytes are "
+            f"{describe_value(None if None in odd else odd[0])} in {name_type(value)} where "
+            "numbers or bytes are "
             "expected: fill or convert it"
         )
-    return strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array
+    return (
+        strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array
+    )
 
 
 def strings(values: Sequence[Any]) -> npt.NDArray[np.object_]:
@@ -302,7 +351,9 @@ def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
 
 
 def map_nests(function: Callable[[list[Any]], Any], nests: list[Any]) -> Any:
-    """A nest of the function's results for the lists of corresponding values in nests of one structure."""
+    """A nest of the function's results for the lists of corresponding values in nests of one
+    structure.
+    """
     first = nests[0]
     if not is_nest(first):
         return function(nests)

@@ -1,11 +1,14 @@
-"""Positions: where a run can resume between a chunk's elements, and what these elements were made of.
+"""Positions: where a run can resume between a chunk's elements, and what these elements were made
+of.
 
 Rules:
-- A run resumed at `positions.at(i)` gives exactly `elements[i:]` and all that follows. The position is computed when a
-  state is asked for, never per record. Positions are immutable and hold no data.
-- A position is JSON: the state of the chain's source, the number of elements to skip after it, and a state for each
-  stage that has one. So a source may name the start of a chunk and count elements from there on (`FixedPosition`).
-- Elements that were made of others refer to these (`Derived`, `IndexMap`, `Joined`), down to the records of shards.
+- A run resumed at `positions.at(i)` gives exactly `elements[i:]` and all that follows. The position
+  is computed when a state is asked for, never per record. Positions are immutable and hold no data.
+- A position is JSON: the state of the chain's source, the number of elements to skip after it, and
+  a state for each stage that has one. So a source may name the start of a chunk and count elements
+  from there on (`FixedPosition`).
+- Elements that were made of others refer to these (`Derived`, `IndexMap`, `Joined`), down to the
+  records of shards.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 
 Position = Mapping[str, Any]
-"""JSON: `source` (the source's state), `skip` (elements to skip after it), `stages` (the states of stages by key)."""
+"""JSON: `source` (the source's state), `skip` (elements to skip after it), `stages` (the states of
+stages by key)."""
 
 
 class RecordLocation(NamedTuple):
@@ -32,7 +36,11 @@ class RecordLocation(NamedTuple):
     offset: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}, byte {self.offset:,}" if self.record is None else f"{self.path}, record {self.record:,}"
+        return (
+            f"{self.path}, byte {self.offset:,}"
+            if self.record is None
+            else f"{self.path}, record {self.record:,}"
+        )
 
 
 class ElementLocation(NamedTuple):
@@ -63,13 +71,20 @@ class RecordLocations:
 
     def take(self, indices: Any) -> RecordLocations:
         """The locations of the records at some indices, or in a slice."""
-        return RecordLocations(self.references[indices], self.sizes[indices], self.shards, self.paths)
+        return RecordLocations(
+            self.references[indices], self.sizes[indices], self.shards, self.paths
+        )
 
     @classmethod
     def join(cls, parts: Sequence[RecordLocations]) -> RecordLocations:
         shards = {shard: each for part in parts for shard, each in part.shards.items()}
         references, sizes = [part.references for part in parts], [part.sizes for part in parts]
-        return cls(np.concatenate(references), np.concatenate(sizes), shards, parts[0].paths if parts else ())
+        return cls(
+            np.concatenate(references),
+            np.concatenate(sizes),
+            shards,
+            parts[0].paths if parts else (),
+        )
 
 
 class Positions:
@@ -82,11 +97,15 @@ class Positions:
         raise NotImplementedError
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        """What element `index`, or its row `row` if it is a batch, was made of; empty if that is unknown."""
+        """What element `index`, or its row `row` if it is a batch, was made of; empty if that is
+        unknown.
+        """
         return ()
 
     def locations(self) -> RecordLocations | None:
-        """The location of the one record that each element is or was made of, possibly followed by more; or None."""
+        """The location of the one record that each element is or was made of, possibly followed by
+        more; or None.
+        """
         return None
 
     def weight(self, count: int) -> int:
@@ -96,7 +115,9 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an element was made of: element `index` of an earlier chunk with these positions, or a row of it."""
+    """What an element was made of: element `index` of an earlier chunk with these positions, or a
+    row of it.
+    """
 
     positions: Positions
     index: int
@@ -106,7 +127,8 @@ class Origin:
 Location = RecordLocation | ElementLocation
 
 ChunkSlices = Sequence[tuple[Positions, int, int]]
-"""Consecutive elements as slices of chunks: a chunk's positions, the first element's index there, and the count."""
+"""Consecutive elements as slices of chunks: a chunk's positions, the first element's index there,
+and the count."""
 
 
 def trace_origins(positions: Positions, index: int, row: int = 0) -> Iterator[Location]:
@@ -131,7 +153,9 @@ class FixedPosition(Positions):
 
 @dataclass(frozen=True, slots=True)
 class NumberedPositions(Positions):
-    """Positions of elements that their source numbers; `origin` says what each number was made of."""
+    """Positions of elements that their source numbers; `origin` says what each number was made
+    of.
+    """
 
     first: int
     origin: Positions | None = None
@@ -145,7 +169,9 @@ class NumberedPositions(Positions):
 
 @dataclass(frozen=True, slots=True)
 class Derived(Positions):
-    """Positions of elements that were each made of the element with the same index of another chunk."""
+    """Positions of elements that were each made of the element with the same index of another
+    chunk.
+    """
 
     inner: Positions
 
@@ -164,10 +190,12 @@ class Derived(Positions):
 
 @dataclass(frozen=True, slots=True)
 class IndexMap(Derived):
-    """Positions of elements that were picked out of another chunk, or of batches of `size` of these.
+    """Positions of elements that were picked out of another chunk, or of batches of `size` of
+    these.
 
     Args:
-        indices: The index of each element, or of each batch's first element, in the other chunk; and of the next one.
+        indices: The index of each element, or of each batch's first element, in the other chunk;
+            and of the next one.
         size: The number of elements in a batch; 1 for elements that were picked.
     """
 
@@ -221,7 +249,9 @@ class Nested(Derived):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Positions):
-    """Positions of elements of several chunks, back to back; without slices, `start` is the position."""
+    """Positions of elements of several chunks, back to back; without slices, `start` is the
+    position.
+    """
 
     slices: ChunkSlices
     start: Position | None = None

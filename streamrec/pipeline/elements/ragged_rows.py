@@ -1,8 +1,10 @@
-"""RaggedRows, SparseRows: the rows of ragged or sparse tensors as a column; and batches of such tensors.
+"""RaggedRows, SparseRows: the rows of ragged or sparse tensors as a column; and batches of such
+tensors.
 
-A column is a few arrays and the bounds of each row in them, so shuffling, picking, joining, padding and batching need
-no object per row. As in tf.data, a batch of ragged tensors has one more ragged dimension in front; a batch of sparse
-tensors has one more dimension, and in the others the largest size of a row.
+A column is a few arrays and the bounds of each row in them, so shuffling, picking, joining, padding
+and batching need no object per row. As in tf.data, a batch of ragged tensors has one more ragged
+dimension in front; a batch of sparse tensors has one more dimension, and in the others the largest
+size of a row.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from streamrec.pipeline.elements.positions import Numbers
 
 
 class RaggedRows(Sequence[npt.NDArray[Any]]):
-    """Arrays of numbers or strings that differ only in their first dimension: `values[start:end]` for each row's int64
-    `starts` and `ends`.
+    """Arrays of numbers or strings that differ only in their first dimension: `values[start:end]`
+    for each row's int64 `starts` and `ends`.
 
     Examples:
         >>> rows = RaggedRows(np.arange(6), np.array([0, 2, 2]), np.array([2, 2, 6]))
@@ -31,7 +33,9 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
 
     __slots__ = ("ends", "splits_dtype", "starts", "values")
 
-    def __init__(self, values: npt.NDArray[Any], starts: Numbers, ends: Numbers, splits_dtype: Any = np.int64) -> None:
+    def __init__(
+        self, values: npt.NDArray[Any], starts: Numbers, ends: Numbers, splits_dtype: Any = np.int64
+    ) -> None:
         self.values = values
         self.starts = starts
         self.ends = ends
@@ -57,7 +61,9 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
     def row_bytes(self) -> Numbers:
         """int64: the bytes of each row; of strings with their pointers."""
         if self.values.dtype == object:
-            sizes = np.cumsum([0, *(len(value) + self.values.itemsize for value in self.flat()[0].flat)])
+            sizes = np.cumsum(
+                [0, *(len(value) + self.values.itemsize for value in self.flat()[0].flat)]
+            )
             ends = np.append(0, np.cumsum(self.lengths)) * int(np.prod(self.values.shape[1:]))
             return np.diff(sizes[ends])  # type: ignore[no-any-return]
         return self.lengths * (self.values.itemsize * int(np.prod(self.values.shape[1:])))
@@ -71,7 +77,9 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         return RaggedRows(self.values, self.starts[indices], self.ends[indices], self.splits_dtype)
 
     def flat(self) -> tuple[npt.NDArray[Any], Numbers]:
-        """All values in the order of rows, and the int64 row splits; values are shared if rows are in order."""
+        """All values in the order of rows, and the int64 row splits; values are shared if rows are
+        in order.
+        """
         splits = np.concatenate([[0], np.cumsum(self.lengths)])
         if not len(self):
             return self.values[:0], splits
@@ -94,7 +102,10 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         """Whether `join` can join both columns."""
         if not isinstance(other, RaggedRows):
             return False
-        return self.values.dtype == other.values.dtype and self.values.shape[1:] == other.values.shape[1:]
+        return (
+            self.values.dtype == other.values.dtype
+            and self.values.shape[1:] == other.values.shape[1:]
+        )
 
     @classmethod
     def join(cls, parts: Sequence[RaggedRows]) -> RaggedRows:
@@ -112,8 +123,8 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
 
 
 class SparseRows(Sequence[SparseTensor]):
-    """Sparse tensors of one rank: each row's indices, int64 [n, rank], and n values; and their dense shapes, int64
-    [rows, rank].
+    """Sparse tensors of one rank: each row's indices, int64 [n, rank], and n values; and their
+    dense shapes, int64 [rows, rank].
     """
 
     __slots__ = ("indices", "shapes", "values")
@@ -125,7 +136,9 @@ class SparseRows(Sequence[SparseTensor]):
 
     @classmethod
     def of(cls, tensor: SparseTensor) -> SparseRows:
-        """The rows of a tensor; a FeatureError if its indices are outside its dense shape or out of order."""
+        """The rows of a tensor; a FeatureError if its indices are outside its dense shape or out of
+        order.
+        """
         bounds = row_splits(tensor)
         starts, ends = bounds[:-1], bounds[1:]
         shapes = np.broadcast_to(tensor.dense_shape[1:], (len(starts), len(tensor.dense_shape) - 1))
@@ -143,7 +156,11 @@ class SparseRows(Sequence[SparseTensor]):
     @property
     def row_bytes(self) -> Numbers:
         """int64: about how many bytes each row keeps alive."""
-        nbytes: Numbers = self.indices.row_bytes + self.values.row_bytes + self.shapes.itemsize * self.shapes.shape[1]
+        nbytes: Numbers = (
+            self.indices.row_bytes
+            + self.values.row_bytes
+            + self.shapes.itemsize * self.shapes.shape[1]
+        )
         return nbytes
 
     @property
@@ -152,7 +169,9 @@ class SparseRows(Sequence[SparseTensor]):
 
     def take(self, indices: Any) -> SparseRows:
         """The rows at some indices, or in a slice; values are shared."""
-        return SparseRows(self.indices.take(indices), self.values.take(indices), self.shapes[indices])
+        return SparseRows(
+            self.indices.take(indices), self.values.take(indices), self.shapes[indices]
+        )
 
     def compact(self) -> SparseRows:
         """A copy of the rows, in order and without other values."""
@@ -163,11 +182,17 @@ class SparseRows(Sequence[SparseTensor]):
         indices, _ = self.indices.flat()
         numbers = np.repeat(np.arange(len(self)), self.indices.lengths)
         shape = np.array([len(self), *self.shapes.max(0, initial=0)], np.int64)
-        return SparseTensor(np.column_stack([numbers, indices]), self.values.compact().values, shape)
+        return SparseTensor(
+            np.column_stack([numbers, indices]), self.values.compact().values, shape
+        )
 
     def joins(self, other: object) -> bool:
         """Whether `join` can join both columns."""
-        return isinstance(other, SparseRows) and self.values.joins(other.values) and self.indices.joins(other.indices)
+        return (
+            isinstance(other, SparseRows)
+            and self.values.joins(other.values)
+            and self.indices.joins(other.indices)
+        )
 
     @classmethod
     def join(cls, parts: Sequence[SparseRows]) -> SparseRows:
@@ -178,7 +203,9 @@ class SparseRows(Sequence[SparseTensor]):
 
 
 def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
-    """The rows of a ragged tensor: arrays, or ragged tensors if more than one dimension is ragged."""
+    """The rows of a ragged tensor: arrays, or ragged tensors if more than one dimension is
+    ragged.
+    """
     outer, *inner = check_splits(ragged)
     values = plain_values(ragged.flat_values)
     if not inner:
@@ -192,15 +219,22 @@ def stack_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
     for tensor in tensors:
         check_column(tensor)
     flat = [plain_values(tensor.flat_values) for tensor in tensors]
-    kinds = {(len(tensor.nested_row_splits), values.shape[1:]) for tensor, values in zip(tensors, flat, strict=True)}
+    kinds = {
+        (len(tensor.nested_row_splits), values.shape[1:])
+        for tensor, values in zip(tensors, flat, strict=True)
+    }
     if len(kinds) > 1:
-        names = " and ".join(f"{depth} ragged dimensions, inner shape {shape}" for depth, shape in sorted(kinds))
+        names = " and ".join(
+            f"{depth} ragged dimensions, inner shape {shape}" for depth, shape in sorted(kinds)
+        )
         raise ValueError(f"ragged tensors of {names} do not make one batch")
     levels = list(zip(*(tensor.nested_row_splits for tensor in tensors), strict=True))
     lengths = [np.array([len(splits) - 1 for splits in levels[0]], np.int64)]
     lengths += [np.concatenate([np.diff(splits) for splits in level]) for level in levels]
     dtype = levels[0][0].dtype
-    return RaggedTensor(np.concatenate(flat), tuple(np.append(0, np.cumsum(each)).astype(dtype) for each in lengths))
+    return RaggedTensor(
+        np.concatenate(flat), tuple(np.append(0, np.cumsum(each)).astype(dtype) for each in lengths)
+    )
 
 
 def stack_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
@@ -214,7 +248,9 @@ def stack_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
     return SparseTensor(
         np.column_stack([numbers, np.concatenate([tensor.indices for tensor in tensors])]),
         np.concatenate([plain_values(tensor.values) for tensor in tensors]),
-        np.array([len(tensors), *np.max([tensor.dense_shape for tensor in tensors], axis=0)], np.int64),
+        np.array(
+            [len(tensors), *np.max([tensor.dense_shape for tensor in tensors], axis=0)], np.int64
+        ),
     )
 
 

@@ -1,4 +1,5 @@
-"""Specs describe the elements of a Dataset, with tf.data's names; `conform` converts values to fit a spec.
+"""Specs describe the elements of a Dataset, with tf.data's names; `conform` converts values to fit
+a spec.
 
 An element that is a dict or tuple has a dict or tuple of specs.
 """
@@ -17,7 +18,14 @@ from streamrec.arguments import add_article, describe_value
 from streamrec.errors import FeatureError
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.example.dtypes import tensor_dtype
-from streamrec.pipeline.elements.columns import Columns, as_array, is_nest, leaves, map_nest, strings
+from streamrec.pipeline.elements.columns import (
+    Columns,
+    as_array,
+    is_nest,
+    leaves,
+    map_nest,
+    strings,
+)
 from streamrec.tfrecord import Frames
 
 Shape: TypeAlias = tuple[int | None, ...] | None
@@ -29,9 +37,14 @@ def as_shape(shape: Any) -> Shape:
     if shape is None or getattr(shape, "rank", 0) is None:
         return None
     try:
-        sizes = [None if size is None else index(size) for size in (shape if isinstance(shape, Iterable) else [shape])]
+        sizes = [
+            None if size is None else index(size)
+            for size in (shape if isinstance(shape, Iterable) else [shape])
+        ]
     except (TypeError, ValueError):
-        raise TypeError(f"shape is {describe_value(shape)}: it must be a list of sizes, such as [None, 3]") from None
+        raise TypeError(
+            f"shape is {describe_value(shape)}: it must be a list of sizes, such as [None, 3]"
+        ) from None
     return tuple(None if size in (None, -1) else size for size in sizes)
 
 
@@ -59,7 +72,8 @@ class TensorSpec(Spec):
     """An array or a number.
 
     Args:
-        shape: Sizes: `()` for a number or a byte string, None for a size that varies; None for any shape.
+        shape: Sizes: `()` for a number or a byte string, None for a size that varies; None for any
+            shape.
         dtype: NumPy's, TensorFlow's, or a name; `bytes` for byte strings, which becomes `object`.
 
     Examples:
@@ -98,7 +112,8 @@ def spec_of(spec: Any) -> Spec:
     kind = type(spec).__name__
     if kind not in ("TensorSpec", "RaggedTensorSpec", "SparseTensorSpec"):
         raise TypeError(
-            f"output_signature holds {describe_value(spec)}: pass streamrec.TensorSpec(shape, dtype), or dicts and "
+            f"output_signature holds {describe_value(spec)}: pass streamrec.TensorSpec(shape, "
+            "dtype), or dicts and "
             "tuples of them"
         )
     if kind == "RaggedTensorSpec":
@@ -107,10 +122,11 @@ def spec_of(spec: Any) -> Spec:
 
 
 def conform(spec: Any, value: Any) -> Any:
-    """Converts a value to fit a spec: numbers and lists become arrays of its dtype, text becomes bytes.
+    """Converts a value to fit a spec: numbers and lists become arrays of its dtype, text becomes
+    bytes.
 
-    A TypeError says that it has another structure, or a dtype that cannot be converted without loss; a ValueError, that
-    it has another shape.
+    A TypeError says that it has another structure, or a dtype that cannot be converted without
+    loss; a ValueError, that it has another shape.
     """
     if is_nest(spec):
         return conform_parts(spec, value)
@@ -118,17 +134,23 @@ def conform(spec: Any, value: Any) -> Any:
         return conform_array(spec, value)
     wanted = RaggedTensor if isinstance(spec, RaggedTensorSpec) else SparseTensor
     if not isinstance(value, wanted):
-        raise TypeError(f"it is {describe_value(value)}, where {add_article(wanted.__name__)} is expected")
+        raise TypeError(
+            f"it is {describe_value(value)}, where {add_article(wanted.__name__)} is expected"
+        )
     return value
 
 
 def conform_parts(spec: Any, value: Any) -> Any:
     if isinstance(spec, dict):
         if not isinstance(value, dict) or value.keys() != spec.keys():
-            raise TypeError(f"it is {describe_value(value)}, where a dict of {list(spec)} is expected")
+            raise TypeError(
+                f"it is {describe_value(value)}, where a dict of {list(spec)} is expected"
+            )
         return {key: conform(part, value[key]) for key, part in spec.items()}
     if not isinstance(value, tuple | list) or len(value) != len(spec):
-        raise TypeError(f"it is {describe_value(value)}, where a tuple of {len(spec)} parts is expected")
+        raise TypeError(
+            f"it is {describe_value(value)}, where a tuple of {len(spec)} parts is expected"
+        )
     parts = [conform(*pair) for pair in zip(spec, value, strict=True)]
     return type(spec)(*parts) if hasattr(spec, "_fields") else tuple(parts)
 
@@ -137,34 +159,45 @@ def conform_array(spec: TensorSpec, value: Any) -> Any:
     if isinstance(value, Frames) and spec.dtype.kind == "O" and fits((len(value),), spec.shape):
         return value
     if spec.dtype.kind == "O":
-        array = strings(np.asarray(as_array(value), object).ravel().tolist()).reshape(np.shape(as_array(value)))
+        array = strings(np.asarray(as_array(value), object).ravel().tolist()).reshape(
+            np.shape(as_array(value))
+        )
         if not all(isinstance(one, bytes) for one in array.flat):
             raise TypeError(f"it is {describe_value(value)}, where bytes are expected")
     else:
         array = cast(np.asarray(as_array(value)), value, spec.dtype)
     if not fits(array.shape, spec.shape):
-        raise ValueError(f"it has the shape {list(array.shape)}, where {list(spec.shape)} is expected")
+        raise ValueError(
+            f"it has the shape {list(array.shape)}, where {list(spec.shape)} is expected"
+        )
     return array if array.ndim else array[()]
 
 
 def cast(array: npt.NDArray[Any], value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Converts an array made of `value` to a dtype, if this changes numbers only by rounding to floats."""
+    """Converts an array made of `value` to a dtype, if this changes numbers only by rounding to
+    floats.
+    """
     if array.dtype == dtype:
         return array
     if array.dtype.kind != "O" and (not array.size or np.can_cast(array.dtype, dtype, "safe")):
         return array.astype(dtype)
     kinds = array.dtype.kind + dtype.kind
-    related = kinds in ("ui", "iu") or (kinds[0] in "biuf" and np.can_cast(array.dtype, dtype, "same_kind"))
+    related = kinds in ("ui", "iu") or (
+        kinds[0] in "biuf" and np.can_cast(array.dtype, dtype, "same_kind")
+    )
     if related and not isinstance(value, np.ndarray | np.generic):  # Python's numbers have no dtype
         converted = array.astype(dtype)
         if dtype.kind not in "iu" or np.array_equal(converted, array):
             return converted
-    raise TypeError(f"it is {describe_value(value)} of {array.dtype.name}, which does not fit in {dtype.name}")
+    raise TypeError(
+        f"it is {describe_value(value)} of {array.dtype.name}, which does not fit in {dtype.name}"
+    )
 
 
 def fits(shape: tuple[int, ...], wanted: Shape) -> bool:
     return wanted is None or (
-        len(shape) == len(wanted) and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
+        len(shape) == len(wanted)
+        and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
     )
 
 

@@ -1,1 +1,3 @@
-"""What runs a description: the driver (`run.py`), its queue, memory budget, threads and positions."""
+"""What runs a description: the driver (`run.py`), its queue, memory budget, threads and
+positions.
+"""

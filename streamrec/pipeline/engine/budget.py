@@ -1,17 +1,19 @@
 """The memory budget: the bytes that a run may buffer, and how they are divided.
 
 Rules:
-- The consumer's queue takes its share first (`CONSUMER`), and a part is left for memory that is not counted
-  (`UNCOUNTED`). The rest goes to the chain's source.
-- A source that buffers takes its share of the budget that it gets (`RunContext.take`), and passes the rest to its
-  chains. A source that runs several chains at once passes each an equal part (`RunContext.part`). So the shares
-  never add up to more than the budget, however deep chains are nested.
-- A source gets the same budget in all runs with the same options, resumed or not: the number of elements in a shuffle's
-  buffer, and so its order, depend on it. If the default is less than 1 GiB because of the machine's memory, a shuffle
-  whose order would depend on it is an error (`RunContext.follows_memory`).
+- The consumer's queue takes its share first (`CONSUMER`), and a part is left for memory that is not
+  counted (`UNCOUNTED`). The rest goes to the chain's source.
+- A source that buffers takes its share of the budget that it gets (`RunContext.take`), and passes
+  the rest to its chains. A source that runs several chains at once passes each an equal part
+  (`RunContext.part`). So the shares never add up to more than the budget, however deep chains are
+  nested.
+- A source gets the same budget in all runs with the same options, resumed or not: the number of
+  elements in a shuffle's buffer, and so its order, depend on it. If the default is less than 1 GiB
+  because of the machine's memory, a shuffle whose order would depend on it is an error
+  (`RunContext.follows_memory`).
 - A share that is too small for one chunk holds one chunk, or nothing would move.
-- The bytes of shard sources and of the consumer's queue are also counted, for all runs of a process (`HeldBytes`).
-  Shares do not depend on other runs.
+- The bytes of shard sources and of the consumer's queue are also counted, for all runs of a process
+  (`HeldBytes`). Shares do not depend on other runs.
 
 | buffer | share of the budget that reaches it | at most |
 |---|---|---|
@@ -27,7 +29,7 @@ Rules:
 | `from_generator`: elements made ahead | a quarter | 4 MiB |
 | `global_shuffle`: windows of blocks, requests ahead | all except two chunks | 8 MiB a chunk; 24 blocks ahead |
 | shards: queues, ranges ahead of their turn | all, together | 6 MiB a queue; ranges as many as keep connections busy |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -63,25 +65,28 @@ CONSUMER: Final = Share(4, 64 << 20)
 """The queue between a run and its consumer."""
 
 UNCOUNTED: Final = Share(16, 64 << 20)
-"""Memory that is left free: blocks keep some memory for reuse, and a copy exists at the same time as its original."""
+"""Memory that is left free: blocks keep some memory for reuse, and a copy exists at the same time
+as its original."""
 
 
 class HeldBytes:
     """The ledger of what one run holds ahead of its consumer: who wants to read asks here first.
 
-    A run holds at most its budget, and at most as much as is free, where all runs of the process together have twice
-    the largest budget: the first may fill its own, and each further one takes at most half of what the others leave.
-    A 64th of its budget it has in any case.
+    A run holds at most its budget, and at most as much as is free, where all runs of the process
+    together have twice the largest budget: the first may fill its own, and each further one takes
+    at most half of what the others leave. A 64th of its budget it has in any case.
 
-    No read waits endlessly: while the consumer waits, and nothing is in its queue, what it waits for is read even where
-    it does not fit (`admit`). Such reads follow each other, so that one record at most is too much.
+    No read waits endlessly: while the consumer waits, and nothing is in its queue, what it waits
+    for is read even where it does not fit (`admit`). Such reads follow each other, so that one
+    record at most is too much.
 
     Args:
         budget: Bytes that the run may hold.
         queued: Gives how many bytes wait for the consumer.
 
     Attributes:
-        parts: What else holds bytes, each with how many in `held`: shards' queues, and ranges ahead of their turn.
+        parts: What else holds bytes, each with how many in `held`: shards' queues, and ranges ahead
+            of their turn.
         is_wanted: Whether the consumer waits. Its thread sets it.
 
     Examples:
@@ -116,8 +121,8 @@ class HeldBytes:
     def fits(self, nbytes: int) -> bool:
         """Whether the run may hold this many more.
 
-        The bytes of all runs are counted again after twenty times the time that it takes, so that thousands of runs
-        cost a twentieth of a core at most.
+        The bytes of all runs are counted again after twenty times the time that it takes, so that
+        thousands of runs cost a twentieth of a core at most.
         """
         own = self.nbytes + nbytes
         if own > self._budget or own <= self._budget // 64:
@@ -137,8 +142,9 @@ class HeldBytes:
         return fits
 
     async def admit(self, holder: object, nbytes: int, is_next: Callable[[], bool]) -> None:
-        """Waits until `holder` may read this many bytes, in place of those that it was admitted for; `arrived` says
-        that it has. `is_next` tells whether the consumer waits for them, as far as `holder` knows.
+        """Waits until `holder` may read this many bytes, in place of those that it was admitted
+        for; `arrived` says that it has. `is_next` tells whether the consumer waits for them, as far
+        as `holder` knows.
         """
         more = nbytes - self._admitted.get(holder, 0)
         if self._waiting or not self.fits(more):
@@ -150,7 +156,9 @@ class HeldBytes:
         try:
             while True:
                 waiter = self._waiting[holder] = asyncio.get_running_loop().create_future()
-                if has_turn and self.fits(more):  # looked at when the consumer's thread can see that this waits
+                if has_turn and self.fits(
+                    more
+                ):  # looked at when the consumer's thread can see that this waits
                     return
                 if self._exceeding is None and self.is_wanted and not self.queued() and is_next():
                     self._exceeding = holder
@@ -162,7 +170,9 @@ class HeldBytes:
             del self._waiting[holder]
 
     def arrived(self, holder: object) -> None:
-        """What `holder` was admitted for is there, and counts where it is now; or it will not come."""
+        """What `holder` was admitted for is there, and counts where it is now; or it will not
+        come.
+        """
         self._admitted.pop(holder, None)
         if self._exceeding is holder:
             self._exceeding = None
@@ -182,15 +192,16 @@ def answer(waiter: asyncio.Future[None]) -> None:
 
 
 DEFAULT: Final = Share(8, 1 << 30)
-"""The default share of the machine's memory, constant from 8 GiB on. Only shuffles of large records gain by more."""
+"""The default share of the machine's memory, constant from 8 GiB on. Only shuffles of large records
+gain by more."""
 
 
 def default_budget() -> int:
     """The default budget of a run: an eighth of the machine's memory, 64 MiB to 1 GiB.
 
-    An eighth, since machines usually run several processes, and a model, its optimizer and batches for a device need
-    memory, too. With less than 64 MiB, sixteen shards have less than two blocks each. A machine with hundreds of
-    gigabytes runs dozens of loaders.
+    An eighth, since machines usually run several processes, and a model, its optimizer and batches
+    for a device need memory, too. With less than 64 MiB, sixteen shards have less than two blocks
+    each. A machine with hundreds of gigabytes runs dozens of loaders.
     """
     memory = machine_memory()
     return 256 << 20 if memory is None else max(64 << 20, DEFAULT.of(memory))
@@ -209,7 +220,9 @@ def machine_memory() -> int | None:
 
 
 def cgroup_limits(membership: Path, root: Path) -> Iterator[int]:
-    """The memory limits of a process's control groups and of all enclosing groups; none except on Linux."""
+    """The memory limits of a process's control groups and of all enclosing groups; none except on
+    Linux.
+    """
     for line in text_of(membership).splitlines():
         number, controllers, group = line.split(":", 2)
         if number == "0" and not controllers:
@@ -219,7 +232,10 @@ def cgroup_limits(membership: Path, root: Path) -> Iterator[int]:
         else:
             continue
         inner = top / group.lstrip("/")
-        for folder in [inner, *inner.parents]:  # within a container, the group's path may be that of the host
+        for folder in [
+            inner,
+            *inner.parents,
+        ]:  # within a container, the group's path may be that of the host
             if folder.is_relative_to(top):
                 limit = text_of(folder / file).strip()
                 if limit.isdecimal():  # "max" means unlimited

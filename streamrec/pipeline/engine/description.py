@@ -3,8 +3,10 @@
 Rules:
 - A chain is a source and the stages after it. A source may hold chains (`Repeat`, `Zip`, ...).
 - A source is described and run in one file. Unlike a step it may await: it does I/O, or runs tasks.
-- `chunks(state, within)` starts or resumes a source: the state comes from its positions, and is given only there.
-- A source that buffers takes a share of the budget by `within.take`, and runs its chains with the rest (`budget.py`).
+- `chunks(state, within)` starts or resumes a source: the state comes from its positions, and is
+  given only there.
+- A source that buffers takes a share of the budget by `within.take`, and runs its chains with the
+  rest (`budget.py`).
 - A source runs the chains that it holds by `within.chunks`, which counts them.
 """
 
@@ -41,7 +43,9 @@ class Source:
         return None
 
     def cardinality(self, rank: Rank | None) -> int:
-        """The number of elements for a rank (None: the one that runs here), or INFINITE or UNKNOWN_CARDINALITY."""
+        """The number of elements for a rank (None: the one that runs here), or INFINITE or
+        UNKNOWN_CARDINALITY.
+        """
         return UNKNOWN_CARDINALITY
 
     @property
@@ -54,8 +58,8 @@ class Source:
         return self
 
     def chunks(self, state: Mapping[str, Any] | None, within: Any) -> AsyncGenerator[Chunk]:
-        """Runs the source within a run, a `RunContext`: from the start, or from the state of a chunk's positions
-        (`position["source"]`).
+        """Runs the source within a run, a `RunContext`: from the start, or from the state of a
+        chunk's positions (`position["source"]`).
         """
         raise NotImplementedError
 
@@ -68,20 +72,26 @@ class Chain:
     stages: tuple[Stage, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """The description for people, which saved positions are compared with: source first, then stages."""
+        """The description for people, which saved positions are compared with: source first, then
+        stages.
+        """
         yield from self.source.lines()
         for stage in self.stages:
             yield describe_stage(stage)
 
     def element_spec(self) -> Any:
-        """The spec of its elements, or dicts and tuples of specs; None if the description does not say it."""
+        """The spec of its elements, or dicts and tuples of specs; None if the description does not
+        say it.
+        """
         spec = self.source.element_spec()
         for stage in self.stages:
             spec = None if spec is None else stage.element_spec(spec)
         return spec
 
     def cardinality(self, rank: Rank | None = None) -> int:
-        """The number of elements for a rank (None: the one that runs here), or INFINITE or UNKNOWN_CARDINALITY."""
+        """The number of elements for a rank (None: the one that runs here), or INFINITE or
+        UNKNOWN_CARDINALITY.
+        """
         count, rows = self.source.cardinality(rank), UNKNOWN_CARDINALITY
         for stage in self.stages:
             count, rows = stage.cardinalities(count, rows)
@@ -139,7 +149,8 @@ class Options:
     """The options of a whole pipeline.
 
     Args:
-        deterministic: Whether stages without their own `deterministic` keep the order; None for True.
+        deterministic: Whether stages without their own `deterministic` keep the order; None for
+            True.
         memory_budget: How many bytes one run may hold; None for a share of the machine's memory.
         epoch: The epoch at which a run begins.
         rank: The rank that runs it; None to look it up in the environment.
@@ -152,16 +163,22 @@ class Options:
 
     @classmethod
     def of(cls, several: Iterable[Options]) -> Options:
-        """Joins the options of several: the largest budget, in order unless one has False, the first's epoch."""
+        """Joins the options of several: the largest budget, in order unless one has False, the
+        first's epoch.
+        """
         parts = list(several)
         orders = [part.deterministic for part in parts if part.deterministic is not None]
         budgets = [part.memory_budget for part in parts if part.memory_budget is not None]
         rank = next((part.rank for part in parts if part.rank is not None), None)
-        return cls(all(orders) if orders else None, max(budgets, default=None), parts[0].epoch, rank)
+        return cls(
+            all(orders) if orders else None, max(budgets, default=None), parts[0].epoch, rank
+        )
 
 
 def describe_stage(stage: object) -> str:
-    """A stage, or a source with a function, with the function's name, which is the same in each run."""
+    """A stage, or a source with a function, with the function's name, which is the same in each
+    run.
+    """
     function = getattr(stage, "function", None)
     if function is None:
         return repr(stage)
@@ -185,7 +202,9 @@ def parts_of(part: Any) -> Iterator[Any]:
 
 def held_by(part: Any) -> Iterator[Any]:
     """The descriptions in the fields of a description, in dicts and tuples too."""
-    held: Iterable[Any] = (getattr(part, each.name) for each in fields(part)) if is_dataclass(part) else part
+    held: Iterable[Any] = (
+        (getattr(part, each.name) for each in fields(part)) if is_dataclass(part) else part
+    )
     for each in held.values() if isinstance(held, Mapping) else held:
         if is_dataclass(each):
             yield each
@@ -197,7 +216,10 @@ def in_order(chain: Chain, by_default: bool) -> bool:
     """Whether a chain's elements have a fixed order; `deterministic=None` means `by_default`."""
     for part in parts_of(chain):
         deterministic = getattr(part, "deterministic", True)
-        if not (by_default if deterministic is None else deterministic) and getattr(part, "cycle_length", 2) > 1:
+        if (
+            not (by_default if deterministic is None else deterministic)
+            and getattr(part, "cycle_length", 2) > 1
+        ):
             return False
     return True
 
@@ -208,6 +230,8 @@ def is_assigned(chain: Chain) -> bool:
 
 
 def shared_seed(chain: Chain) -> int | None:
-    """The seed that a chain has for all ranks, so that their states are the same; None without one."""
+    """The seed that a chain has for all ranks, so that their states are the same; None without
+    one.
+    """
     seeds = (getattr(part, "shared_seed", None) for part in parts_of(chain))
     return next((seed for seed in seeds if seed is not None), None)

@@ -2,10 +2,11 @@
 
 Rules:
 - Meters count whole chunks when they are passed on, never single elements.
-- Each run has one lock, held for a few additions: several threads count (the loop, the workers, the consumer), and a
-  snapshot is consistent. The lock is re-entrant, so that a signal handler may take a snapshot.
-- Each chain of a description has its own rows, however often it runs. Chains that a user's function makes share rows if
-  they have the same stages, since there may be millions of them.
+- Each run has one lock, held for a few additions: several threads count (the loop, the workers, the
+  consumer), and a snapshot is consistent. The lock is re-entrant, so that a signal handler may take
+  a snapshot.
+- Each chain of a description has its own rows, however often it runs. Chains that a user's function
+  makes share rows if they have the same stages, since there may be millions of them.
 - Seconds are wall time in which at least one of the chains that share a row was in a state.
 """
 
@@ -46,9 +47,11 @@ CONSUMER_WORKING: Final = "working"
 
 
 class StateClock:
-    """Measures how long each of several states lasts; there is one state at a time. Used under the run's lock.
+    """Measures how long each of several states lasts; there is one state at a time. Used under the
+    run's lock.
 
-    Each period is written to the trace, on the track of `what`, a source, a stage or a name; None for no track.
+    Each period is written to the trace, on the track of `what`, a source, a stage or a name; None
+    for no track.
     """
 
     __slots__ = ("_seconds", "_since", "_state", "_trace", "_track")
@@ -58,7 +61,11 @@ class StateClock:
         self._since = perf_counter()
         self._state = IDLE
         self._trace = trace if what is not None else None
-        self._track = 0 if self._trace is None else self._trace.track(what if isinstance(what, str) else title(what))
+        self._track = (
+            0
+            if self._trace is None
+            else self._trace.track(what if isinstance(what, str) else title(what))
+        )
 
     def enter(self, state: str, now: float, elements: int = 0) -> None:
         """Ends the last state, which gave `elements`, and begins a state."""
@@ -96,7 +103,8 @@ class StageMeter(Meter):
     ignored = 0
 
     def run(self, step: Step, chunk: Chunk | None) -> list[Chunk]:
-        """Runs a step of the stage on a chunk, an element that failed, or the end (None), and counts its work.
+        """Runs a step of the stage on a chunk, an element that failed, or the end (None), and
+        counts its work.
 
         Errors say in which stage they occurred, and at which element and record.
         """
@@ -120,7 +128,11 @@ class StageMeter(Meter):
             self._count_output(chunks, ignored)
         while step.failures and not (halting.get() or Halt()).asked:
             failure, index = step.failures.pop()
-            where = "" if taken is None or index is None else describe_element(failure, before + index, taken, index)
+            where = (
+                ""
+                if taken is None or index is None
+                else describe_element(failure, before + index, taken, index)
+            )
             failure.add_note(f"in {self.title}{where}")
         return chunks
 
@@ -136,7 +148,9 @@ class StageMeter(Meter):
                 self._clock.enter(BETWEEN, perf_counter(), self._elements_out - before)
 
     def stats(self, now: float, whole: float, after: float) -> StageStats:
-        """The stage's statistics, in `whole` seconds of its chain, which waited for `after` seconds after it."""
+        """The stage's statistics, in `whole` seconds of its chain, which waited for `after` seconds
+        after it.
+        """
         busy = self._clock.seconds(BUSY, now)
         return StageStats(
             self.title,
@@ -153,17 +167,21 @@ class StageMeter(Meter):
 
 
 def describe_element(error: Exception, number: int, chunk: Chunk, index: int) -> str:
-    """Describes where a stage failed: the element's number in this run, and the record it was made of, if known."""
+    """Describes where a stage failed: the element's number in this run, and the record it was made
+    of, if known.
+    """
     row = (error.record if isinstance(error, FeatureError) else None) or 0
     records = " and ".join(str(record) for record in trace_origins(chunk.positions, index, row))
     return f", element {number:,} of this run" + (f": {display_text(records)}" if records else "")
 
 
 class SourceMeter(Meter):
-    """Counts the work of one source and of its chains; without a source, that of the consumer's chain.
+    """Counts the work of one source and of its chains; without a source, that of the consumer's
+    chain.
 
-    While a source is asked for a chunk, it waits for input if one of its chains is asked, and otherwise works. A source
-    without chains waits for the store, except for the time that the loop's thread works.
+    While a source is asked for a chunk, it waits for input if one of its chains is asked, and
+    otherwise works. A source without chains waits for the store, except for the time that the
+    loop's thread works.
     """
 
     def __init__(self, lock: Lock, trace: Trace | None, source: Source | None) -> None:
@@ -178,8 +196,14 @@ class SourceMeter(Meter):
     def chain(self, chain: Chain) -> ChainMeter:
         """The meter of a chain that the source runs."""
         if self._held is None:
-            self._held = {} if self._what is None else {id(held): held for held in find_chains(self._what)}
-        key: object = id(chain) if id(chain) in self._held else tuple(map(type, (chain.source, *chain.stages)))
+            self._held = (
+                {} if self._what is None else {id(held): held for held in find_chains(self._what)}
+            )
+        key: object = (
+            id(chain)
+            if id(chain) in self._held
+            else tuple(map(type, (chain.source, *chain.stages)))
+        )
         with self._lock:
             meter = self._chains.get(key)
             if meter is None:
@@ -201,7 +225,9 @@ class SourceMeter(Meter):
         return error
 
     def count(self, *, running: int = 0, asked: int = 0, chunk: Chunk | None = None) -> None:
-        """Counts runs that begin (1) or end (-1), requests that begin or end, and the chunk of a request."""
+        """Counts runs that begin (1) or end (-1), requests that begin or end, and the chunk of a
+        request.
+        """
         with self._lock:
             self._running += running
             self._asked += asked
@@ -246,7 +272,9 @@ class SourceMeter(Meter):
 
 
 class ChainMeter:
-    """Counts a chain: its source and its stages. Only one of them, or the chain's consumer, works at a time."""
+    """Counts a chain: its source and its stages. Only one of them, or the chain's consumer, works
+    at a time.
+    """
 
     def __init__(self, lock: Lock, trace: Trace | None, chain: Chain, parent: SourceMeter) -> None:
         self.source = SourceMeter(lock, trace, chain.source)
@@ -268,7 +296,9 @@ class ChainMeter:
             self._parent.shift(now, asked)
 
     def stats(self, now: float) -> ChainStats:
-        """The chain's statistics: a stage waits for input while earlier ones work, for output while later ones do."""
+        """The chain's statistics: a stage waits for input while earlier ones work, for output while
+        later ones do.
+        """
         asked, after = self._clock.seconds(BUSY, now), self._clock.seconds(OUTSIDE, now)
         whole = asked + after
         rows: list[StageStats] = []
@@ -279,11 +309,13 @@ class ChainMeter:
 
 
 class Telemetry:
-    """The counters of one run, for `stats()`, the progress display and the trace file; it tells the ledger of `held`
-    bytes whether the consumer waits.
+    """The counters of one run, for `stats()`, the progress display and the trace file; it tells the
+    ledger of `held` bytes whether the consumer waits.
     """
 
-    def __init__(self, chain: Chain, held: HeldBytes, queue_bytes: int, trace: Trace | None, progress: bool) -> None:
+    def __init__(
+        self, chain: Chain, held: HeldBytes, queue_bytes: int, trace: Trace | None, progress: bool
+    ) -> None:
         self._lock = threading.RLock()
         self._trace = trace
         self._held = held
@@ -329,7 +361,9 @@ class Telemetry:
             self._display.tick()
 
     def ends(self) -> None:
-        """Called when the consumer has finished: at the end, after an error, or when it closed the run."""
+        """Called when the consumer has finished: at the end, after an error, or when it closed the
+        run.
+        """
         self._held.is_wanted = False
         with self._lock:
             self._consumer.enter(IDLE, perf_counter())
@@ -364,8 +398,8 @@ class Telemetry:
     def _stats_soon(self) -> Stats:
         """The statistics now, or a moment ago.
 
-        A display has its own lock, and is closed when the iterator is dropped, possibly while this lock is held; so it
-        waits only briefly.
+        A display has its own lock, and is closed when the iterator is dropped, possibly while this
+        lock is held; so it waits only briefly.
         """
         if self._lock.acquire(timeout=0.2):
             try:
@@ -377,7 +411,9 @@ class Telemetry:
 
     def _trace_numbers(self, trace: Trace, now: float) -> None:
         """Writes the speed since the last call, and the bytes in queues, to the trace."""
-        trace.counter("MB/s", now, (self._nbytes - self._nbytes_before) / 1e6 / (now - self._counted))
+        trace.counter(
+            "MB/s", now, (self._nbytes - self._nbytes_before) / 1e6 / (now - self._counted)
+        )
         trace.counter("queue of the consumer, MB", now, self._held.queued() / 1e6)
         for _, stage in self._chain.stats(now).rows():
             if stage.queue_limit:

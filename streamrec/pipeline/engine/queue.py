@@ -35,7 +35,8 @@ class Signal:
 class Fillable:
     """What a task fills with chunks, as long as they fit; base of ByteQueue and InputBuffer.
 
-    An `error` that ended it is raised after all chunks. `refused` counts how often a chunk had to wait.
+    An `error` that ended it is raised after all chunks. `refused` counts how often a chunk had to
+    wait.
     """
 
     ended = False
@@ -66,7 +67,9 @@ class Fillable:
 
 
 class ByteQueue(Fillable):
-    """A queue between two tasks of one loop, bounded by `limit` bytes and `most_elements`; one chunk always fits."""
+    """A queue between two tasks of one loop, bounded by `limit` bytes and `most_elements`; one
+    chunk always fits.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -87,7 +90,9 @@ class ByteQueue(Fillable):
         self._room.notify()
 
     async def get(self) -> Chunk | None:
-        """Waits for the next chunk; None at the end. Raises the error that ended the queue, once."""
+        """Waits for the next chunk; None at the end. Raises the error that ended the queue,
+        once.
+        """
         while self.empty:
             await self._arrived.wait()
         if self._chunks:
@@ -114,7 +119,9 @@ class ByteQueue(Fillable):
 
     def _fits(self, chunk: Chunk, weight: int) -> bool:
         count = self._count + len(chunk.elements)
-        return not self._chunks or (self.held + weight <= self.limit and count <= self.most_elements)
+        return not self._chunks or (
+            self.held + weight <= self.limit and count <= self.most_elements
+        )
 
     def _add(self, chunk: Chunk, weight: int) -> None:
         self._chunks.append((chunk, weight))
@@ -123,7 +130,9 @@ class ByteQueue(Fillable):
 
 
 async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
-    """Makes chunks in a task of their own, so that the next one is made while a thread works on the last one."""
+    """Makes chunks in a task of their own, so that the next one is made while a thread works on the
+    last one.
+    """
     queue = ByteQueue(1)  # one chunk, however large
     async with background() as tasks:
         tasks.start_soon(fill, queue, chunks)

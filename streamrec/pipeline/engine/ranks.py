@@ -2,9 +2,11 @@
 
 Rules:
 - No large package is imported: a process that runs under torch or JAX has them in `sys.modules`.
-- The first of these decides: torch.distributed, if its process group is set up; JAX, if it runs distributed; `RANK` and
-  `WORLD_SIZE`, as torchrun and others set them; otherwise there is one process.
-- Within a rank, `torch.utils.data.get_worker_info()` identifies the workers of a torch `DataLoader`.
+- The first of these decides: torch.distributed, if its process group is set up; JAX, if it runs
+  distributed; `RANK` and `WORLD_SIZE`, as torchrun and others set them; otherwise there is one
+  process.
+- Within a rank, `torch.utils.data.get_worker_info()` identifies the workers of a torch
+  `DataLoader`.
 """
 
 from __future__ import annotations
@@ -29,12 +31,16 @@ class Rank:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank={self.rank} must be at least 0 and less than world_size={self.world_size}")
+            raise ValueError(
+                f"rank={self.rank} must be at least 0 and less than world_size={self.world_size}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A reader: a rank's only process, or one of its loader workers. A rank's readers have consecutive numbers."""
+    """A reader: a rank's only process, or one of its loader workers. A rank's readers have
+    consecutive numbers.
+    """
 
     number: int
     readers: int
@@ -57,8 +63,8 @@ def reader_here(rank: Rank | None = None) -> Reader:
 
 
 def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) -> None:
-    """Warns once in a process if readers get no data, or one rank far more than another, by the bytes or records of
-    each reader. The first reader warns, and each reader without data.
+    """Warns once in a process if readers get no data, or one rank far more than another, by the
+    bytes or records of each reader. The first reader warns, and each reader without data.
     """
     if (reader.number and loads[reader.number]) or not any(loads):
         return
@@ -72,7 +78,10 @@ def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) ->
     elif max(ranks) >= 2 * min(ranks):
         most, least = ranks.index(max(ranks)), ranks.index(min(ranks))
         times = max(ranks) / min(ranks)
-        warn_once(f"rank {most} of {len(ranks)} gets {times:.1f} times as much as rank {least} of {what}. {remedy}")
+        warn_once(
+            f"rank {most} of {len(ranks)} gets {times:.1f} times as much as rank {least} of "
+            f"{what}. {remedy}"
+        )
 
 
 @cache
@@ -88,8 +97,12 @@ def worker_here() -> tuple[int, int]:
     return (0, 1) if info is None else (info.id, info.num_workers)
 
 
-def rank_here(environ: Mapping[str, str] = os.environ, modules: Mapping[str, Any] = sys.modules) -> Rank:
-    """This process's rank according to torch.distributed, JAX or the environment; otherwise 0 of 1."""
+def rank_here(
+    environ: Mapping[str, str] = os.environ, modules: Mapping[str, Any] = sys.modules
+) -> Rank:
+    """This process's rank according to torch.distributed, JAX or the environment; otherwise 0 of
+    1.
+    """
     distributed = modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), distributed.get_world_size())
@@ -104,6 +117,7 @@ def rank_here(environ: Mapping[str, str] = os.environ, modules: Mapping[str, Any
         return Rank(int(variables["RANK"]), int(variables["WORLD_SIZE"]))
     except (LookupError, ValueError) as error:
         raise ValueError(
-            f"the environment has {variables}, which is not a valid rank ({error}): set both RANK, from 0, and "
+            f"the environment has {variables}, which is not a valid rank ({error}): set both RANK, "
+            "from 0, and "
             "WORLD_SIZE, or neither, or pass rank= and world_size="
         ) from error

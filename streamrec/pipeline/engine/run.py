@@ -2,18 +2,20 @@
 
 What a consumer sees:
 - Success: all chunks in order, then the end.
-- A failing stage: all elements before the failure, including an unfinished batch, then the error with its own type and
-  traceback, and a note that names the stage, the element, and the record and shard if they are known. The run
-  continues with the next element, and so does the position. The error travels among the chunks (`Chunk.error`),
-  through all steps.
-- A failing source, or a step that raises: the same, but the run has ended: the next request gets a ClosedError. The
-  same applies if a source that runs chains does not continue after a failed element (`continue_on_error`).
+- A failing stage: all elements before the failure, including an unfinished batch, then the error
+  with its own type and traceback, and a note that names the stage, the element, and the record and
+  shard if they are known. The run continues with the next element, and so does the position. The
+  error travels among the chunks (`Chunk.error`), through all steps.
+- A failing source, or a step that raises: the same, but the run has ended: the next request gets a
+  ClosedError. The same applies if a source that runs chains does not continue after a failed
+  element (`continue_on_error`).
 - A later stage that needs no more (`take`): the source is closed at once; nothing more is fetched.
-- Cancellation, an early exit or an error of the consumer, Ctrl-C, a dropped iterator, the interpreter's exit: the
-  generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed, then the
-  session with its storages. A running call of a user's function is awaited; no other call begins.
-- When closing returns, no task, connection, file or thread of this run is left. Idle threads of the event loop's
-  executor, which opens files, belong to the loop and are used by all runs.
+- Cancellation, an early exit or an error of the consumer, Ctrl-C, a dropped iterator, the
+  interpreter's exit: the generators are closed from the outside in, by the task that runs them:
+  tasks are cancelled, bodies closed, then the session with its storages. A running call of a user's
+  function is awaited; no other call begins.
+- When closing returns, no task, connection, file or thread of this run is left. Idle threads of the
+  event loop's executor, which opens files, belong to the loop and are used by all runs.
 
 Each buffer is bounded in bytes, and all of them together by the run's budget (`budget.py`).
 """
@@ -42,10 +44,12 @@ from streamrec.pipeline.engine.threads import Offloader
 
 
 async def produce(
-    chunks: AsyncGenerator[Chunk], failures: list[Exception], put: Callable[[Chunk, int], Awaitable[None]]
+    chunks: AsyncGenerator[Chunk],
+    failures: list[Exception],
+    put: Callable[[Chunk, int], Awaitable[None]],
 ) -> None:
-    """Passes all chunks of a run to `put`, with their weights in bytes; adds an error of the chain, but not of closing
-    it, to `failures`.
+    """Passes all chunks of a run to `put`, with their weights in bytes; adds an error of the chain,
+    but not of closing it, to `failures`.
     """
     async with aclosing(chunks):
         while True:
@@ -53,7 +57,9 @@ async def produce(
                 chunk = await anext(chunks, None)
             except Exception as error:
                 task = asyncio.current_task()
-                closing = task is not None and task.cancelling() > 0  # then the error may come from cleaning up
+                closing = (
+                    task is not None and task.cancelling() > 0
+                )  # then the error may come from cleaning up
                 if not closing or isinstance(error, DataError):
                     failures.append(error)
                 raise
@@ -67,7 +73,9 @@ CountedSteps = Sequence[tuple[Step, StageMeter]]
 
 
 def push(steps: CountedSteps, chunk: Chunk) -> Iterator[Chunk]:
-    """The output of the last step for a chunk that goes into the first; a step that is done takes no more."""
+    """The output of the last step for a chunk that goes into the first; a step that is done takes
+    no more.
+    """
     if not steps:
         yield chunk
         return
@@ -78,7 +86,9 @@ def push(steps: CountedSteps, chunk: Chunk) -> Iterator[Chunk]:
 
 
 def drain(steps: CountedSteps) -> Iterator[Chunk]:
-    """The output when the input has ended; an error of a step comes after the rest of later steps."""
+    """The output when the input has ended; an error of a step comes after the rest of later
+    steps.
+    """
     failure: Exception | None = None
     for index, (step, meter) in enumerate(steps):
         try:
@@ -108,14 +118,17 @@ class RunContext:
         budget: How many bytes the source may hold, with all that it runs.
         deterministic: Whether sources without their own `deterministic` keep the order.
         epoch: The run's epoch, plus the repetitions of an enclosing `repeat`.
-        seed: The seed of sources and stages without their own: drawn once for a run, and kept in its positions.
+        seed: The seed of sources and stages without their own: drawn once for a run, and kept in
+            its positions.
         skip: How many of the first elements will be dropped, since the position is within a chunk.
         rank: The rank that runs the source; None to look it up in the environment.
-        batch: How many elements make a batch in a later stage: chunks may end between two batches if that is free.
+        batch: How many elements make a batch in a later stage: chunks may end between two batches
+            if that is free.
         batch_offset: How many elements of a batch came before the source's first element.
-        offloaded: Whether later stages work in threads, so that the source can work on the loop meanwhile.
-        follows_memory: Whether the default budget is smaller because of the machine's memory, so that no order may
-            depend on it.
+        offloaded: Whether later stages work in threads, so that the source can work on the loop
+            meanwhile.
+        follows_memory: Whether the default budget is smaller because of the machine's memory, so
+            that no order may depend on it.
     """
 
     session: Session
@@ -144,15 +157,17 @@ class RunContext:
         Args:
             chain: The chain.
             position: Where to begin; None for its start.
-            preserve_batches: Whether the caller gives the elements one for one, so that `batch`, `batch_offset` and
-                `offloaded` also apply to the chain.
-            continue_on_error: Whether the caller handles failed elements (`Chunk.error`); otherwise the first one ends
-                the chain.
+            preserve_batches: Whether the caller gives the elements one for one, so that `batch`,
+                `batch_offset` and `offloaded` also apply to the chain.
+            continue_on_error: Whether the caller handles failed elements (`Chunk.error`); otherwise
+                the first one ends the chain.
         """
         position, stages = position or {}, chain.stages
         states, skip = position.get("stages", {}), position.get("skip", 0)
         meter = self.meter.chain(chain)
-        running = [stage.start(str(number), states.get(str(number))) for number, stage in enumerate(stages)]
+        running = [
+            stage.start(str(number), states.get(str(number))) for number, stage in enumerate(stages)
+        ]
         steps = list(zip(running, meter.stages, strict=True))
         offload = max((stage.offload for stage in stages), default=Offload.NEVER)
         offloader = Offloader(offload, self.session.threads) if offload else None
@@ -196,10 +211,14 @@ class RunContext:
                         chunk = Chunk(elements, shift(chunk.positions, first), chunk.nbytes)
                     if chunk.error is not None:
                         meter.source.blame(chunk.error)
-                        await anyio.lowlevel.checkpoint()  # there may be thousands of failures, which fill no queue
+                        await (
+                            anyio.lowlevel.checkpoint()
+                        )  # there may be thousands of failures, which fill no queue
                     outputs, nbytes = push(steps, chunk), chunk.nbytes
                 wanted = outputs if continue_on_error else strict(outputs)
-                chunks, error_of_step = await offloader.through(wanted, nbytes) if offloader else collect(wanted)
+                chunks, error_of_step = (
+                    await offloader.through(wanted, nbytes) if offloader else collect(wanted)
+                )
                 failure = failure or error_of_step
                 for out in chunks:
                     meter.count(asked=-1)
@@ -207,7 +226,9 @@ class RunContext:
                         yield out
                     finally:
                         meter.count(asked=1)
-                is_reading = is_reading and failure is None and not any(step.done for step in running)
+                is_reading = (
+                    is_reading and failure is None and not any(step.done for step in running)
+                )
         finally:
             meter.count(running=-1, asked=-1)
             await source.aclose()
@@ -215,12 +236,16 @@ class RunContext:
             raise failure
 
     def take(self, share: Share) -> tuple[int, RunContext]:
-        """A share of the budget in bytes, for a buffer; and this context with the rest, for the chains that fill it."""
+        """A share of the budget in bytes, for a buffer; and this context with the rest, for the
+        chains that fill it.
+        """
         taken = share.of(self.budget)
         return taken, replace(self, budget=self.budget - taken)
 
     def part(self, count: int) -> RunContext:
-        """This context with one of `count` equal parts of the budget, for chains that run concurrently."""
+        """This context with one of `count` equal parts of the budget, for chains that run
+        concurrently.
+        """
         return replace(self, budget=self.budget // count)
 
     def fork_seed(self, number: int) -> RunContext:

@@ -3,8 +3,9 @@
 Rules:
 - Without a seed from the user, the run's seed is used, which is drawn once and kept in states.
 - A part of a pipeline that needs a seed of its own derives it from another seed (`derive_seed`).
-- Random numbers depend only on a seed, an epoch and a step: raw words of the counter-based generator Philox-4x64
-  (Salmon et al., 2011), keyed by (seed, epoch). Word n does not need earlier words, and is the same with any NumPy.
+- Random numbers depend only on a seed, an epoch and a step: raw words of the counter-based
+  generator Philox-4x64 (Salmon et al., 2011), keyed by (seed, epoch). Word n does not need earlier
+  words, and is the same with any NumPy.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""Session: clients with their connections, listings, caches and threads that one run keeps from epoch to epoch.
+"""Session: clients with their connections, listings, caches and threads that one run keeps from
+epoch to epoch.
 
-Making a client costs up to a second, and a listing costs a request for a thousand names. So both are made when a source
-is first read, and reused in each epoch. Listed names are kept with the description (`Memo`) for all runs of a Dataset:
-all epochs have the same shards, and a position means the same in each of them.
+Making a client costs up to a second, and a listing costs a request for a thousand names. So both
+are made when a source is first read, and reused in each epoch. Listed names are kept with the
+description (`Memo`) for all runs of a Dataset: all epochs have the same shards, and a position
+means the same in each of them.
 
-Chains that come and go within a run (which the function of an `interleave` makes) have a branch each, with which their
-listings end. Clients stay: sources that read from the same stores, in any branch, share them.
+Chains that come and go within a run (which the function of an `interleave` makes) have a branch
+each, with which their listings end. Clients stay: sources that read from the same stores, in any
+branch, share them.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 class Memo(dict[Hashable, Any]):
     """Values that a source keeps from run to run, by key.
 
-    It belongs to the description, and is freed with it, but is not part of its value: a pickled copy is empty.
+    It belongs to the description, and is freed with it, but is not part of its value: a pickled
+    copy is empty.
     """
 
     def __reduce__(self) -> tuple[Callable[[], Memo], tuple[()]]:
@@ -59,14 +63,18 @@ class OpenSource:
 class Session:
     """The open sources of one run, or of a branch of it, and its threads. Made by `session`."""
 
-    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack, held: HeldBytes, run: Session | None = None) -> None:
+    def __init__(
+        self, tasks: TaskGroup, stack: AsyncExitStack, held: HeldBytes, run: Session | None = None
+    ) -> None:
         self.held = held
         self._tasks = tasks
         self._stack = stack
         self._run = self if run is None else run
         self._clients: list[tuple[SourceStores, Storages]] = []
         self._opened: dict[int, tuple[object, OpenSource]] = {}
-        self.kept: dict[int, tuple[object, Any]] = {}  # what a source, by its id, keeps from epoch to epoch
+        self.kept: dict[
+            int, tuple[object, Any]
+        ] = {}  # what a source, by its id, keeps from epoch to epoch
 
     @cached_property
     def threads(self) -> Threads:
@@ -89,8 +97,8 @@ class Session:
     ) -> OpenSource:
         """A source's stores and shards, opened in its first epoch.
 
-        `buffer_bytes`, which its streams may read ahead, add up for shared stores. The memo keeps the listing for later
-        runs.
+        `buffer_bytes`, which its streams may read ahead, add up for shared stores. The memo keeps
+        the listing for later runs.
         """
         if id(source) in self._opened:
             return self._opened[id(source)][1]
@@ -125,15 +133,17 @@ class Session:
 
     @asynccontextmanager
     async def branch(self) -> AsyncGenerator[Session]:
-        """A session for a chain that ends before the run: its listings end with it, clients stay."""
+        """A session for a chain that ends before the run: its listings end with it, clients
+        stay.
+        """
         async with AsyncExitStack() as stack, background() as tasks:
             yield Session(tasks, stack, self.held, self._run)
 
 
 @asynccontextmanager
 async def session(held: HeldBytes | None = None) -> AsyncGenerator[Session]:
-    """A session; when its block is left in any way, listings are cancelled, stores closed, threads ended. `held` counts
-    the bytes that the run holds; None if no shard is read.
+    """A session; when its block is left in any way, listings are cancelled, stores closed, threads
+    ended. `held` counts the bytes that the run holds; None if no shard is read.
     """
     async with AsyncExitStack() as stack, background() as tasks:
         yield Session(tasks, stack, held or HeldBytes(0))

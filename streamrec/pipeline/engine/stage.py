@@ -1,15 +1,16 @@
 """Stages: frozen descriptions, and the steps that run them, without I/O.
 
 Rules:
-- A stage is frozen, picklable and comparable. `start(key, state)` makes its running step. The state is given only
-  there, so starting and resuming are one code path.
-- A step has `feed(chunk)` (returns the chunks that it completes), `flush()` (returns the rest when the input ends) and
-  `done` (it needs no more input). It never awaits or sleeps, and does not know where chunks come from.
-- A chunk's positions are enough to resume: a step whose output spans input chunks refers to the input's positions, and
-  needs no state.
-- An element at which a step fails becomes a failure (`Chunk.error`) in the output, and the step continues after it. A
-  step that gets a failure gives what it holds, then the failure, with its own state in the positions (`fail`). A step
-  that raises ends the run.
+- A stage is frozen, picklable and comparable. `start(key, state)` makes its running step. The state
+  is given only there, so starting and resuming are one code path.
+- A step has `feed(chunk)` (returns the chunks that it completes), `flush()` (returns the rest when
+  the input ends) and `done` (it needs no more input). It never awaits or sleeps, and does not know
+  where chunks come from.
+- A chunk's positions are enough to resume: a step whose output spans input chunks refers to the
+  input's positions, and needs no state.
+- An element at which a step fails becomes a failure (`Chunk.error`) in the output, and the step
+  continues after it. A step that gets a failure gives what it holds, then the failure, with its own
+  state in the positions (`fail`). A step that raises ends the run.
 - As in tf.data, the user's functions get a tuple as several arguments.
 """
 
@@ -26,13 +27,15 @@ INFINITE_CARDINALITY: Final = -1
 """The `cardinality()` of an endless Dataset; the same number as tf.data.INFINITE_CARDINALITY."""
 
 UNKNOWN_CARDINALITY: Final = -2
-"""The `cardinality()` of a Dataset if it depends on the data; the same number as tf.data.UNKNOWN_CARDINALITY."""
+"""The `cardinality()` of a Dataset if it depends on the data; the same number as
+tf.data.UNKNOWN_CARDINALITY."""
 
 
 class Offload(IntEnum):
     """Whether a stage runs in a worker thread instead of the event loop.
 
-    LONG: if it takes longer than a hop to a thread and back. ALWAYS: it calls the user's code, which may block.
+    LONG: if it takes longer than a hop to a thread and back. ALWAYS: it calls the user's code,
+    which may block.
     """
 
     NEVER = 0
@@ -45,7 +48,8 @@ class Step:
 
     Attributes:
         done: Whether the step needs no more input: the pipeline ends after its output so far.
-        failures: The errors of the last chunk, each with the index of its element in the chunk, or None.
+        failures: The errors of the last chunk, each with the index of its element in the chunk, or
+            None.
     """
 
     def __init__(self) -> None:
@@ -67,7 +71,9 @@ class Step:
         return []
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Takes an element that failed in an earlier stage; returns what was held, and the failure."""
+        """Takes an element that failed in an earlier stage; returns what was held, and the
+        failure.
+        """
         return [chunk]
 
 
@@ -96,11 +102,15 @@ class Stage:
         return 1
 
     def cardinality(self, count: int) -> int:
-        """The number of elements that it makes of `count`, which may also be infinite or unknown."""
+        """The number of elements that it makes of `count`, which may also be infinite or
+        unknown.
+        """
         return count if self.one_to_one else UNKNOWN_CARDINALITY
 
     def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
-        """The number of elements that it makes of `count`, which have `rows` rows; and the rows of the new elements."""
+        """The number of elements that it makes of `count`, which have `rows` rows; and the rows of
+        the new elements.
+        """
         return self.cardinality(count), UNKNOWN_CARDINALITY
 
     def element_spec(self, spec: Any) -> Any:
@@ -108,12 +118,16 @@ class Stage:
         return spec if self.picks else None
 
     def start(self, key: str, state: Any) -> Step:
-        """Makes the running step, from the start or from the JSON state that positions have under `key`."""
+        """Makes the running step, from the start or from the JSON state that positions have under
+        `key`.
+        """
         raise NotImplementedError
 
 
 class Halt:
-    """Asks a thread to stop calling the user's function: see `threads.py`. Results are dropped then."""
+    """Asks a thread to stop calling the user's function: see `threads.py`. Results are dropped
+    then.
+    """
 
     __slots__ = ("_elements", "asked")
 
@@ -127,7 +141,9 @@ class Halt:
         self._elements.clear()
 
     def ends(self, elements: list[Any]) -> Iterator[Any]:
-        """An iterator over a list that ends when `ask` empties the list, so that calls need not check `asked`."""
+        """An iterator over a list that ends when `ask` empties the list, so that calls need not
+        check `asked`.
+        """
         self._elements = elements
         if self.asked:
             elements.clear()

@@ -1,4 +1,6 @@
-"""Names of sources and stages for people, and drawings for notebooks, made from their descriptions."""
+"""Names of sources and stages for people, and drawings for notebooks, made from their
+descriptions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ FUNCTIONS: Final = ("function", "scan_func", "class_func", "key_func", "length_o
 
 
 def title(what: object) -> str:
-    """A source or stage as its user knows it: the verb, and the name of the user's function if it has one.
+    """A source or stage as its user knows it: the verb, and the name of the user's function if it
+    has one.
 
     >>> from streamrec.pipeline.stages.padding import Padding
     >>> from streamrec.pipeline.stages.batch import PaddedBatch
@@ -70,9 +73,14 @@ def draw_dataset(chain: Chain) -> str:
 
 
 def draw_chain(chain: Chain) -> str:
-    """HTML of a chain; the chain of its source comes first; several chains are indented, one below the other."""
+    """HTML of a chain; the chain of its source comes first; several chains are indented, one below
+    the other.
+    """
     inner = [draw_chain(part) for part in find_chains(chain.source)]
-    boxes = [html.element("div", html.box(title(part), own_line(part))) for part in (chain.source, *chain.stages)]
+    boxes = [
+        html.element("div", html.box(title(part), own_line(part)))
+        for part in (chain.source, *chain.stages)
+    ]
     if len(inner) > 1:
         inner = ["".join(html.element("div", part, kind="inner") for part in inner)]
     return html.element("div", "↓", kind="arrow").join([*inner, *boxes])

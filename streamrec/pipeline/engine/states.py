@@ -1,8 +1,9 @@
-"""States: the JSON that `state_dict()` returns, and checks that a saved state belongs to a pipeline.
+"""States: the JSON that `state_dict()` returns, and checks that a saved state belongs to a
+pipeline.
 
-A state holds the lines of its pipeline, a position, and for file names their number, a digest of all, and a sketch: six
-bits of a digest of each name, or of each group of names if there are very many. So a message can name the first name
-that differs, although the state holds no names.
+A state holds the lines of its pipeline, a position, and for file names their number, a digest of
+all, and a sketch: six bits of a digest of each name, or of each group of names if there are very
+many. So a message can name the first name that differs, although the state holds no names.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def format_names(names: Sequence[str]) -> str:
     if few and first == names:
         return repr(first)
     digest = blake2b("\\0".join(names).encode(errors="surrogateescape"), digest_size=8).hexdigest()
-    return f"[{', '.join(map(repr, first))}, {'' if few else '... '}{len(names):,} names, digest {digest}]"
+    return (
+        f"[{', '.join(map(repr, first))}, {'' if few else '... '}{len(names):,} names, digest "
+        f"{digest}]"
+    )
 
 
 def sketch(names: Sequence[str]) -> str:
@@ -83,7 +87,9 @@ def first_difference(saved: str, names: Sequence[str]) -> str:
 
 
 def state_of(chain: Chain, epoch: int, position: Position) -> dict[str, Any]:
-    """A state as JSON: the pipeline, a sketch of file names, a position, and a digest of all these."""
+    """A state as JSON: the pipeline, a sketch of file names, a position, and a digest of all
+    these.
+    """
     state = {
         "format": FORMAT,
         "pipeline": list(chain.lines()),
@@ -94,20 +100,28 @@ def state_of(chain: Chain, epoch: int, position: Position) -> dict[str, Any]:
     return {**state, "digest": digest_state(state)}
 
 
-def state_at(chain: Chain, epoch: int, positions: Positions, index: int, seed: int) -> dict[str, Any]:
+def state_at(
+    chain: Chain, epoch: int, positions: Positions, index: int, seed: int
+) -> dict[str, Any]:
     """The state before an element of a chunk."""
     return state_of(chain, epoch, {**positions.at(index), "seed": seed})
 
 
 def position_of(chain: Chain, state: Any) -> Position:
-    """The position in a saved state; a PositionMismatchError says how the state's pipeline differs."""
+    """The position in a saved state; a PositionMismatchError says how the state's pipeline
+    differs.
+    """
     check_state(state)
     saved: Sequence[str] = state["pipeline"]
     ours = list(chain.lines())
     if saved != ours:
-        was, now = next(pair for pair in zip_longest(saved, ours, fillvalue="nothing") if pair[0] != pair[1])
+        was, now = next(
+            pair for pair in zip_longest(saved, ours, fillvalue="nothing") if pair[0] != pair[1]
+        )
         names = zip(state["names"], all_names(chain), strict=False)
-        differs = next((f" ({first_difference(was, now)})" for was, now in names if was != sketch(now)), "")
+        differs = next(
+            (f" ({first_difference(was, now)})" for was, now in names if was != sketch(now)), ""
+        )
         raise PositionMismatchError(
             f"this state was saved by another pipeline: it had {was}, and now there is {now}"
             f"{differs}; resume with the pipeline that saved it, or start over without the state"
@@ -120,8 +134,9 @@ def check_state(state: Any) -> None:
     """Refuses values that are not states, and states that were changed."""
     if not isinstance(state, Mapping) or "format" not in state:
         raise PositionMismatchError(
-            f"the state is {arguments.describe_value(state)}: it must be a dict that `state_dict()` returned, with a "
-            f"'format'{'; json.loads() reads one that was saved as JSON' * isinstance(state, str | bytes)}"
+            f"the state is {arguments.describe_value(state)}: it must be a dict that "
+            "`state_dict()` returned, with a "
+            f"'format'{'; json.loads() reads one that was saved as JSON' * isinstance(state, str | bytes)}"  # noqa: E501
         )
     if type(state["format"]) is not int:
         raise PositionMismatchError(
@@ -130,18 +145,26 @@ def check_state(state: Any) -> None:
     if state["format"] != FORMAT:
         advice = "update streamrec" if state["format"] > FORMAT else "start over without it"
         raise PositionMismatchError(
-            f"this state has format {state['format']!r}, but this release of streamrec reads format {FORMAT}: {advice}"
+            f"this state has format {state['format']!r}, but this release of streamrec reads "
+            f"format {FORMAT}: {advice}"
         )
-    if state.get("digest") != digest_state({key: value for key, value in state.items() if key != "digest"}):
+    if state.get("digest") != digest_state(
+        {key: value for key, value in state.items() if key != "digest"}
+    ):
         raise PositionMismatchError(
-            "this state was changed since it was saved: a value differs or is missing; use another state, or start "
+            "this state was changed since it was saved: a value differs or is missing; use another "
+            "state, or start "
             "over without it"
         )
 
 
 def start_of_next_epoch(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state before the first element of the next epoch."""
-    following = {**state, "epoch": state["epoch"] + 1, "position": {"seed": state["position"]["seed"]}}
+    following = {
+        **state,
+        "epoch": state["epoch"] + 1,
+        "position": {"seed": state["position"]["seed"]},
+    }
     del following["digest"]
     return {**following, "digest": digest_state(following)}
 
@@ -152,7 +175,8 @@ def digest_state(state: Mapping[str, Any]) -> str:
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=repr)
     except (RecursionError, TypeError, ValueError) as error:
         raise PositionMismatchError(
-            f"this state is not JSON ({type(error).__name__}): pass the unchanged result of `state_dict()`"
+            f"this state is not JSON ({type(error).__name__}): pass the unchanged result of "
+            "`state_dict()`"
         ) from error
     return blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -1,18 +1,20 @@
 """Worker threads of a run, which live as long as the run.
 
-A call is handed to a thread immediately. (anyio's `to_thread.run_sync` takes two turns of the loop first, and on a loop
-that was not started by `asyncio.run` it searches all tasks for one whose end stops its threads. With sixteen shards
-being read on that loop, this took most of a millisecond for 2 ms of work. Without it, shuffling and parsing batches
-took 3 to 8 % less processor time and were 10 to 20 % faster.)
+A call is handed to a thread immediately. (anyio's `to_thread.run_sync` takes two turns of the loop
+first, and on a loop that was not started by `asyncio.run` it searches all tasks for one whose end
+stops its threads. With sixteen shards being read on that loop, this took most of a millisecond for
+2 ms of work. Without it, shuffling and parsing batches took 3 to 8 % less processor time and were
+10 to 20 % faster.)
 
 Rules:
-- There are as many threads as concurrent calls. The last idle thread is used first, since its stack is warm.
-- A call is never interrupted. A cancelled caller waits for its end up to `LEAVE_SECONDS`; then the log says which
-  function still runs, and where.
+- There are as many threads as concurrent calls. The last idle thread is used first, since its stack
+  is warm.
+- A call is never interrupted. A cancelled caller waits for its end up to `LEAVE_SECONDS`; then the
+  log says which function still runs, and where.
 - An abandoned thread ends after its call if the run is closed by then.
 - Threads are daemons: the interpreter does not wait for a function that never returns.
-- A closed run leaves no thread running: a task that awaits the user's functions in a thread asks it to halt between two
-  calls, and waits until the current one returns.
+- A closed run leaves no thread running: a task that awaits the user's functions in a thread asks it
+  to halt between two calls, and waits until the current one returns.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from streamrec.pipeline.engine.stage import Halt, Offload, collect, halting
 T = TypeVar("T")
 
 HOP_SECONDS: Final = 0.5e-3
-"""Shorter work runs on the event loop. A hop to a thread and back takes a quarter of this time, and four changes of the
-GIL, for each of which a training loop on the main thread may have to wait."""
+"""Shorter work runs on the event loop. A hop to a thread and back takes a quarter of this time, and
+four changes of the GIL, for each of which a training loop on the main thread may have to wait."""
 
 LEAVE_SECONDS = 5.0
 """How long a cancelled caller waits for its call. Not tuned."""
@@ -108,7 +110,10 @@ class Worker:
             frame, user_frame = frame.f_back, frame
         if user_frame is None:
             return "a function in a thread"
-        return f"{user_frame.f_code.co_qualname} (line {user_frame.f_lineno} of {user_frame.f_code.co_filename})"
+        return (
+            f"{user_frame.f_code.co_qualname} (line {user_frame.f_lineno} of "
+            f"{user_frame.f_code.co_filename})"
+        )
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -150,7 +155,9 @@ class Threads:
                 with anyio.move_on_after(LEAVE_SECONDS, shield=True):
                     await call.ended
             if not call.over:
-                logger.warning("%s still runs after %g s; it is abandoned", worker.position(), LEAVE_SECONDS)
+                logger.warning(
+                    "%s still runs after %g s; it is abandoned", worker.position(), LEAVE_SECONDS
+                )
             raise
         return call.outcome()  # type: ignore[no-any-return]
 
@@ -167,7 +174,9 @@ class Threads:
 
 
 async def run_in_thread(threads: Threads, work: Callable[[], T]) -> T:
-    """Runs `work` in a thread and returns its result; if this task is cancelled, the thread ends first."""
+    """Runs `work` in a thread and returns its result; if this task is cancelled, the thread ends
+    first.
+    """
     halt = Halt()
 
     def run() -> T:
@@ -177,15 +186,19 @@ async def run_in_thread(threads: Threads, work: Callable[[], T]) -> T:
     return await threads.run(run, halt.ask)
 
 
-async def through(threads: Threads, outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
+async def through(
+    threads: Threads, outputs: Iterator[Chunk], offload: bool
+) -> tuple[list[Chunk], Exception | None]:
     """Computes all outputs, in a thread or at once; returns them with the error that ended them."""
     return await run_in_thread(threads, partial(collect, outputs)) if offload else collect(outputs)
 
 
 class Offloader:
-    """Runs the stages of a chain that ask for a thread (`offload`), or on the loop if that is faster.
+    """Runs the stages of a chain that ask for a thread (`offload`), or on the loop if that is
+    faster.
 
-    LONG depends on the processor time for each byte of the last chunk; the first chunk goes to a thread.
+    LONG depends on the processor time for each byte of the last chunk; the first chunk goes to a
+    thread.
     """
 
     def __init__(self, offload: Offload, threads: Threads) -> None:
@@ -193,14 +206,24 @@ class Offloader:
         self._offload = offload
         self._seconds_a_byte = inf
 
-    async def through(self, outputs: Iterator[Chunk], nbytes: int = 0) -> tuple[list[Chunk], Exception | None]:
-        """Computes all outputs of `nbytes` of input (0 if unknown); returns them with the error that ended them."""
+    async def through(
+        self, outputs: Iterator[Chunk], nbytes: int = 0
+    ) -> tuple[list[Chunk], Exception | None]:
+        """Computes all outputs of `nbytes` of input (0 if unknown); returns them with the error
+        that ended them.
+        """
         if self._offload is Offload.ALWAYS or not nbytes:
             return await run_in_thread(self._threads, partial(collect, outputs))
         timed = partial(self._run_timed, outputs, nbytes)
-        return await run_in_thread(self._threads, timed) if self._seconds_a_byte * nbytes > HOP_SECONDS else timed()
+        return (
+            await run_in_thread(self._threads, timed)
+            if self._seconds_a_byte * nbytes > HOP_SECONDS
+            else timed()
+        )
 
-    def _run_timed(self, outputs: Iterator[Chunk], nbytes: int) -> tuple[list[Chunk], Exception | None]:
+    def _run_timed(
+        self, outputs: Iterator[Chunk], nbytes: int
+    ) -> tuple[list[Chunk], Exception | None]:
         began = thread_time()
         try:
             return collect(outputs)

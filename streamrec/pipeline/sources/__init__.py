@@ -1,4 +1,6 @@
-"""Sources: where elements come from, and sources that run other chains: again, ahead, side by side, shuffled, kept."""
+"""Sources: where elements come from, and sources that run other chains: again, ahead, side by side,
+shuffled, kept.
+"""
 
 from streamrec.lazy import lazy_names
 

@@ -1,7 +1,8 @@
-"""Sources that run chains: repeatedly (`Repeat`), back to back (`Concatenate`), or ahead (`Prefetch`).
+"""Sources that run chains: repeatedly (`Repeat`), back to back (`Concatenate`), or ahead
+(`Prefetch`).
 
-If an epoch is a few constant rows, as in `Dataset.range(4).repeat()`, many epochs are one chunk, since starting a chain
-costs more than a thousand numbers.
+If an epoch is a few constant rows, as in `Dataset.range(4).repeat()`, many epochs are one chunk,
+since starting a chain costs more than a thousand numbers.
 """
 
 from __future__ import annotations
@@ -54,13 +55,21 @@ class Repeat(ChainSource):
             return not isinstance(self.inner.source, InMemory) or self.inner.cardinality() != 0
         return self.count > 0 and self.inner.is_endless
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         source = self.inner.source
         size = source.count or 0 if isinstance(source, InMemory) and not self.inner.stages else 0
         if isinstance(source, InMemory) and 0 < size <= 1 << 10:
             inner = state["inner"] if state else {}
-            first = state["epoch"] * size + inner["source"]["next"] + inner.get("skip", 0) if state else 0
-            async for chunk in cycle_rows(source.rows(0, size), first, None if self.count < 0 else self.count * size):
+            first = (
+                state["epoch"] * size + inner["source"]["next"] + inner.get("skip", 0)
+                if state
+                else 0
+            )
+            async for chunk in cycle_rows(
+                source.rows(0, size), first, None if self.count < 0 else self.count * size
+            ):
                 yield chunk
             return
         epoch, position = (state["epoch"], state["inner"]) if state else (0, None)
@@ -80,14 +89,18 @@ class Repeat(ChainSource):
                 return
             barren = barren + 1 if empty else 0
             if barren == 100:
-                logger.warning("repeat(): %d epochs in a row had no element; is its source used up?", barren)
+                logger.warning(
+                    "repeat(): %d epochs in a row had no element; is its source used up?", barren
+                )
             if empty:
                 await anyio.lowlevel.checkpoint()
             epoch, position = epoch + 1, None
 
 
 async def cycle_rows(rows: Any, first: int, total: int | None) -> AsyncGenerator[Chunk]:
-    """Repeats the rows of a short source, from row `first` of all epochs to row `total`; None for no end."""
+    """Repeats the rows of a short source, from row `first` of all epochs to row `total`; None for
+    no end.
+    """
     size = len(rows)
     count = max(1, min(CHUNK_ROWS, CHUNK_BYTES * size // max(weigh(rows), 1)))
     while total is None or first < total:
@@ -106,7 +119,9 @@ TUNED = Share(4)
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(ChainSource):
-    """Runs a chain in a task of its own, ahead of the consumer by a number of elements or bytes, or AUTOTUNE."""
+    """Runs a chain in a task of its own, ahead of the consumer by a number of elements or bytes, or
+    AUTOTUNE.
+    """
 
     buffer_size: int = AUTOTUNE
     buffer_bytes: int | None = None
@@ -114,9 +129,17 @@ class Prefetch(ChainSource):
     def line(self) -> str:
         return "Prefetch"  # the depth changes no element
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
-        share = TUNED if tuned else Share(2) if self.buffer_bytes is None else Share(2, self.buffer_bytes)
+        share = (
+            TUNED
+            if tuned
+            else Share(2)
+            if self.buffer_bytes is None
+            else Share(2, self.buffer_bytes)
+        )
         most, feeding = within.take(share)
         depth = PrefetchDepth(most) if tuned else None
         queue = within.meter.queue(most if depth is None else depth.limit)
@@ -126,7 +149,12 @@ class Prefetch(ChainSource):
             tasks.start_soon(
                 fill,
                 queue,
-                feeding.chunks(self.inner, state and state["inner"], preserve_batches=True, continue_on_error=True),
+                feeding.chunks(
+                    self.inner,
+                    state and state["inner"],
+                    preserve_batches=True,
+                    continue_on_error=True,
+                ),
             )
             while True:
                 if depth is not None:
@@ -160,10 +188,14 @@ class Concatenate(Source):
     def is_endless(self) -> bool:
         return any(part.is_endless for part in self.parts)
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         first, position = (state["part"], state["inner"]) if state else (0, None)
         for part, chain in enumerate(self.parts[first:], first):
-            async with aclosing(within.fork_seed(part).chunks(chain, position, continue_on_error=True)) as chunks:
+            async with aclosing(
+                within.fork_seed(part).chunks(chain, position, continue_on_error=True)
+            ) as chunks:
                 async for chunk in chunks:
                     yield replace(chunk, positions=Nested(chunk.positions, {"part": part}))
             position = None

@@ -1,17 +1,20 @@
 """The user's generators as a source: a sync one runs in a thread, an async one in a task.
 
 Rules:
-- One thread, or one task of the pipeline's event loop, runs a generator from its first element to its end, and closes
-  it. An exception is raised once, after the elements before it.
-- A generator runs ahead of its consumer, by `AHEAD`. An element can be taken at once; elements that were made while the
-  consumer was busy are taken together, so that short elements do not each cost a change of threads.
-- A position is the number of the next element, and the generator's state if it has `state_dict`. Without a state, a
-  resumed run calls the generator again and drops the elements before that number.
-- Bytes are records, and become Frames. A chunk has only bytes or no bytes, so that batches do not depend on which
-  elements were taken together.
+- One thread, or one task of the pipeline's event loop, runs a generator from its first element to
+  its end, and closes it. An exception is raised once, after the elements before it.
+- A generator runs ahead of its consumer, by `AHEAD`. An element can be taken at once; elements that
+  were made while the consumer was busy are taken together, so that short elements do not each cost
+  a change of threads.
+- A position is the number of the next element, and the generator's state if it has `state_dict`.
+  Without a state, a resumed run calls the generator again and drops the elements before that
+  number.
+- Bytes are records, and become Frames. A chunk has only bytes or no bytes, so that batches do not
+  depend on which elements were taken together.
 - An element that does not fit the signature becomes a failure; the generator continues.
-- Closing cancels an async generator. A sync one cannot be interrupted within an element: closing waits a second, and
-  then abandons the thread with a warning; the thread ends after its element, or with the interpreter.
+- Closing cancels an async generator. A sync one cannot be interrupted within an element: closing
+  waits a second, and then abandons the thread with a warning; the thread ends after its element, or
+  with the interpreter.
 """
 
 from __future__ import annotations
@@ -21,7 +24,16 @@ import inspect
 import json
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -54,7 +66,9 @@ Item = tuple[Any, int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Generated(Source):
-    """Gives the elements of the iterable or async iterable that a function returns, converted to fit a signature."""
+    """Gives the elements of the iterable or async iterable that a function returns, converted to
+    fit a signature.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -68,7 +82,9 @@ class Generated(Source):
     def element_spec(self) -> Any:
         return self.signature
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         ahead = ElementBuffer(AHEAD.of(within.budget))
         start = StartPoint(state["next"], state.get("state")) if state else StartPoint(0, None)
         task = asyncio.get_running_loop().create_task(
@@ -97,7 +113,9 @@ class Generated(Source):
                 await run_async(generator, start, ahead, self.signature)
             ahead.end(None)
         except BaseException as error:
-            unwanted = ahead.closed and (isinstance(error, asyncio.CancelledError) or error is ahead.failed)
+            unwanted = ahead.closed and (
+                isinstance(error, asyncio.CancelledError) or error is ahead.failed
+            )
             ahead.end(None if unwanted else error)
 
     async def _end(self, task: asyncio.Task[None], ahead: ElementBuffer) -> None:
@@ -105,7 +123,9 @@ class Generated(Source):
         await asyncio.wait([task], timeout=1.0)
         if not task.done() and ahead.maker is None:
             name = name_of(self.function)
-            logger.warning("%s: the generator still works on an element; its thread is abandoned", name)
+            logger.warning(
+                "%s: the generator still works on an element; its thread is abandoned", name
+            )
             for _ in range(2):  # the first cancellation waits for a call in a thread
                 task.cancel()
                 await asyncio.wait([task], timeout=0)
@@ -119,7 +139,8 @@ class Generated(Source):
         if inspect.iscoroutine(generator):
             generator.close()
             raise TypeError(
-                f"{name_of(self.function)} returned a coroutine where an iterator or an async iterator is expected: a"
+                f"{name_of(self.function)} returned a coroutine where an iterator or an async "
+                "iterator is expected: a"
                 " `yield` makes an `async def` an async generator"
             )
         run(generator, start, ahead, self.signature)
@@ -129,9 +150,9 @@ class Generated(Source):
 class ElementBuffer:
     """Elements between a generator (the maker) and its consumer (the taker).
 
-    Neither side takes a lock for an element. Each first writes its own step (an element, what was taken, "I wait") and
-    then reads the other's, and the GIL orders the writes, so neither can miss the other. A spurious
-    wake-up is harmless: both look again. The loop is woken only if it waits.
+    Neither side takes a lock for an element. Each first writes its own step (an element, what was
+    taken, "I wait") and then reads the other's, and the GIL orders the writes, so neither can miss
+    the other. A spurious wake-up is harmless: both look again. The loop is woken only if it waits.
 
     Args:
         limit: Bytes at which the maker waits; one element always fits.
@@ -195,7 +216,9 @@ class ElementBuffer:
     # The taker's side, on the loop.
 
     async def take(self) -> list[Item] | None:
-        """Waits for elements, and takes all; None at the end. Raises the error that ended them, once."""
+        """Waits for elements, and takes all; None at the end. Raises the error that ended them,
+        once.
+        """
         while not self._items and not self._ended:
             self._arrived.clear()
             self._taker_waits = True
@@ -211,7 +234,9 @@ class ElementBuffer:
         return taken
 
     def close(self) -> None:
-        """The taker leaves: drops all elements and a later error, and ends the maker as soon as possible."""
+        """The taker leaves: drops all elements and a later error, and ends the maker as soon as
+        possible.
+        """
         self.closed, self._error = True, None
         self._items.clear()
         self._wake()
@@ -232,7 +257,9 @@ class ElementBuffer:
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """Where a generator begins: before element `number`, with the generator's state there, or None."""
+    """Where a generator begins: before element `number`, with the generator's state there, or
+    None.
+    """
 
     number: int
     state: Any
@@ -243,7 +270,8 @@ class StartPoint:
             return self.number
         if not hasattr(generator, "load_state_dict"):
             raise PositionMismatchError(
-                f"this state holds a generator's state, but {name_type(generator)} has no load_state_dict: resume with"
+                f"this state holds a generator's state, but {name_type(generator)} has no "
+                "load_state_dict: resume with"
                 " the generator that saved it, or start over without the state"
             )
         generator.load_state_dict(self.state)
@@ -253,8 +281,10 @@ class StartPoint:
         """Raises an error if the generator ended before this point."""
         if dropped < expected:
             raise PositionMismatchError(
-                f"this state is before element {expected:,}, but the generator ended after {dropped:,}: it must give"
-                " the same elements each time it is called, or have state_dict() and load_state_dict()"
+                f"this state is before element {expected:,}, but the generator ended after "
+                f"{dropped:,}: it must give"
+                " the same elements each time it is called, or have state_dict() and "
+                "load_state_dict()"
             )
 
 
@@ -279,7 +309,9 @@ def run(generator: Iterable[Any], start: StartPoint, ahead: ElementBuffer, signa
     start.check(dropped, dropping)
 
 
-async def run_async(generator: AsyncIterable[Any], start: StartPoint, ahead: ElementBuffer, signature: Any) -> None:
+async def run_async(
+    generator: AsyncIterable[Any], start: StartPoint, ahead: ElementBuffer, signature: Any
+) -> None:
     """Runs an async iterable on the loop to its end; closing the buffer cancels it."""
     dropping = start.load(generator)
     finish = make_finish(generator, start.number, signature)
@@ -305,7 +337,9 @@ class Unfit(NamedTuple):
 
 
 def make_finish(generator: Any, first: int, signature: Any) -> Callable[[Any], Item]:
-    """A function that converts elements, numbered from `first` on, to fit a signature, and adds weight and state."""
+    """A function that converts elements, numbered from `first` on, to fit a signature, and adds
+    weight and state.
+    """
     has_state = hasattr(generator, "state_dict") and hasattr(generator, "load_state_dict")
     is_record, number = signature == record_spec(), count(first)
 
@@ -318,14 +352,20 @@ def make_finish(generator: Any, first: int, signature: Any) -> Callable[[Any], I
                 reason = f"element {here:,} of the generator does not fit output_signature: {error}"
                 element = Unfit(type(error)(reason))
                 element.error.__cause__ = error
-        return element, weigh_one(element), json.dumps(generator.state_dict()) if has_state else None
+        return (
+            element,
+            weigh_one(element),
+            json.dumps(generator.state_dict()) if has_state else None,
+        )
 
     return finish
 
 
 def split_kinds(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     """Splits elements into groups of only records, only others, or a single Unfit."""
-    kinds = [type(element) if type(element) in (bytes, Unfit) else object for element, _, _ in items]
+    kinds = [
+        type(element) if type(element) in (bytes, Unfit) else object for element, _, _ in items
+    ]
     if len(set(kinds)) == 1 and kinds[0] is not Unfit:
         yield items
         return
@@ -335,12 +375,16 @@ def split_kinds(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 
 def chunk_of(items: Sequence[Item], first: int, saved: str | None) -> Chunk:
-    """A chunk of elements; `first` elements came before, after which the generator's state was `saved`."""
+    """A chunk of elements; `first` elements came before, after which the generator's state was
+    `saved`.
+    """
     elements, sizes, states = zip(*items, strict=True)
     positions = GeneratedPositions(first, (saved, *states))
     if isinstance(elements[0], Unfit):
         return Chunk.failure(elements[0].error, positions, 1)
-    return Chunk(Frames.of(elements) if type(elements[0]) is bytes else list(elements), positions, sum(sizes))
+    return Chunk(
+        Frames.of(elements) if type(elements[0]) is bytes else list(elements), positions, sum(sizes)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,4 +396,9 @@ class GeneratedPositions(Positions):
 
     def at(self, index: int) -> Position:
         state = self.states[index]
-        return {"source": {"next": self.first + index, **({} if state is None else {"state": json.loads(state)})}}
+        return {
+            "source": {
+                "next": self.first + index,
+                **({} if state is None else {"state": json.loads(state)}),
+            }
+        }

@@ -1,4 +1,6 @@
-"""Sources without I/O: ranges, counters, random numbers, and the rows of arrays. A position is a number."""
+"""Sources without I/O: ranges, counters, random numbers, and the rows of arrays. A position is a
+number.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ CHUNK_BYTES = 1 << 20
 
 
 class InMemory(Source):
-    """The base of sources whose elements can be computed from their numbers; `origin` says what they were made of. Its
-    count is None for an endless source.
+    """The base of sources whose elements can be computed from their numbers; `origin` says what
+    they were made of. Its count is None for an endless source.
     """
 
     __slots__ = ()
@@ -55,7 +57,9 @@ class InMemory(Source):
     def is_endless(self) -> bool:
         return self.count is None
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         first, total = state["next"] if state else 0, self.count
         while total is None or first < total:
             last = first + CHUNK_ROWS
@@ -102,7 +106,9 @@ class Range(InMemory):
 
 @dataclass(frozen=True, slots=True)
 class Slices(InMemory):
-    """The rows of arrays; equal if their structure and all their values are. `origin` says what they were made of."""
+    """The rows of arrays; equal if their structure and all their values are. `origin` says what
+    they were made of.
+    """
 
     data: Frames | Columns | Mixed = field(repr=False, compare=False)
     digest: str
@@ -118,16 +124,24 @@ class Slices(InMemory):
     @classmethod
     def single(cls, element: Any) -> Slices:
         """One element: an array, a list, or dicts and tuples of them."""
-        batch = stack([map_nest(lambda value: value.encode() if isinstance(value, str) else value, element)])
+        batch = stack(
+            [map_nest(lambda value: value.encode() if isinstance(value, str) else value, element)]
+        )
         return cls.of(batch)
 
     @classmethod
     def holding(cls, column: Any, origin: Positions | None = None) -> Slices:
-        """The values of a column, or of dicts and tuples of columns, without a copy: the caller gives them up."""
+        """The values of a column, or of dicts and tuples of columns, without a copy: the caller
+        gives them up.
+        """
         for part in leaves(column):
             if isinstance(part, np.ndarray):
                 part.flags.writeable = False
-        return cls(column if isinstance(column, Frames | Mixed) else Columns(column), digest_values(column), origin)
+        return cls(
+            column if isinstance(column, Frames | Mixed) else Columns(column),
+            digest_values(column),
+            origin,
+        )
 
     @property
     def count(self) -> int:
@@ -172,7 +186,9 @@ class Counter(InMemory):
 
 
 class RandomNumbers(InMemory):
-    """The base of random numbers of a seed, None for the run's; each epoch has others if `rerandomize`."""
+    """The base of random numbers of a seed, None for the run's; each epoch has others if
+    `rerandomize`.
+    """
 
     __slots__ = ()
     seed: int | None
@@ -181,7 +197,9 @@ class RandomNumbers(InMemory):
     def rows(self, first: int, last: int, within: RunContext | None = None) -> Columns:
         assert within is not None
         seed = within.seed if self.seed is None else self.seed
-        return Columns(self.draw(words(seed, within.epoch if self.rerandomize else 0, first, last - first)))
+        return Columns(
+            self.draw(words(seed, within.epoch if self.rerandomize else 0, first, last - first))
+        )
 
     def element_spec(self) -> Any:
         return TensorSpec((), np.int64)
@@ -204,7 +222,9 @@ class Random(RandomNumbers):
 
 @dataclass(frozen=True, slots=True)
 class Choices(RandomNumbers):
-    """Random numbers, int64, from 0 to `len(weights) - 1`, with probabilities proportional to their weights."""
+    """Random numbers, int64, from 0 to `len(weights) - 1`, with probabilities proportional to their
+    weights.
+    """
 
     weights: tuple[float, ...]
     seed: int | None
@@ -221,7 +241,9 @@ def weights_of(weights: Any, count: int) -> list[float]:
         return [1.0] * count
     checked = [float(weight) for weight in weights]
     if len(checked) != count:
-        raise ValueError(f"weights={checked} has {len(checked)} numbers for {count} datasets: pass one for each")
+        raise ValueError(
+            f"weights={checked} has {len(checked)} numbers for {count} datasets: pass one for each"
+        )
     if not all(0 <= weight < float("inf") for weight in checked):
         raise ValueError(f"weights={checked} must be finite numbers, 0 or more")
     return checked

@@ -1,9 +1,11 @@
-"""Buffers for the inputs of a source that joins several: shards, or chains that run concurrently, each in a task of its
-own.
+"""Buffers for the inputs of a source that joins several: shards, or chains that run concurrently,
+each in a task of its own.
 
 Rules:
-- An InputBuffer holds as many bytes as its limit allows, but at least one chunk. Then its task waits; others continue.
-- Elements can be looked at before they are taken, so a source that joins buffers decides without awaiting.
+- An InputBuffer holds as many bytes as its limit allows, but at least one chunk. Then its task
+  waits; others continue.
+- Elements can be looked at before they are taken, so a source that joins buffers decides without
+  awaiting.
 - An error that ended a chain is raised once, after all elements before it were taken.
 - A failed element keeps its place: elements after it are not available before it was taken.
 """
@@ -43,7 +45,9 @@ class FailurePositions(Positions):
 
 
 class TakenElements(NamedTuple):
-    """Elements taken from a buffer: windows of their chunks, their positions, and about their bytes."""
+    """Elements taken from a buffer: windows of their chunks, their positions, and about their
+    bytes.
+    """
 
     windows: list[Any]
     positions: Joined
@@ -53,9 +57,10 @@ class TakenElements(NamedTuple):
 class ArrivedElements:
     """The elements of one input that have arrived and were not taken.
 
-    `available` counts those up to the first that failed, and `failures` the failed ones. The elements of the last chunk
-    have `typical_bytes` on average; all together have `held` bytes. An `error` that `ended` the input is raised after
-    all elements. `origin` is what a position says of an input that takes turns, in addition to its own position.
+    `available` counts those up to the first that failed, and `failures` the failed ones. The
+    elements of the last chunk have `typical_bytes` on average; all together have `held` bytes. An
+    `error` that `ended` the input is raised after all elements. `origin` is what a position says of
+    an input that takes turns, in addition to its own position.
     """
 
     origin: Any = None
@@ -69,7 +74,10 @@ class ArrivedElements:
         self.failures = 0
         self.typical_bytes = 1
         self._used = 0
-        self._before: tuple[ChunkSlices, Position | None] = ((), start)  # a `Joined`, which is seldom needed
+        self._before: tuple[ChunkSlices, Position | None] = (
+            (),
+            start,
+        )  # a `Joined`, which is seldom needed
 
     def _add(self, chunk: Chunk, weight: int) -> None:
         count = len(chunk.elements)
@@ -80,7 +88,9 @@ class ArrivedElements:
         elif not self.failures:
             self.available += count
         if count:
-            nbytes = abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
+            nbytes = (
+                abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
+            )
             self.typical_bytes = nbytes // count + 1 if chunk.error is None else self.typical_bytes
             self._chunks.append((chunk, weight))
             self.held += weight
@@ -129,7 +139,11 @@ class ArrivedElements:
 
     def mark(self) -> Joined:
         """The position before the next element."""
-        return Joined(((self._chunks[0][0].positions, self._used, 0),)) if self._chunks else Joined(*self._before)
+        return (
+            Joined(((self._chunks[0][0].positions, self._used, 0),))
+            if self._chunks
+            else Joined(*self._before)
+        )
 
     def _end(self) -> Joined:
         """The position after all elements that have arrived."""
@@ -161,7 +175,9 @@ class ArrivedElements:
             chunk, first = self._chunks[0][0], self._used
             size = len(chunk.elements)
             last = min(size, first + count)
-            windows.append(chunk.elements if last - first == size else window(chunk.elements, first, last))
+            windows.append(
+                chunk.elements if last - first == size else window(chunk.elements, first, last)
+            )
             slices.append((chunk.positions, first, last - first))
             nbytes += chunk.nbytes * (last - first) // size + 1
             count -= last - first
@@ -178,7 +194,9 @@ class ArrivedElements:
 
 
 class InputBuffer(ArrivedElements, Fillable):
-    """The elements of one chain, at most `limit` bytes of them. `arrived` is notified of elements, and of the end."""
+    """The elements of one chain, at most `limit` bytes of them. `arrived` is notified of elements,
+    and of the end.
+    """
 
     def __init__(self, limit: int, arrived: Signal, start: Position | None = None) -> None:
         super().__init__(start)
@@ -195,7 +213,9 @@ class InputBuffer(ArrivedElements, Fillable):
         self.end(None)
 
     async def more(self) -> bool:
-        """Waits for an element, which may have failed; False at the end. Raises the error that ended the chain."""
+        """Waits for an element, which may have failed; False at the end. Raises the error that
+        ended the chain.
+        """
         while not self._chunks and not self.ended:
             await self._arrived.wait()
         if not self._chunks:
@@ -209,13 +229,20 @@ class InputBuffer(ArrivedElements, Fillable):
 
 @asynccontextmanager
 async def run_inputs(
-    chains: Sequence[Chain], positions: Sequence[Position | None], within: RunContext, arrived: Signal
+    chains: Sequence[Chain],
+    positions: Sequence[Position | None],
+    within: RunContext,
+    arrived: Signal,
 ) -> AsyncGenerator[list[InputBuffer]]:
-    """Runs chains concurrently from their positions on, each with an equal part of the budget, in the block."""
+    """Runs chains concurrently from their positions on, each with an equal part of the budget, in
+    the block.
+    """
     async with background() as tasks:
         buffers = []
         for number, (chain, position) in enumerate(zip(chains, positions, strict=True)):
             limit, feeding = within.part(len(chains)).fork_seed(number).take(AHEAD)
             buffers.append(InputBuffer(limit, arrived, position))
-            tasks.start_soon(fill, buffers[-1], feeding.chunks(chain, position, continue_on_error=True))
+            tasks.start_soon(
+                fill, buffers[-1], feeding.chunks(chain, position, continue_on_error=True)
+            )
         yield buffers

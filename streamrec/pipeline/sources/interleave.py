@@ -1,22 +1,27 @@
-"""Interleave: the order of the elements of many inputs, which are shards or datasets. Pure: it plans from what has
-arrived.
+"""Interleave: the order of the elements of many inputs, which are shards or datasets. Pure: it
+plans from what has arrived.
 
-The order is tf.data's: `cycle_length` slots hold an input each; `block_length` elements are taken from one slot, then
-from the next. An input that ends leaves its slot empty; when the slot's turn comes, it takes the next input. So the
-order depends only on the inputs, never on which bytes came first. Empty slots are filled at once, in the order of
-their turns, which is equivalent. With `deterministic=False`, slots without available elements are skipped.
+The order is tf.data's: `cycle_length` slots hold an input each; `block_length` elements are taken
+from one slot, then from the next. An input that ends leaves its slot empty; when the slot's turn
+comes, it takes the next input. So the order depends only on the inputs, never on which bytes came
+first. Empty slots are filled at once, in the order of their turns, which is equivalent. With
+`deterministic=False`, slots without available elements are skipped.
 
-Elements are never handled one by one: a pull takes many rounds of turns. Short records are copied in order by one
-kernel call; longer ones, and long slices of one input, are not copied.
+Elements are never handled one by one: a pull takes many rounds of turns. Short records are copied
+in order by one kernel call; longer ones, and long slices of one input, are not copied.
 
 Rules:
-- A pull takes whole rounds, if they fit into it: many small chunks cost more than copies. Otherwise it takes one turn.
-- A pull ends between two batches if possible (`batch`, `skip`: how elements are batched later), since a batch that
-  spans chunks is copied once more. A pull waits for that, but only while more elements will certainly arrive.
-- How many elements a pull gives depends on what has arrived; their order does not, if it is deterministic.
+- A pull takes whole rounds, if they fit into it: many small chunks cost more than copies. Otherwise
+  it takes one turn.
+- A pull ends between two batches if possible (`batch`, `skip`: how elements are batched later),
+  since a batch that spans chunks is copied once more. A pull waits for that, but only while more
+  elements will certainly arrive.
+- How many elements a pull gives depends on what has arrived; their order does not, if it is
+  deterministic.
 - A position has the position of each open input, and the next input. It holds no element.
 - An input that fails is an error at its turn, after all earlier elements.
-- A failed element does not count in its input's turn. An input that could not be made has no elements.
+- A failed element does not count in its input's turn. An input that could not be made has no
+  elements.
 """
 
 from __future__ import annotations
@@ -39,12 +44,13 @@ CHUNK_BYTES = 12 << 20
 
 LONG_CHUNK_RECORDS = 256
 LONG_CHUNK_BYTES = 32 << 20
-"""A pull of long records takes this many records, but at most these bytes, since each queue costs time in each pull.
-Not of shorter records, though these are not copied either: parsed, a pull of tokens is five times as large."""
+"""A pull of long records takes this many records, but at most these bytes, since each queue costs
+time in each pull. Not of shorter records, though these are not copied either: parsed, a pull of
+tokens is five times as large."""
 
 AUTO_CYCLE = 16
-"""The default cycle length: as many as a run's first connections. The order must not depend on the machine, so this is
-a constant."""
+"""The default cycle length: as many as a run's first connections. The order must not depend on the
+machine, so this is a constant."""
 
 AVAILABLE: Final = attrgetter("available")
 TYPICAL_BYTES: Final = attrgetter("typical_bytes")
@@ -52,23 +58,31 @@ TYPICAL_BYTES: Final = attrgetter("typical_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How inputs take turns: see the top of this file. `deterministic=None` follows the run's options (`within`)."""
+    """How inputs take turns: see the top of this file. `deterministic=None` follows the run's
+    options (`within`).
+    """
 
     cycle_length: int = 1
     block_length: int = 1
     deterministic: bool | None = True
 
     @classmethod
-    def of(cls, cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True) -> Plan:
+    def of(
+        cls, cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True
+    ) -> Plan:
         """The plan of a user's arguments; a `cycle_length` of None or AUTOTUNE is `AUTO_CYCLE`."""
-        cycle = check_integer("cycle_length", AUTO_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length, 1)
+        cycle = check_integer(
+            "cycle_length", AUTO_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length, 1
+        )
         if deterministic is not None:
             check_flag("deterministic", deterministic)
         return cls(cycle, check_integer("block_length", block_length, 1), deterministic)
 
     @property
     def open_inputs(self) -> int:
-        """How many inputs are open at once: those that take turns, and a few that are opened before their turns."""
+        """How many inputs are open at once: those that take turns, and a few that are opened before
+        their turns.
+        """
         return self.cycle_length + max(2, self.cycle_length // 4)
 
     def within(self, deterministic: bool) -> Plan:
@@ -89,11 +103,12 @@ I = TypeVar("I", bound=ArrivedElements)  # noqa: E741
 class Interleave(Generic[I]):
     """The running interleave of the inputs in slots, None for an empty one.
 
-    The slot `cycle` has its turn, in which `block` elements were given. A later stage makes batches of `batch`
-    elements, after the first `skip` ones. A pull of long records has at most `max_bytes`, or CHUNK_BYTES.
+    The slot `cycle` has its turn, in which `block` elements were given. A later stage makes batches
+    of `batch` elements, after the first `skip` ones. A pull of long records has at most
+    `max_bytes`, or CHUNK_BYTES.
 
-    It is `complete` if all inputs are known. If the last pull gave nothing, the inputs in `awaited` must give more
-    before the next one; any may if it is empty.
+    It is `complete` if all inputs are known. If the last pull gave nothing, the inputs in `awaited`
+    must give more before the next one; any may if it is empty.
     """
 
     whole_blocks: ClassVar[bool] = False
@@ -131,7 +146,9 @@ class Interleave(Generic[I]):
         """Removes and returns the next input, which takes a slot."""
         raise NotImplementedError
 
-    def _positions(self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int) -> InterleavedPositions:
+    def _positions(
+        self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int
+    ) -> InterleavedPositions:
         """The positions between `count` elements."""
         raise NotImplementedError
 
@@ -142,7 +159,11 @@ class Interleave(Generic[I]):
 
     @property
     def finished(self) -> bool:
-        return self.complete and not self.has_more and not any(entry is not None for entry in self._slots)
+        return (
+            self.complete
+            and not self.has_more
+            and not any(entry is not None for entry in self._slots)
+        )
 
     def pull(self) -> Chunk | None:
         """The next elements that have arrived; None if none can be taken yet.
@@ -166,7 +187,9 @@ class Interleave(Generic[I]):
         return Chunk.failure(error, self._positions(self._open_slots({}), turns, 0), 0)
 
     def _open_slots(self, taken: Mapping[int, Joined]) -> tuple[OpenSlot | None, ...]:
-        """The open inputs of all slots, with the positions of the elements that were taken of some."""
+        """The open inputs of all slots, with the positions of the elements that were taken of
+        some.
+        """
         return tuple(
             None
             if entry is None or not (entry.error is None or entry.is_open)
@@ -186,7 +209,9 @@ class Interleave(Generic[I]):
         return [*range(self._cycle, len(self._slots)), *range(self._cycle)]
 
     def _find_in_order(self) -> list[int]:
-        """The slots that give elements now, from the one whose turn it is up to an empty one that may be filled."""
+        """The slots that give elements now, from the one whose turn it is up to an empty one that
+        may be filled.
+        """
         while not self.finished:
             entry = self._slots[self._cycle]
             if entry is not None and entry.available:
@@ -205,11 +230,17 @@ class Interleave(Generic[I]):
 
     def _find_available(self) -> list[int]:
         """The slots with available elements, beginning with the one whose turn it is."""
-        while exhausted := [i for i in self._around() if (entry := self._slots[i]) is not None and entry.is_exhausted]:
+        while exhausted := [
+            i
+            for i in self._around()
+            if (entry := self._slots[i]) is not None and entry.is_exhausted
+        ]:
             for index in exhausted:
                 self._leave(index)
             self._fill()
-        entries = [(index, entry) for index in self._around() if (entry := self._slots[index]) is not None]
+        entries = [
+            (index, entry) for index in self._around() if (entry := self._slots[index]) is not None
+        ]
         failed = [index for index, entry in entries if entry.has_failure]
         ready = [index for index, entry in entries if entry.available and not failed]
         first = next(iter(failed or ready), self._cycle)
@@ -229,7 +260,9 @@ class Interleave(Generic[I]):
         entry.check()
 
     def _take(self, ready: list[int]) -> Chunk | None:
-        """Takes elements of these slots, the first of which has available ones; None to wait for more."""
+        """Takes elements of these slots, the first of which has available ones; None to wait for
+        more.
+        """
         block, given, size = self._plan.block_length, self._block, len(self._slots)
         first = self._slots[ready[0]]
         known = self.complete or None not in self._slots
@@ -242,7 +275,9 @@ class Interleave(Generic[I]):
             count = self._count_of_one(first, sys.maxsize if sole else block - given)
             ready, order = ready[:1], [ready[0], *([] if sole else [(ready[0] + 1) % size])]
         else:
-            count = self._count_of_all([self._slots[index] for index in ready], known or not self._plan.deterministic)
+            count = self._count_of_all(
+                [self._slots[index] for index in ready], known or not self._plan.deterministic
+            )
             order = ready if known else [*ready, (ready[-1] + 1) % size]
         if not count:
             return None
@@ -253,12 +288,18 @@ class Interleave(Generic[I]):
         ]
         self._cycle, self._block = turns.next(count)
         self._pulled += count
-        slots = self._open_slots({slot: part.positions for slot, part in zip(ready, taken, strict=True)})
+        slots = self._open_slots(
+            {slot: part.positions for slot, part in zip(ready, taken, strict=True)}
+        )
         elements = self._join([part.windows for part in taken if part.windows], block, count)
-        return Chunk(elements, self._positions(slots, turns, count), sum(part.nbytes for part in taken))
+        return Chunk(
+            elements, self._positions(slots, turns, count), sum(part.nbytes for part in taken)
+        )
 
     def _count_of_one(self, entry: I, limit: int) -> int:
-        """How many elements of one input to take: those of its first chunk, or of two if a batch spans them."""
+        """How many elements of one input to take: those of its first chunk, or of two if a batch
+        spans them.
+        """
         first = min(entry.first, limit)
         count = self._cut(first) or self._cut(min(entry.available, limit, first + self._batch))
         if count or entry.available >= limit or not self._waits(entry):
@@ -286,7 +327,9 @@ class Interleave(Generic[I]):
             return cut or count
         missing = self._batch - self._pulled % self._batch
         shares = zip(inputs, shares_of(missing, len(inputs), block), strict=True)
-        self.awaited = {entry for entry, share in shares if entry.available < share and entry.comes} or {scarce}
+        self.awaited = {
+            entry for entry, share in shares if entry.available < share and entry.comes
+        } or {scarce}
         return 0
 
     def _wanted_bytes(self, typical: int) -> int:
@@ -298,7 +341,9 @@ class Interleave(Generic[I]):
         return max(0, count - (self._pulled + count) % self._batch)
 
     def _waits(self, entry: I) -> bool:
-        """Whether to wait for more elements of this input: they will certainly arrive, and a batch is not too large."""
+        """Whether to wait for more elements of this input: they will certainly arrive, and a batch
+        is not too large.
+        """
         return entry.comes and self._batch * entry.typical_bytes <= CHUNK_BYTES
 
 
@@ -318,7 +363,8 @@ class TurnShares:
 
     Args:
         ready: The slots that give elements, in order; a single one may be within its turn.
-        order: The slots in the order of turns: the ready ones, and the next one if the round is incomplete.
+        order: The slots in the order of turns: the ready ones, and the next one if the round is
+            incomplete.
         block: Elements in a turn.
         given: How many elements of the first turn were given before.
     """
@@ -329,15 +375,17 @@ class TurnShares:
     given: int
 
     def next(self, count: int) -> tuple[int, int]:
-        """Which slot's turn it is after `count` elements, and how many elements of the turn were given."""
+        """Which slot's turn it is after `count` elements, and how many elements of the turn were
+        given.
+        """
         turns, given = divmod(self.given + count, self.block)
         return self.order[turns % len(self.order)], given
 
 
 @dataclass(frozen=True, slots=True)
 class InterleavedPositions(Positions):
-    """Positions of `count` elements that inputs gave in turn: those of the open inputs, and what a position says of the
-    next one (`following`).
+    """Positions of `count` elements that inputs gave in turn: those of the open inputs, and what a
+    position says of the next one (`following`).
     """
 
     slots: tuple[OpenSlot | None, ...]
@@ -346,14 +394,19 @@ class InterleavedPositions(Positions):
     following: Any
 
     def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
-        """The part of a position's state about the slots, given the positions of their inputs, and the next input."""
+        """The part of a position's state about the slots, given the positions of their inputs, and
+        the next input.
+        """
         raise NotImplementedError
 
     def at(self, index: int) -> Position:
         cycle, block = self.turns.next(index)
         ready = self.turns.ready
         shares = dict(zip(ready, shares_of(index, len(ready), self.turns.block), strict=True))
-        positions = [slot and slot.positions.at(shares.get(number, 0)) for number, slot in enumerate(self.slots)]
+        positions = [
+            slot and slot.positions.at(shares.get(number, 0))
+            for number, slot in enumerate(self.slots)
+        ]
         return {"source": {**self.state(positions), "cycle": cycle, "block": block}}
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:

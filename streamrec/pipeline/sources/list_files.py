@@ -2,8 +2,8 @@
 
 Rules:
 - The patterns are listed once, so all epochs and runs of a Dataset have the same names.
-- A position has the number of names, a digest of all, and the next one. Resuming with other names is an error that says
-  what differs.
+- A position has the number of names, a digest of all, and the next one. Resuming with other names
+  is an error that says what differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ CHUNK_NAMES = 1 << 12
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Names(Source):
-    """The names that patterns match, as bytes: sorted for each pattern, or shuffled in each epoch."""
+    """The names that patterns match, as bytes: sorted for each pattern, or shuffled in each
+    epoch.
+    """
 
     filenames: tuple[str, ...]
     shuffle: bool
@@ -47,7 +49,9 @@ class Names(Source):
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     @classmethod
-    def of(cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: SourceStores) -> Names:
+    def of(
+        cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: SourceStores
+    ) -> Names:
         """The names that patterns match; `shuffle=None` shuffles if there is a seed."""
         shuffle = seed is not None if shuffle is None else shuffle
         names = tuple(locate(name, stores.filesystem) for name in to_names(patterns))
@@ -59,14 +63,20 @@ class Names(Source):
     def element_spec(self) -> Any:
         return record_spec()
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         session = within.session
-        listing = (await session.open(self, self.stores, 0, self.filenames, self.memo, patterns=True)).listing
+        listing = (
+            await session.open(self, self.stores, 0, self.filenames, self.memo, patterns=True)
+        ).listing
         while not listing.complete:
             await listing.until(len(listing.paths) + 1)
         names = [os.fsencode(path) for path in listing.paths]
         if self.shuffle:
-            keys = words(within.seed if self.seed is None else self.seed, within.epoch, 0, len(names))
+            keys = words(
+                within.seed if self.seed is None else self.seed, within.epoch, 0, len(names)
+            )
             names = [names[index] for index in np.argsort(keys, kind="stable")]
         digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()
         first = resume(names, digest, state) if state else 0
@@ -83,10 +93,16 @@ def resume(names: Sequence[bytes], digest: str, state: Mapping[str, Any]) -> int
     index: int = state["next"]
     if state["digest"] != digest:
         was, now = state["name"], name_at(names, index)
-        change = "the next one is the same" if was == now else f"the next one was {was}, and now it is {now}"
+        change = (
+            "the next one is the same"
+            if was == now
+            else f"the next one was {was}, and now it is {now}"
+        )
         raise PositionMismatchError(
-            f"the names that list_files found have changed since this state was saved: there were {state['names']:,}, "
-            f"and now there are {len(names):,}; {change}; resume with the same files, or start over without the state"
+            "the names that list_files found have changed since this state was saved: there were "
+            f"{state['names']:,}, "
+            f"and now there are {len(names):,}; {change}; resume with the same files, or start "
+            "over without the state"
         )
     return index
 
@@ -106,4 +122,6 @@ class NamePositions(Positions):
     def at(self, index: int) -> Position:
         index += self.first
         name = name_at(self.names, index)
-        return {"source": {"next": index, "names": len(self.names), "digest": self.digest, "name": name}}
+        return {
+            "source": {"next": index, "names": len(self.names), "digest": self.digest, "name": name}
+        }

@@ -1,4 +1,6 @@
-"""Stages that join elements to batches. A batch of records is Frames; it is copied only if it spans several chunks."""
+"""Stages that join elements to batches. A batch of records is Frames; it is copied only if it spans
+several chunks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ from streamrec.pipeline.elements.positions import (
     Positions,
     shift,
 )
-from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stack_ragged, stack_sparse
+from streamrec.pipeline.elements.ragged_rows import (
+    RaggedRows,
+    SparseRows,
+    stack_ragged,
+    stack_sparse,
+)
 from streamrec.pipeline.elements.specs import RaggedTensorSpec
 from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.padding import Padding, make_ragged
@@ -54,7 +61,9 @@ class Batching(Stage):
         return whole if self.drop_remainder else whole + (count % self.batch_size > 0)
 
     def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
-        return self.cardinality(count), count - count % self.batch_size if self.drop_remainder and count >= 0 else count
+        return self.cardinality(
+            count
+        ), count - count % self.batch_size if self.drop_remainder and count >= 0 else count
 
     def start(self, key: str, state: int | None) -> Step:
         return BatchStep(self)
@@ -66,7 +75,9 @@ class Batching(Stage):
 
 @dataclass(frozen=True, slots=True)
 class Batch(Batching):
-    """Joins `batch_size` elements: records to Frames; arrays, in dicts and tuples too, by stacking them."""
+    """Joins `batch_size` elements: records to Frames; arrays, in dicts and tuples too, by stacking
+    them.
+    """
 
     batch_size: int
     drop_remainder: bool = False
@@ -84,7 +95,9 @@ class Batch(Batching):
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch(Batching):
-    """Joins `batch_size` elements whose arrays differ in length, and pads these to the longest or to a given shape."""
+    """Joins `batch_size` elements whose arrays differ in length, and pads these to the longest or
+    to a given shape.
+    """
 
     batch_size: int
     padding: Padding = Padding()
@@ -118,7 +131,9 @@ def batch_spec(spec: Any, size: int | None) -> Any:
 
 
 class BatchStep(Step):
-    """Joins elements to batches of one size. It holds only the elements of a batch that the next chunk continues."""
+    """Joins elements to batches of one size. It holds only the elements of a batch that the next
+    chunk continues.
+    """
 
     def __init__(self, stage: Batching) -> None:
         super().__init__()
@@ -148,7 +163,9 @@ class BatchStep(Step):
         return self._try_batch(None) if self._parts and not self._drop_remainder else []
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Gives the elements before a failure as a smaller batch; the next batch begins after it."""
+        """Gives the elements before a failure as a smaller batch; the next batch begins after
+        it.
+        """
         left = self._try_batch(self._end) if self._parts and not self._drop_remainder else []
         self._parts, self._slices, self._held = [], [], 0
         return [*left, chunk]
@@ -165,7 +182,9 @@ class BatchStep(Step):
             return [Chunk.failure(error, positions, 1)]
 
     def _split(self, chunk: Chunk, first: int, last: int) -> list[Chunk]:
-        """Makes the batches whose elements are all in one chunk; those of records share its memory."""
+        """Makes the batches whose elements are all in one chunk; those of records share its
+        memory.
+        """
         if first == last:
             return []
         elements = window(chunk.elements, first, last)
@@ -179,7 +198,10 @@ class BatchStep(Step):
                 batches.append(self._join(window(elements, at, at + self._size)))
             except Exception as error:
                 self.failures.append((error, first + at))
-                out += [*chunk_of(batches, positions, index), Chunk.failure(error, positions, index + 1)]
+                out += [
+                    *chunk_of(batches, positions, index),
+                    Chunk.failure(error, positions, index + 1),
+                ]
                 batches = []
         return [*out, *chunk_of(batches, positions, (last - first) // self._size)]
 
@@ -193,14 +215,17 @@ class BatchStep(Step):
 
 
 def chunk_of(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
-    """A list of one chunk with these batches, the last of which ends at index `end`; an empty list without batches."""
+    """A list of one chunk with these batches, the last of which ends at index `end`; an empty list
+    without batches.
+    """
     first = end - len(batches)
     return [Chunk.weigh(batches, shift(positions, first))] if batches else []
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPositions(Positions):
-    """Positions of a batch that spans several chunks, or is smaller since the input ended or an element failed.
+    """Positions of a batch that spans several chunks, or is smaller since the input ended or an
+    element failed.
 
     Args:
         slices: Its elements.
@@ -222,8 +247,8 @@ class HeldPositions(Positions):
 
 
 def make_batch(elements: Any) -> Any:
-    """Joins elements to one batch: strings to Frames if the first is a record of Frames. Arrays are copied, since
-    windows share their memory.
+    """Joins elements to one batch: strings to Frames if the first is a record of Frames. Arrays are
+    copied, since windows share their memory.
     """
     if isinstance(elements, Columns):
         return map_nest(make_batch, elements.nest)
@@ -239,14 +264,17 @@ def make_batch(elements: Any) -> Any:
 def stack(elements: Sequence[Any]) -> Any:
     """Joins elements other than records to one batch, as tf.data does.
 
-    Dicts and tuples are batched part by part. Arrays, numbers, and ragged and sparse tensors get a first dimension.
-    `bytes` and `str` become an object array, which keeps trailing NULs.
+    Dicts and tuples are batched part by part. Arrays, numbers, and ragged and sparse tensors get a
+    first dimension. `bytes` and `str` become an object array, which keeps trailing NULs.
     """
     return map_nests(stack_part, list(elements))
 
 
 def stack_part(values: list[Any]) -> Any:
-    if len(kinds := set(map(type, values))) == 1 and (numbers := numbers_of(values, kinds.pop())) is not None:
+    if (
+        len(kinds := set(map(type, values))) == 1
+        and (numbers := numbers_of(values, kinds.pop())) is not None
+    ):
         return numbers
     if all(isinstance(value, SparseTensor) for value in values):
         return stack_sparse(values)
@@ -257,7 +285,9 @@ def stack_part(values: list[Any]) -> Any:
     arrays = [as_array(value) for value in values]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
-        raise ValueError(f"elements of shapes {sorted(shapes)} do not make one batch: map them to one shape")
+        raise ValueError(
+            f"elements of shapes {sorted(shapes)} do not make one batch: map them to one shape"
+        )
     return np.stack(arrays)
 
 

@@ -1,10 +1,12 @@
-"""Buckets: batches of elements of similar length, in the order of tf.data's `bucket_by_sequence_length`.
+"""Buckets: batches of elements of similar length, in the order of tf.data's
+`bucket_by_sequence_length`.
 
 Rules:
-- Elements wait in the bucket of their length. A bucket that reaches its batch size becomes a batch at once. When the
-  input ends, the waiting elements become smaller batches, the shortest lengths first.
-- A position says which elements wait (`deferred_positions.py`). A resumed step gets these again, and skips those
-  between them.
+- Elements wait in the bucket of their length. A bucket that reaches its batch size becomes a batch
+  at once. When the input ends, the waiting elements become smaller batches, the shortest lengths
+  first.
+- A position says which elements wait (`deferred_positions.py`). A resumed step gets these again,
+  and skips those between them.
 - Waiting elements are columns; records stay Frames.
 """
 
@@ -25,7 +27,13 @@ from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.batch import chunk_of, make_batch
 from streamrec.pipeline.stages.calling import Calling
-from streamrec.pipeline.stages.deferred_positions import NONE, DeferredPositions, GroupOrigins, InputChunks, Ordinals
+from streamrec.pipeline.stages.deferred_positions import (
+    NONE,
+    DeferredPositions,
+    GroupOrigins,
+    InputChunks,
+    Ordinals,
+)
 from streamrec.pipeline.stages.padding import Padding
 
 DELIVERED = -1
@@ -34,7 +42,9 @@ DELIVERED = -1
 
 @dataclass(frozen=True, slots=True)
 class Bucket(Stage):
-    """Joins elements of similar length; see `Dataset.bucket_by_sequence_length`. `padding=None` stacks them."""
+    """Joins elements of similar length; see `Dataset.bucket_by_sequence_length`. `padding=None`
+    stacks them.
+    """
 
     length_of: Callable[..., Any]
     boundaries: tuple[int, ...]
@@ -47,16 +57,23 @@ class Bucket(Stage):
     def __post_init__(self) -> None:
         if len(self.batch_sizes) != len(self.boundaries) + 1:
             raise ValueError(
-                f"{len(self.batch_sizes)} bucket_batch_sizes for {len(self.boundaries)} bucket_boundaries: pass one"
-                " batch size more than boundaries; the last is for elements longer than all boundaries"
+                f"{len(self.batch_sizes)} bucket_batch_sizes for {len(self.boundaries)} "
+                "bucket_boundaries: pass one"
+                " batch size more than boundaries; the last is for elements longer than all "
+                "boundaries"
             )
         if any(last <= first for first, last in pairwise(self.boundaries)):
             raise ValueError(f"bucket_boundaries={list(self.boundaries)} must increase")
 
-    def __repr__(self) -> str:  # saved positions compare this text, so functions appear by their names
+    def __repr__(
+        self,
+    ) -> str:  # saved positions compare this text, so functions appear by their names
         padding = f"{self.padding}, pad_to_bucket_boundary={self.pad_to_bucket_boundary}"
         sizes = f"{list(self.boundaries)}, {list(self.batch_sizes)}"
-        return f"Bucket({name_of(self.length_of)}, {sizes}, {padding}, drop_remainder={self.drop_remainder})"
+        return (
+            f"Bucket({name_of(self.length_of)}, {sizes}, {padding}, "
+            f"drop_remainder={self.drop_remainder})"
+        )
 
     def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
         return Grouping(self.length_of, self, self.drop_remainder, key, state)
@@ -75,17 +92,23 @@ class Bucket(Stage):
         if group == len(self.boundaries):
             raise ValueError(
                 "pad_to_bucket_boundary=True, but an element is as long as the last of"
-                f" bucket_boundaries={list(self.boundaries)} or longer: filter such elements, or add a boundary"
+                f" bucket_boundaries={list(self.boundaries)} or longer: filter such elements, or "
+                "add a boundary"
             )
         shapes = bound_shapes(elements[0], self.padding.shapes, self.boundaries[group] - 1)
         return replace(self.padding, shapes=shapes).batch(elements)
 
 
 def bound_shapes(element: Any, shapes: Any, length: int) -> Any:
-    """Shapes with `length` for each unknown size; without shapes, for the first dimension of each array."""
+    """Shapes with `length` for each unknown size; without shapes, for the first dimension of each
+    array.
+    """
     if is_nest(element):
         keys = list(element) if isinstance(element, dict) else range(len(element))
-        parts = {key: bound_shapes(element[key], None if shapes is None else shapes[key], length) for key in keys}
+        parts = {
+            key: bound_shapes(element[key], None if shapes is None else shapes[key], length)
+            for key in keys
+        }
         return parts if isinstance(element, dict) else tuple(parts.values())
     if shapes is not None:
         return [length if size in (None, -1) else size for size in shapes]
@@ -128,8 +151,9 @@ class WaitingElements:
 
 
 class Grouping(Calling):
-    """A step that makes a batch of each group of elements as soon as it is full; `groups` assigns an element to a group
-    by the function's result. Without `drop_remainder`, the rest becomes smaller batches.
+    """A step that makes a batch of each group of elements as soon as it is full; `groups` assigns
+    an element to a group by the function's result. Without `drop_remainder`, the rest becomes
+    smaller batches.
     """
 
     def __init__(
@@ -153,13 +177,19 @@ class Grouping(Calling):
     def feed(self, chunk: Chunk) -> list[Chunk]:
         out, first, count = [], 0, len(chunk.elements)
         new = self._new_indices(count)
-        elements = chunk.elements if len(new) == count else select(chunk.elements, new) if len(new) else ()
+        elements = (
+            chunk.elements if len(new) == count else select(chunk.elements, new) if len(new) else ()
+        )
         for results in self._call(elements):
             last = count
             if results.error is not None:
                 last = int(new[results.last])
                 self.failures[-1] = (results.error, last)
-            rest = Chunk(window(chunk.elements, first, count), shift(chunk.positions, first), 0) if first else chunk
+            rest = (
+                Chunk(window(chunk.elements, first, count), shift(chunk.positions, first), 0)
+                if first
+                else chunk
+            )
             ids = np.full(last - first, DELIVERED, np.int64)
             ids[new[results.first : results.last] - first] = results.results
             out += self._fill(rest, ids, first)
@@ -169,35 +199,55 @@ class Grouping(Calling):
         return out
 
     def _new_indices(self, count: int) -> Ordinals:
-        """The indices of those of the next `count` elements that no batch had before the run was resumed."""
+        """The indices of those of the next `count` elements that no batch had before the run was
+        resumed.
+        """
         passed = min(max(self._span - self._seen, 0), count)
         if not passed:
             return np.arange(count)
-        again = self._resumed[(self._resumed >= self._seen) & (self._resumed < self._seen + count)] - self._seen
+        again = (
+            self._resumed[(self._resumed >= self._seen) & (self._resumed < self._seen + count)]
+            - self._seen
+        )
         return np.concatenate([again, np.arange(passed, count)])
 
     def _fill(self, chunk: Chunk, ids: Ordinals, first: int) -> list[Chunk]:
-        """Adds elements to their groups and gives full groups; the chunk begins at element `first` of the input."""
+        """Adds elements to their groups and gives full groups; the chunk begins at element `first`
+        of the input.
+        """
         self._buckets += [WaitingElements() for _ in self._groups.batch_sizes[len(self._buckets) :]]
         self._inputs = self._inputs.append(self._seen, chunk.positions)
         events = self._find_full(ids)
         passed = min(max(self._span - self._seen, 0), len(ids))
-        ends = [self._seen + end for end in (passed, *(int(indices[-1]) + 1 for _, indices in events))]
-        waiting = [*(bucket.ordinals for bucket in self._buckets), self._seen + np.flatnonzero(ids != DELIVERED)]
+        ends = [
+            self._seen + end for end in (passed, *(int(indices[-1]) + 1 for _, indices in events))
+        ]
+        waiting = [
+            *(bucket.ordinals for bucket in self._buckets),
+            self._seen + np.flatnonzero(ids != DELIVERED),
+        ]
 
         def fill() -> Iterator[tuple[int, int]]:
             for bucket, indices in events:
                 self._buckets[bucket].add(select(chunk.elements, indices), indices + self._seen)
                 yield bucket, first + int(indices[-1])
 
-        out = self._batches(fill(), DeferredPositions(self._key, self._inputs, waiting, ends, False, []))
+        out = self._batches(
+            fill(), DeferredPositions(self._key, self._inputs, waiting, ends, False, [])
+        )
         self._keep(chunk.elements, ids, events)
         self._seen += len(ids)
-        self._inputs = self._inputs.keep(np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)]))
+        self._inputs = self._inputs.keep(
+            np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)])
+        )
         return out
 
-    def _batches(self, full: Iterable[tuple[int, int | None]], positions: DeferredPositions) -> list[Chunk]:
-        """Makes batches of full buckets; with each bucket comes the index of the element that filled it, or None."""
+    def _batches(
+        self, full: Iterable[tuple[int, int | None]], positions: DeferredPositions
+    ) -> list[Chunk]:
+        """Makes batches of full buckets; with each bucket comes the index of the element that
+        filled it, or None.
+        """
         out: list[Chunk] = []
         batches: list[Any] = []
         for number, (bucket, index) in enumerate(full):
@@ -208,7 +258,10 @@ class Grouping(Calling):
                 batches.append(self._groups.batch(bucket, waiting.release(), origin))
             except Exception as error:
                 self.failures.append((error, index))
-                out += [*chunk_of(batches, positions, number), Chunk.failure(error, positions, number + 1)]
+                out += [
+                    *chunk_of(batches, positions, number),
+                    Chunk.failure(error, positions, number + 1),
+                ]
                 batches = []
         return [*out, *chunk_of(batches, positions, len(positions.batches))]
 
@@ -216,7 +269,9 @@ class Grouping(Calling):
         return self._batch_remainder(ended=True)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Gives the elements that wait before a failure in smaller batches; all buckets are empty after it."""
+        """Gives the elements that wait before a failure in smaller batches; all buckets are empty
+        after it.
+        """
         left = self._batch_remainder(ended=False)
         self._buckets = [WaitingElements() for _ in self._buckets]
         self._inputs, self._resumed = InputChunks(), NONE
@@ -232,7 +287,9 @@ class Grouping(Calling):
             events += [(bucket, indices[max(first, 0) : first + size]) for first in firsts]
         return sorted(events, key=lambda event: int(event[1][-1]))
 
-    def _keep(self, elements: Elements, ids: Ordinals, events: Sequence[tuple[int, Ordinals]]) -> None:
+    def _keep(
+        self, elements: Elements, ids: Ordinals, events: Sequence[tuple[int, Ordinals]]
+    ) -> None:
         """Adds the elements that are in no batch to their buckets."""
         last_used = {bucket: int(indices[-1]) for bucket, indices in events}
         for bucket in np.unique(ids[ids != DELIVERED]).tolist():
@@ -245,6 +302,11 @@ class Grouping(Calling):
         left = [bucket for bucket, waiting in enumerate(self._buckets) if len(waiting.ordinals)]
         if not left or self._drop_remainder:
             return []
-        waiting, ends = [self._buckets[bucket].ordinals for bucket in left], [self._seen] * (len(left) + 1)
+        waiting, ends = (
+            [self._buckets[bucket].ordinals for bucket in left],
+            [self._seen] * (len(left) + 1),
+        )
         positions = DeferredPositions(self._key, self._inputs, waiting, ends, ended, [])
-        return self._batches(((bucket, None) for bucket in sorted(left, key=self._groups.sort_key)), positions)
+        return self._batches(
+            ((bucket, None) for bucket in sorted(left, key=self._groups.sort_key)), positions
+        )

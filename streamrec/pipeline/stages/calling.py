@@ -1,4 +1,6 @@
-"""Calls of the user's functions for each element. As in tf.data, a tuple is passed as several arguments."""
+"""Calls of the user's functions for each element. As in tf.data, a tuple is passed as several
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,8 @@ class Results(NamedTuple):
 
 
 class Calling(Step):
-    """Calls a function for each element; an element at which it fails becomes a failure. `convert` is applied to each
-    result, and `at_end` called when the input has ended.
+    """Calls a function for each element; an element at which it fails becomes a failure. `convert`
+    is applied to each result, and `at_end` called when the input has ended.
     """
 
     def __init__(
@@ -84,14 +86,17 @@ class Calling(Step):
             for result in filter(iscoroutine, results.results):
                 result.close()
             raise TypeError(
-                f"the function of map returned {type(results.results[0]).__name__} objects, which must be awaited: "
+                f"the function of map returned {type(results.results[0]).__name__} objects, which "
+                "must be awaited: "
                 "declare it `async def`, or pass num_parallel_calls"
             )
         positions = shift(chunk.positions, results.first)
         return [Chunk.weigh(results.results, positions)] if results.results else []
 
     def _call(self, elements: Elements) -> Iterator[Results]:
-        """Calls the function for each element; gives the results up to each error, and those after the last one."""
+        """Calls the function for each element; gives the results up to each error, and those after
+        the last one.
+        """
         self.failures = []
         halt, first, end = halting.get() or Halt(), 0, 0
         results: list[Any] = []
@@ -112,12 +117,18 @@ class Calling(Step):
         yield Results(first, results, None)
 
 
-def call_each(function: Callable[..., Any], piece: list[Any], elements: Iterator[Any]) -> Iterator[Any]:
+def call_each(
+    function: Callable[..., Any], piece: list[Any], elements: Iterator[Any]
+) -> Iterator[Any]:
     """Calls the function for the elements of a piece, without a line of Python for each."""
     kinds = set(map(type, piece))
     if tuple not in kinds:
         return map(function, elements)
-    return starmap(function, elements) if len(kinds) == 1 else map(partial(call_function, function), elements)
+    return (
+        starmap(function, elements)
+        if len(kinds) == 1
+        else map(partial(call_function, function), elements)
+    )
 
 
 def extend(results: list[Any], calls: Iterator[Any]) -> Exception | None:

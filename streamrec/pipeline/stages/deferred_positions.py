@@ -1,9 +1,11 @@
-"""Positions of stages that delay some elements while later ones pass. They refer to elements and hold no data.
+"""Positions of stages that delay some elements while later ones pass. They refer to elements and
+hold no data.
 
 Rules:
-- Elements have ordinals, from 0 for the first that the step got. A position is that of the oldest waiting element.
-- The stage's state is `span`, the number of elements seen from there on, and `waiting`, which of these still wait: the
-  differences between their ordinals. The others in the span are skipped.
+- Elements have ordinals, from 0 for the first that the step got. A position is that of the oldest
+  waiting element.
+- The stage's state is `span`, the number of elements seen from there on, and `waiting`, which of
+  these still wait: the differences between their ordinals. The others in the span are skipped.
 - A position is computed when it is asked for.
 """
 
@@ -34,10 +36,18 @@ class InputChunks:
         return InputChunks((*self.firsts, first), (*self.positions, positions))
 
     def keep(self, ordinals: Ordinals) -> InputChunks:
-        """The chunks of these elements, and the last one, which has the position after all elements."""
-        chunks = {*(np.searchsorted(self.firsts, ordinals, side="right") - 1).tolist(), len(self.firsts) - 1}
+        """The chunks of these elements, and the last one, which has the position after all
+        elements.
+        """
+        chunks = {
+            *(np.searchsorted(self.firsts, ordinals, side="right") - 1).tolist(),
+            len(self.firsts) - 1,
+        }
         return InputChunks(
-            *zip(*((self.firsts[chunk], self.positions[chunk]) for chunk in sorted(chunks)), strict=True)
+            *zip(
+                *((self.firsts[chunk], self.positions[chunk]) for chunk in sorted(chunks)),
+                strict=True,
+            )
         )
 
     def at(self, ordinal: int) -> Position:
@@ -52,7 +62,8 @@ class InputChunks:
 
 
 class GroupOrigins(Positions):
-    """What the elements of a window or batch were made of. A window is a dataset, so no position of the chain has this.
+    """What the elements of a window or batch were made of. A window is a dataset, so no position of
+    the chain has this.
 
     Not a dataclass, so that walks through descriptions skip it.
     """
@@ -69,10 +80,12 @@ class GroupOrigins(Positions):
 
 @dataclass(frozen=True, slots=True)
 class DeferredPositions(Positions):
-    """Positions of batches of elements that waited: the ordinals of each batch's elements are appended as it is made.
+    """Positions of batches of elements that waited: the ordinals of each batch's elements are
+    appended as it is made.
 
-    `waiting` has those of all elements that wait before the first batch, or come before the last one; `ends`, how many
-    elements were seen before each batch, and after the last one; `ended`, whether the input ended before the first.
+    `waiting` has those of all elements that wait before the first batch, or come before the last
+    one; `ends`, how many elements were seen before each batch, and after the last one; `ended`,
+    whether the input ended before the first.
     """
 
     key: str
@@ -85,7 +98,9 @@ class DeferredPositions(Positions):
     def at(self, index: int) -> Position:
         seen, batched = self.ends[index], np.concatenate([NONE, *self.batches[:index]])
         ordinals = np.sort(np.concatenate([NONE, *self.waiting]))
-        left = np.setdiff1d(ordinals[: np.searchsorted(ordinals, seen)], batched, assume_unique=True)
+        left = np.setdiff1d(
+            ordinals[: np.searchsorted(ordinals, seen)], batched, assume_unique=True
+        )
         if len(left):
             oldest = int(left[0])
             state = {"span": seen - oldest, "waiting": np.diff(left, prepend=oldest).tolist()}

@@ -11,7 +11,12 @@ import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.columns import Columns, as_array, is_nest, map_nest, map_nests
-from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stack_ragged, stack_sparse
+from streamrec.pipeline.elements.ragged_rows import (
+    RaggedRows,
+    SparseRows,
+    stack_ragged,
+    stack_sparse,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +24,10 @@ class Padding:
     """How arrays are padded, as in tf.data.
 
     Args:
-        shapes: The shape of each part of an element; None or -1 pads a dimension to the longest array. None: all do.
-        values: A number for each part, or `bytes` for strings; None: 0 and empty strings. One value is for all parts.
+        shapes: The shape of each part of an element; None or -1 pads a dimension to the longest
+            array. None: all do.
+        values: A number for each part, or `bytes` for strings; None: 0 and empty strings. One value
+            is for all parts.
     """
 
     shapes: Any = None
@@ -33,7 +40,9 @@ class Padding:
 
 
 def pad(values: Any, shapes: Any, padding: Any, name: str) -> Any:
-    """Pads a column, a nest of columns, or a list whose elements may be nests; errors use `name`."""
+    """Pads a column, a nest of columns, or a list whose elements may be nests; errors use
+    `name`.
+    """
     if isinstance(values, list) and is_nest(values[0]):
         values = map_nests(list, values)
     if not is_nest(values):
@@ -65,11 +74,17 @@ def pad_column(column: Any, shape: Any, value: Any, name: str) -> npt.NDArray[An
     return pad_arrays([as_array(element) for element in column], shape, value, name)
 
 
-def pad_arrays(arrays: list[npt.NDArray[Any]], shape: Any, value: Any, name: str) -> npt.NDArray[Any]:
+def pad_arrays(
+    arrays: list[npt.NDArray[Any]], shape: Any, value: Any, name: str
+) -> npt.NDArray[Any]:
     """Joins arrays of one rank, each padded at its end."""
     if len(ranks := {array.ndim for array in arrays}) > 1:
-        raise ValueError(f"{name}: arrays of {sorted(ranks)} dimensions do not make one batch, even if padded")
-    longest = tuple(np.max([array.shape for array in arrays], axis=0).tolist()) if arrays[0].ndim else ()
+        raise ValueError(
+            f"{name}: arrays of {sorted(ranks)} dimensions do not make one batch, even if padded"
+        )
+    longest = (
+        tuple(np.max([array.shape for array in arrays], axis=0).tolist()) if arrays[0].ndim else ()
+    )
     dtype = np.result_type(*arrays)
     fill = value if value is not None else b"" if dtype.kind == "O" else 0
     batch = np.full((len(arrays), *padded_shape(longest, shape, name)), fill, dtype)
@@ -80,13 +95,22 @@ def pad_arrays(arrays: list[npt.NDArray[Any]], shape: Any, value: Any, name: str
 
 
 def padded_shape(longest: tuple[int, ...], shape: Any, name: str) -> tuple[int, ...]:
-    """The shape that arrays of up to these sizes are padded to; `shape` is what the user asked for."""
+    """The shape that arrays of up to these sizes are padded to; `shape` is what the user asked
+    for.
+    """
     shape = (None,) * len(longest) if shape is None else tuple(shape)
     if len(shape) != len(longest):
-        raise ValueError(f"{name}: padded_shapes has {len(shape)} dimensions, {shape}, and arrays have {len(longest)}")
-    sizes = tuple(most if size in (None, -1) else int(size) for size, most in zip(shape, longest, strict=True))
+        raise ValueError(
+            f"{name}: padded_shapes has {len(shape)} dimensions, {shape}, and arrays have "
+            f"{len(longest)}"
+        )
+    sizes = tuple(
+        most if size in (None, -1) else int(size) for size, most in zip(shape, longest, strict=True)
+    )
     if any(size < most for size, most in zip(sizes, longest, strict=True)):
-        raise ValueError(f"{name}: an array of up to {[*longest]} does not fit into padded_shapes {shape}")
+        raise ValueError(
+            f"{name}: an array of up to {[*longest]} does not fit into padded_shapes {shape}"
+        )
     return sizes
 
 
@@ -98,7 +122,9 @@ def make_ragged(elements: Any) -> Any:
 
 
 def ragged_column(column: Any) -> Any:
-    if isinstance(column, SparseRows) or (isinstance(column, RaggedRows) and column.values.ndim == 1):
+    if isinstance(column, SparseRows) or (
+        isinstance(column, RaggedRows) and column.values.ndim == 1
+    ):
         return column.tensor()
     return map_nests(ragged_part, list(column))
 
@@ -114,10 +140,16 @@ def ragged_part(values: list[Any]) -> Any:
     if not arrays[0].ndim:
         return pad_arrays(arrays, None, None, "element")
     flat = np.concatenate([array.ravel() for array in arrays])
-    return RaggedTensor(flat, tuple(np.cumsum([0, *lengths], dtype=np.int64) for lengths in row_lengths(arrays)))
+    return RaggedTensor(
+        flat, tuple(np.cumsum([0, *lengths], dtype=np.int64) for lengths in row_lengths(arrays))
+    )
 
 
 def row_lengths(arrays: list[npt.NDArray[Any]]) -> Iterator[list[int]]:
     """The lengths of all rows, for each dimension from the outermost on."""
     for axis in range(arrays[0].ndim):
-        yield [array.shape[axis] for array in arrays for _ in range(int(np.prod(array.shape[:axis], dtype=int)))]
+        yield [
+            array.shape[axis]
+            for array in arrays
+            for _ in range(int(np.prod(array.shape[:axis], dtype=int)))
+        ]

@@ -39,7 +39,12 @@ class Parse(Stage):
     one_to_one: ClassVar[bool] = True
 
     def element_spec(self, spec: Any) -> Any:
-        if is_nest(spec) or spec.dtype != np.dtype(object) or spec.shape is None or len(spec.shape) > 1:
+        if (
+            is_nest(spec)
+            or spec.dtype != np.dtype(object)
+            or spec.shape is None
+            or len(spec.shape) > 1
+        ):
             return None
         columns = {key: column_spec(feature, spec.shape) for key, feature in self.features.items()}
         return None if None in columns.values() else columns
@@ -60,9 +65,14 @@ class Parse(Stage):
 
     def __call__(self, serialized: Any) -> dict[str, Column]:
         if isinstance(serialized, Mapping):
-            raise TypeError("parse_example takes records (bytes), but this element is a dict: is it parsed already?")
+            raise TypeError(
+                "parse_example takes records (bytes), but this element is a dict: is it parsed "
+                "already?"
+            )
         if is_scalar(serialized):
-            return parse_single_example(serialized, self.features, string_columns=self.string_columns)
+            return parse_single_example(
+                serialized, self.features, string_columns=self.string_columns
+            )
         return parse_batch(self._plan, serialized, self.string_columns)[0]
 
 
@@ -78,6 +88,10 @@ def column_spec(feature: Any, batch: tuple[int | None, ...]) -> Any:
         case SparseFeature():
             return SparseTensorSpec((*batch, *np.atleast_1d(feature.size).tolist()), feature.dtype)
         case RaggedFeature(partitions=()):
-            return RaggedTensorSpec((*batch, None), feature.dtype, 1) if batch else TensorSpec((None,), feature.dtype)
+            return (
+                RaggedTensorSpec((*batch, None), feature.dtype, 1)
+                if batch
+                else TensorSpec((None,), feature.dtype)
+            )
         case _:
             return None

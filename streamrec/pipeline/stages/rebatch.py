@@ -8,7 +8,14 @@ from typing import Any
 
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.columns import leaves, map_nest, rows_of, window
-from streamrec.pipeline.elements.positions import Origin, Position, Positions, StageState, shift, with_state
+from streamrec.pipeline.elements.positions import (
+    Origin,
+    Position,
+    Positions,
+    StageState,
+    shift,
+    with_state,
+)
 from streamrec.pipeline.elements.specs import SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage, Step
 from streamrec.pipeline.stages.batch import Batch, BatchStep, batch_spec
@@ -16,7 +23,9 @@ from streamrec.pipeline.stages.batch import Batch, BatchStep, batch_spec
 
 @dataclass(frozen=True, slots=True)
 class Unbatch(Stage):
-    """Splits each element into its rows: the records of Frames, the rows of arrays (in dicts and tuples too)."""
+    """Splits each element into its rows: the records of Frames, the rows of arrays (in dicts and
+    tuples too).
+    """
 
     def element_spec(self, spec: Any) -> Any:
         rows = map_nest(row_spec, spec)
@@ -42,7 +51,9 @@ class Unbatching(Step):
         if isinstance(chunk.elements, Batches):
             parts = [self._rows(chunk, 0, chunk.elements.frames, chunk.elements.size)]
         else:
-            parts = [self._try_batch(chunk, index, batch) for index, batch in enumerate(chunk.elements)]
+            parts = [
+                self._try_batch(chunk, index, batch) for index, batch in enumerate(chunk.elements)
+            ]
         return [part for part in parts if len(part.elements) or part.error]
 
     def _try_batch(self, chunk: Chunk, index: int, batch: Any) -> Chunk:
@@ -53,9 +64,13 @@ class Unbatching(Step):
             return Chunk.failure(error, chunk.positions, index + 1)
 
     def _rows(self, chunk: Chunk, index: int, rows: Any, size: int | None = None) -> Chunk:
-        """The rows of one batch, or of several of one size, without those given before the run was resumed."""
+        """The rows of one batch, or of several of one size, without those given before the run was
+        resumed.
+        """
         first, self._first = self._first, 0
-        positions = RowPositions(chunk.positions, self._key, index, len(rows) if size is None else size, first)
+        positions = RowPositions(
+            chunk.positions, self._key, index, len(rows) if size is None else size, first
+        )
         rows = window(rows, first, len(rows)) if first else rows
         return Chunk.weigh(rows, positions)
 
@@ -137,22 +152,33 @@ class _CyclicBatching(BatchStep):
         return out
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Gives the elements before a failure as a smaller batch; a batch of the next size begins after it."""
+        """Gives the elements before a failure as a smaller batch; a batch of the next size begins
+        after it.
+        """
         *left, failure = super().fail(chunk)
         if left:
             self._take_turn()
         turn = self._turn
-        return [*left, replace(failure, positions=StageState(chunk.positions, self._key, lambda _: turn))]
+        return [
+            *left,
+            replace(failure, positions=StageState(chunk.positions, self._key, lambda _: turn)),
+        ]
 
     def _part(self, chunk: Chunk, first: int, last: int) -> Chunk:
-        """The elements of a chunk that belong to one batch; the position after them has the next size's turn."""
+        """The elements of a chunk that belong to one batch; the position after them has the next
+        size's turn.
+        """
         turn, count, turns = self._turn, last - first, len(self._sizes)
 
         def turn_at(index: int) -> int:
             return turn if index < count else (turn + 1) % turns
 
         positions = StageState(shift(chunk.positions, first), self._key, turn_at)
-        return Chunk(window(chunk.elements, first, last), positions, chunk.nbytes * count // len(chunk.elements))
+        return Chunk(
+            window(chunk.elements, first, last),
+            positions,
+            chunk.nbytes * count // len(chunk.elements),
+        )
 
     def _take_turn(self) -> None:
         self._turn = (self._turn + 1) % len(self._sizes)

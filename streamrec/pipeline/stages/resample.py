@@ -1,7 +1,8 @@
 """Resample: leaves out elements at random, so that their classes get the target distribution.
 
-An element of a class that is too frequent is kept with the probability that gives the class its target share. The
-input's distribution is given, or counted while elements pass; as in tf.data, counts begin at ten for each class.
+An element of a class that is too frequent is kept with the probability that gives the class its
+target share. The input's distribution is given, or counted while elements pass; as in tf.data,
+counts begin at ten for each class.
 """
 
 from __future__ import annotations
@@ -30,15 +31,19 @@ def distribution(name: str, probabilities: Any) -> tuple[float, ...]:
     """The probability of each class, which must sum to 1; errors use `name`."""
     checked = tuple(check_number(name, probability, 0) for probability in probabilities)
     if not checked or not np.isclose(sum(checked), 1):
-        raise ValueError(f"{name}={list(checked)} must hold a probability for each class; they must sum to 1.0")
+        raise ValueError(
+            f"{name}={list(checked)} must hold a probability for each class; they must sum to 1.0"
+        )
     return checked
 
 
 @dataclass(frozen=True, slots=True)
 class Resample(Stage):
-    """Takes pairs of a random number below 2**32 and an element; gives pairs of a class and an element that is kept.
+    """Takes pairs of a random number below 2**32 and an element; gives pairs of a class and an
+    element that is kept.
 
-    `target` and `initial` have the probability of each class in the output and in the input; None to count.
+    `target` and `initial` have the probability of each class in the output and in the input; None
+    to count.
     """
 
     class_func: Callable[..., Any]
@@ -50,13 +55,23 @@ class Resample(Stage):
         if self.initial is None:
             return
         if len(self.initial) != len(self.target):
-            raise ValueError(f"initial_dist has {len(self.initial)} classes and target_dist has {len(self.target)}")
+            raise ValueError(
+                f"initial_dist has {len(self.initial)} classes and target_dist has "
+                f"{len(self.target)}"
+            )
         for index, (initial, target) in enumerate(zip(self.initial, self.target, strict=True)):
             if target and not initial:
-                raise ValueError(f"class {index} has probability {target} in target_dist and 0 in initial_dist")
+                raise ValueError(
+                    f"class {index} has probability {target} in target_dist and 0 in initial_dist"
+                )
 
-    def __repr__(self) -> str:  # saved positions compare this text, so functions appear by their names
-        return f"Resample({name_of(self.class_func)}, {list(self.target)}, {self.initial and list(self.initial)})"
+    def __repr__(
+        self,
+    ) -> str:  # saved positions compare this text, so functions appear by their names
+        return (
+            f"Resample({name_of(self.class_func)}, {list(self.target)}, "
+            f"{self.initial and list(self.initial)})"
+        )
 
     def start(self, key: str, state: Sequence[int] | None) -> Step:
         return _Resampling(self, key, state)
@@ -114,7 +129,11 @@ class _Resampling(Calling):
 
 
 def keep_probabilities(target: Probabilities, initial: Probabilities) -> Probabilities:
-    """The probability to keep an element of each class: 1 for the class that is rarest relative to its target."""
-    ratios = np.divide(target, initial, out=np.zeros(np.broadcast(target, initial).shape), where=initial > 0)
+    """The probability to keep an element of each class: 1 for the class that is rarest relative to
+    its target.
+    """
+    ratios = np.divide(
+        target, initial, out=np.zeros(np.broadcast(target, initial).shape), where=initial > 0
+    )
     probabilities: Probabilities = ratios / ratios.max(axis=-1, keepdims=True)
     return probabilities

@@ -1,8 +1,8 @@
 """Scan: calls a function with a state and an element; it returns the next state and a result.
 
-A position holds the state before a chunk's first element, and the number of elements of the chunk that were seen. A
-resumed run calls the function for these again. So each chunk keeps one state, not each element. As in tf.data, the
-state does not change if the function fails.
+A position holds the state before a chunk's first element, and the number of elements of the chunk
+that were seen. A resumed run calls the function for these again. So each chunk keeps one state, not
+each element. As in tf.data, the state does not change if the function fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from streamrec.pipeline.stages.calling import Calling
 
 @dataclass(frozen=True, slots=True)
 class Scan(Stage):
-    """Gives the second value of `scan_func(state, element)`; the first is the next state. See `Dataset.scan`."""
+    """Gives the second value of `scan_func(state, element)`; the first is the next state. See
+    `Dataset.scan`.
+    """
 
     scan_func: Callable[..., Any]
     initial_state: Any = field(compare=False)
@@ -44,7 +46,9 @@ class Scan(Stage):
         pack_state(initial_state)
         return cls(scan_func, initial_state, digest_values(initial_state))
 
-    def __repr__(self) -> str:  # saved positions compare this text, so functions appear by their names
+    def __repr__(
+        self,
+    ) -> str:  # saved positions compare this text, so functions appear by their names
         return f"Scan({name_of(self.scan_func)}, initial_state of digest {self.digest})"
 
     def cardinality(self, count: int) -> int:
@@ -52,7 +56,9 @@ class Scan(Stage):
 
     def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
         packed = pack_state(self.initial_state) if state is None else state["state"]
-        before = unpack(memoryview(b64decode(packed)))[0]  # a new copy, which a function may change in place
+        before = unpack(memoryview(b64decode(packed)))[
+            0
+        ]  # a new copy, which a function may change in place
         return _Scanning(self.scan_func, key, before, state["seen"] if state else 0)
 
 
@@ -89,7 +95,8 @@ class _Scanning(Calling):
         pair = self._scan_func(self._state, element)
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(
-                f"{name_of(self._scan_func)} returned {describe_value(pair)}: the function of scan must return a pair, "
+                f"{name_of(self._scan_func)} returned {describe_value(pair)}: the function of scan "
+                "must return a pair, "
                 "the next state and an element"
             )
         self._state, result = pair
@@ -105,7 +112,9 @@ class ScanPositions(Derived):
     state: str
 
     def at(self, index: int) -> Position:
-        return with_state(self.inner.at(self.first), self.stage, {"state": self.state, "seen": index})
+        return with_state(
+            self.inner.at(self.first), self.stage, {"state": self.state, "seen": index}
+        )
 
     def origins(self, index: int, row: int) -> Sequence[Origin]:
         return (Origin(self.inner, self.first + index, row),)
@@ -116,6 +125,7 @@ def pack_state(state: Any) -> str:
         return b64encode(pack([state])).decode()
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"the state of scan is {describe_value(state)}, which a position cannot hold: use arrays, numbers, strings,"
+            f"the state of scan is {describe_value(state)}, which a position cannot hold: use "
+            "arrays, numbers, strings,"
             " and dicts, tuples and lists of them"
         ) from error

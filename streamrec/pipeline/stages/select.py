@@ -1,6 +1,8 @@
-"""Stages that pick elements (take, skip, shard, filter, take_while, unique, ignore_errors), and enumerate.
+"""Stages that pick elements (take, skip, shard, filter, take_while, unique, ignore_errors), and
+enumerate.
 
-Frames stay Frames. Positions of stages that count hold the number of elements seen; those of `unique` hold digests.
+Frames stay Frames. Positions of stages that count hold the number of elements seen; those of
+`unique` hold digests.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ DIGEST_BYTES: Final = 16
 
 
 class Counted(Stage):
-    """A stage whose result depends on the number of elements before each; positions hold that number."""
+    """A stage whose result depends on the number of elements before each; positions hold that
+    number.
+    """
 
     __slots__ = ()
     counts_failures: ClassVar[bool] = False
@@ -64,7 +68,11 @@ class _Counting(Step):
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         seen = self._seen = self._seen + self._stage.counts_failures
-        return [replace(chunk, positions=StageState(chunk.positions, self._key, lambda index: seen + index))]
+        return [
+            replace(
+                chunk, positions=StageState(chunk.positions, self._key, lambda index: seen + index)
+            )
+        ]
 
     def flush(self) -> list[Chunk]:
         self._stage.finish(self._seen)
@@ -97,7 +105,9 @@ class Take(Counted):
         left = count if self.count < 0 else min(count, self.count - seen)
         if not left:
             return []
-        return [chunk if left == count else replace(chunk, elements=window(chunk.elements, 0, left))]
+        return [
+            chunk if left == count else replace(chunk, elements=window(chunk.elements, 0, left))
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,9 @@ class Shard(Counted):
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.num_shards:
-            raise ValueError(f"index={self.index} must be at least 0 and less than num_shards={self.num_shards}")
+            raise ValueError(
+                f"index={self.index} must be at least 0 and less than num_shards={self.num_shards}"
+            )
 
     def cardinality(self, count: int) -> int:
         return count if count < 0 else len(range(self.index, count, self.num_shards))
@@ -148,8 +160,10 @@ class Shard(Counted):
     def finish(self, seen: int) -> None:
         if 0 < seen <= self.index:
             warn_once(
-                f"shard({self.num_shards}, {self.index}) gives no elements: its input has only {seen:,}. In "
-                "distributed training the other ranks wait for this one. Use fewer shards, or give shard() more "
+                f"shard({self.num_shards}, {self.index}) gives no elements: its input has only "
+                f"{seen:,}. In "
+                "distributed training the other ranks wait for this one. Use fewer shards, or give "
+                "shard() more "
                 "elements: records instead of file names, or repeat()"
             )
 
@@ -170,7 +184,13 @@ class Enumerate(Counted):
     def apply(self, chunk: Chunk, seen: int) -> list[Chunk]:
         first = self.first + seen
         numbers = np.arange(first, first + len(chunk.elements), dtype=np.int64)
-        return [Chunk(Columns((numbers, nest_of(chunk.elements))), chunk.positions, chunk.nbytes + numbers.nbytes)]
+        return [
+            Chunk(
+                Columns((numbers, nest_of(chunk.elements))),
+                chunk.positions,
+                chunk.nbytes + numbers.nbytes,
+            )
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +252,9 @@ def check_true(result: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IgnoreErrors(Stage):
-    """Leaves out elements that failed in earlier stages, and optionally logs them; the run's statistics count them."""
+    """Leaves out elements that failed in earlier stages, and optionally logs them; the run's
+    statistics count them.
+    """
 
     log_warning: bool = field(default=False, repr=False)
 
@@ -252,7 +274,9 @@ class _Ignoring(Step):
         error = chunk.error
         if self._log_warning and error is not None:
             places = "; ".join(getattr(error, "__notes__", ())) or "its place is not known"
-            logger.warning("an element is left out: %s: %s (%s)", type(error).__name__, error, places)
+            logger.warning(
+                "an element is left out: %s: %s (%s)", type(error).__name__, error, places
+            )
         return []
 
 
@@ -260,7 +284,8 @@ class _Ignoring(Step):
 class Unique(Stage):
     """Gives each element once, where it comes first.
 
-    The run and its positions hold a digest of 16 bytes for each distinct element, so states grow with their number.
+    The run and its positions hold a digest of 16 bytes for each distinct element, so states grow
+    with their number.
     """
 
     offload: ClassVar[Offload] = Offload.LONG
@@ -281,17 +306,27 @@ class _Unique(Step):
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         before = len(self._seen)
-        new = [index for index in find_candidates(chunk.elements) if self._is_new(chunk.elements[index])]
+        new = [
+            index
+            for index in find_candidates(chunk.elements)
+            if self._is_new(chunk.elements[index])
+        ]
         indices = np.array(new, np.int64)
         positions = self._positions(chunk, before, indices)
         return select_chunk(replace(chunk, positions=positions), indices, len(chunk.elements))
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """A failure does not count as seen."""
-        return [replace(chunk, positions=self._positions(chunk, len(self._seen), np.array([], np.int64)))]
+        return [
+            replace(
+                chunk, positions=self._positions(chunk, len(self._seen), np.array([], np.int64))
+            )
+        ]
 
     def _positions(self, chunk: Chunk, before: int, indices: npt.NDArray[np.int64]) -> Positions:
-        """Positions with the digests of the `before` elements given earlier, and of those at `indices` of the chunk."""
+        """Positions with the digests of the `before` elements given earlier, and of those at
+        `indices` of the chunk.
+        """
 
         def digests(index: int) -> str:
             count = before + int(np.searchsorted(indices, index))
@@ -317,7 +352,9 @@ def find_candidates(elements: Any) -> list[int]:
 
 
 def select_chunk(chunk: Chunk, indices: npt.NDArray[np.int64], seen: int) -> list[Chunk]:
-    """A list of one chunk with the elements at sorted indices below `seen`; an empty list without indices."""
+    """A list of one chunk with the elements at sorted indices below `seen`; an empty list without
+    indices.
+    """
     count = len(indices)
     if not count:
         return []
@@ -325,5 +362,9 @@ def select_chunk(chunk: Chunk, indices: npt.NDArray[np.int64], seen: int) -> lis
         return [chunk]
     first, last = int(indices[0]), int(indices[-1]) + 1
     adjacent = last - first == count
-    elements = compact(window(chunk.elements, first, last)) if adjacent else select(chunk.elements, indices)
+    elements = (
+        compact(window(chunk.elements, first, last))
+        if adjacent
+        else select(chunk.elements, indices)
+    )
     return [Chunk.weigh(elements, IndexMap(chunk.positions, np.append(indices, seen)))]

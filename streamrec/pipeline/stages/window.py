@@ -1,11 +1,14 @@
-"""Windows: datasets of consecutive elements (`window`), or of elements with one key (`group_by_window`).
+"""Windows: datasets of consecutive elements (`window`), or of elements with one key
+(`group_by_window`).
 
 Rules:
-- A window is a dataset in memory (`Slices`), in columns. Several can run at once, any number of times.
-- In `window`, as in tf.data, a tuple or dict becomes a tuple or dict of datasets; in `group_by_window` it stays an
-  element.
-- A step holds the elements that later windows need. A position is that of the next window's first element, so a resumed
-  run reads held elements again. If that element has not come yet, the position says how many elements to skip.
+- A window is a dataset in memory (`Slices`), in columns. Several can run at once, any number of
+  times.
+- In `window`, as in tf.data, a tuple or dict becomes a tuple or dict of datasets; in
+  `group_by_window` it stays an element.
+- A step holds the elements that later windows need. A position is that of the next window's first
+  element, so a resumed run reads held elements again. If that element has not come yet, the
+  position says how many elements to skip.
 - Stages do not import `Dataset`: they get a function that makes one.
 """
 
@@ -88,20 +91,28 @@ class _Windowing(Step):
     @property
     def _windows_left(self) -> int:
         """The number of windows that begin among the held elements; some are smaller."""
-        return 0 if self._stage.drop_remainder else max(0, -(-(self._seen - self._next) // self._stage.shift))
+        return (
+            0
+            if self._stage.drop_remainder
+            else max(0, -(-(self._seen - self._next) // self._stage.shift))
+        )
 
     def flush(self) -> list[Chunk]:
         return self._make_windows(self._windows_left, ended=True)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Gives the elements held before a failure in smaller windows; the next window begins after it."""
+        """Gives the elements held before a failure in smaller windows; the next window begins after
+        it.
+        """
         out = self._make_windows(self._windows_left, ended=False)
         self._next = self._seen = self._held = 0
         self._parts, self._inputs = [], InputChunks()
         return [*out, chunk]
 
     def _make_windows(self, count: int, *, ended: bool) -> list[Chunk]:
-        """Makes `count` windows of held elements, and drops the elements that no later window needs."""
+        """Makes `count` windows of held elements, and drops the elements that no later window
+        needs.
+        """
         stage, first, windows = self._stage, self._next, []
         self._next += count * stage.shift
         origin = self._seen - self._held
@@ -113,13 +124,19 @@ class _Windowing(Step):
         positions = WindowPositions(self._inputs, self._key, first, stage.shift, self._seen, ended)
         if rows is not None:
             self._keep(rows, min(self._next, self._seen) - origin)
-        return [Chunk([nest for nest, _ in windows], positions, sum(size for _, size in windows))] if windows else []
+        return (
+            [Chunk([nest for nest, _ in windows], positions, sum(size for _, size in windows))]
+            if windows
+            else []
+        )
 
     def _keep(self, rows: Any, first: int) -> None:
         """Drops the held elements before the given one."""
         self._held = len(rows) - first
         self._parts = [compact(window(rows, first, len(rows)))] if self._held else []
-        needed = min(self._seen - self._held, self._seen - 1)  # the last chunk has the position after all elements
+        needed = min(
+            self._seen - self._held, self._seen - 1
+        )  # the last chunk has the position after all elements
         low = max(0, bisect_right(self._inputs.firsts, needed) - 1)
         self._inputs = InputChunks(self._inputs.firsts[low:], self._inputs.positions[low:])
 
@@ -148,7 +165,9 @@ class WindowPositions(Positions):
 
 def make_window(elements: Any, dataset_of: MakeDataset, origin: Positions) -> tuple[Any, int]:
     """A nest of datasets of these elements, and the bytes that they hold."""
-    return map_nest(lambda column: dataset_of(column, origin), columns_of(elements)), weigh(elements)
+    return map_nest(lambda column: dataset_of(column, origin), columns_of(elements)), weigh(
+        elements
+    )
 
 
 def columns_of(elements: Any) -> Any:
@@ -162,14 +181,18 @@ def columns_of(elements: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class GroupByWindow(Stage):
-    """Gives pairs of a key and a dataset of `size` elements with that key; see `Dataset.group_by_window`."""
+    """Gives pairs of a key and a dataset of `size` elements with that key; see
+    `Dataset.group_by_window`.
+    """
 
     key_func: Callable[..., Any]
     size: int | Callable[[Any], Any]
     dataset_of: MakeDataset
     offload: ClassVar[Offload] = Offload.ALWAYS
 
-    def __repr__(self) -> str:  # saved positions compare this text, so functions appear by their names
+    def __repr__(
+        self,
+    ) -> str:  # saved positions compare this text, so functions appear by their names
         size = name_of(self.size) if callable(self.size) else self.size
         return f"GroupByWindow({name_of(self.key_func)}, {size})"
 
@@ -192,7 +215,10 @@ class KeyedGroups:
         if key not in self._numbers:
             size = index(self._size(np.int64(key))) if callable(self._size) else self._size
             if size < 1:
-                raise ValueError(f"window_size_func returned {size} for key {key}: a window has at least 1 element")
+                raise ValueError(
+                    f"window_size_func returned {size} for key {key}: a window has at least 1 "
+                    "element"
+                )
             self._numbers[key] = len(self._keys)
             self._keys.append(key)
             self.batch_sizes.append(size)

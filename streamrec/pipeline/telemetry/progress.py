@@ -1,11 +1,14 @@
 """Progress displays: show the progress of a run while it runs.
 
 Rules:
-- In a notebook, the display is an output that is updated, which needs only IPython; in a terminal, a line that rich
-  keeps below the program's output; if standard error is not a terminal, a plain line from time to time.
-- Displays start no threads: a display is called when the consumer takes a chunk; rich refreshes in its own thread.
-- A display starts when the consumer first asks for a chunk. It is closed at the end, after an error or an interrupt,
-  and when the iterator is closed or dropped; the last line stays. Closing twice is allowed.
+- In a notebook, the display is an output that is updated, which needs only IPython; in a terminal,
+  a line that rich keeps below the program's output; if standard error is not a terminal, a plain
+  line from time to time.
+- Displays start no threads: a display is called when the consumer takes a chunk; rich refreshes in
+  its own thread.
+- A display starts when the consumer first asks for a chunk. It is closed at the end, after an error
+  or an interrupt, and when the iterator is closed or dropped; the last line stays. Closing twice is
+  allowed.
 """
 
 from __future__ import annotations
@@ -30,12 +33,16 @@ def choose_display(stats: Callable[[], Stats]) -> Display:
 
 
 class Display:
-    """Shows the progress of a run in a line: over the whole run, and over the last seconds by the clock."""
+    """Shows the progress of a run in a line: over the whole run, and over the last seconds by the
+    clock.
+    """
 
     seconds: ClassVar[float] = 10.0
     """The time between two lines. Not tuned."""
 
-    def __init__(self, stats: Callable[[], Stats], clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self, stats: Callable[[], Stats], clock: Callable[[], float] = perf_counter
+    ) -> None:
         self._stats = stats
         self._clock = clock
         self._seen: deque[tuple[float, Stats]] = deque()
@@ -73,8 +80,8 @@ class Display:
 
 
 def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
-    """Formats a run's statistics as one line; speed and waits are those of the `seconds` since earlier statistics. None
-    for those since the consumer first asked.
+    """Formats a run's statistics as one line; speed and waits are those of the `seconds` since
+    earlier statistics. None for those since the consumer first asked.
     """
     recent = stats if earlier is None else stats.since(earlier)
     seconds = stats.seconds if earlier is None else seconds
@@ -82,7 +89,8 @@ def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
     speed = read / 1e6 / seconds if seconds else 0.0
     waits = stats.storage.waits
     return (
-        f"streamrec: {stats.elements:,} elements ({stats.records:,} records read), {speed:,.1f} MB/s, "
+        f"streamrec: {stats.elements:,} elements ({stats.records:,} records read), {speed:,.1f} "
+        "MB/s, "
         f"waited {recent.waited_share:.0%}, bottleneck: {recent.bottleneck}"
     ) + (f"; {waits[0]}" if waits else "")
 
@@ -90,7 +98,9 @@ def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
 class PlainDisplay(Display):
     """Prints a line on a stream from time to time and at the end."""
 
-    def __init__(self, stats: Callable[[], Stats], stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self, stats: Callable[[], Stats], stream: TextIO, clock: Callable[[], float] = perf_counter
+    ) -> None:
         super().__init__(stats, clock)
         self._stream = stream
 
@@ -99,15 +109,23 @@ class PlainDisplay(Display):
 
 
 class TerminalDisplay(Display):
-    """A line on standard error that rich keeps below the program's output and refreshes in its own thread."""
+    """A line on standard error that rich keeps below the program's output and refreshes in its own
+    thread.
+    """
 
     def __init__(self, stats: Callable[[], Stats]) -> None:
         super().__init__(stats)
         try:
-            console, live, text = (import_module(f"rich.{name}") for name in ("console", "live", "text"))
+            console, live, text = (
+                import_module(f"rich.{name}") for name in ("console", "live", "text")
+            )
         except ImportError as error:
-            raise MissingExtraError("progress=True in a terminal needs rich: pip install 'streamrec[cli]'") from error
-        self._live = live.Live(console=console.Console(stderr=True), get_renderable=lambda: text.Text(self.line()))
+            raise MissingExtraError(
+                "progress=True in a terminal needs rich: pip install 'streamrec[cli]'"
+            ) from error
+        self._live = live.Live(
+            console=console.Console(stderr=True), get_renderable=lambda: text.Text(self.line())
+        )
 
     def start(self) -> None:
         self._live.start()

@@ -3,22 +3,27 @@
 Counters never decrease between two snapshots of one run. `later.since(earlier)` is the difference.
 
 The seconds of a source or stage, in wall time:
-- `busy`: it worked. For a source that reads (without chains of its own): the time that the event loop's thread worked
-  while the source was asked for a chunk, including framing and checksums.
+- `busy`: it worked. For a source that reads (without chains of its own): the time that the event
+  loop's thread worked while the source was asked for a chunk, including framing and checksums.
 - `waited_for_input`: later stages wanted a chunk, and the earlier stages (or the store) had none.
-- `waited_for_output`: it had given a chunk, and was not asked for the next: later stages were busy, or a queue full.
+- `waited_for_output`: it had given a chunk, and was not asked for the next: later stages were busy,
+  or a queue full.
 
 The bottleneck follows from these numbers:
 1. "nothing yet", if nothing was asked for yet.
-2. "the consumer", if it waited for less than a tenth of its time, or for less time than the pipeline waited for it. The
+2. "the consumer", if it waited for less than a tenth of its time, or for less time than the
+pipeline waited for it. The
    pipeline waits for its consumer whenever its last stage is not asked for a chunk.
-3. Otherwise the stage or source that took most of the time in which the last chain was asked for a chunk. A stage is
+3. Otherwise the stage or source that took most of the time in which the last chain was asked for a
+chunk. A stage is
    named by its verb, and by the user's function if it has one.
-4. If this is a source with chains of its own: the source if it worked for longer than it waited for them; otherwise the
+4. If this is a source with chains of its own: the source if it worked for longer than it waited for
+them; otherwise the
    chain that was asked for longest, by rule 3.
-5. If this is a source that reads: "reading: framing and checksums" if the event loop's thread worked most of the time;
-   otherwise where the bytes come from: "the network", "the disk". A source that calls a user's function, or reads from
-   no store, is named like a stage.
+5. If this is a source that reads: "reading: framing and checksums" if the event loop's thread
+worked most of the time;
+   otherwise where the bytes come from: "the network", "the disk". A source that calls a user's
+   function, or reads from no store, is named like a stage.
 """
 
 from __future__ import annotations
@@ -37,14 +42,31 @@ COUNTERS: Final = (
     Metric("elements_out", "stage.elements_out", "1", "Elements that a stage gave."),
     Metric("bytes_out", "stage.bytes_out", "By", "Bytes that a stage gave."),
     Metric("busy", "stage.busy_seconds", "s", "Time that a stage worked."),
-    Metric("waited_for_input", "stage.waited_for_input_seconds", "s", "Time that a stage had nothing to work on."),
-    Metric("errors_ignored", "stage.errors_ignored", "1", "Elements that failed and were left out by ignore_errors."),
-    Metric("waited_for_output", "stage.waited_for_output_seconds", "s", "Time that what a stage had was not taken."),
+    Metric(
+        "waited_for_input",
+        "stage.waited_for_input_seconds",
+        "s",
+        "Time that a stage had nothing to work on.",
+    ),
+    Metric(
+        "errors_ignored",
+        "stage.errors_ignored",
+        "1",
+        "Elements that failed and were left out by ignore_errors.",
+    ),
+    Metric(
+        "waited_for_output",
+        "stage.waited_for_output_seconds",
+        "s",
+        "Time that what a stage had was not taken.",
+    ),
 )
 """The counters of `StageStats`, with the names that exporters use."""
 
 CONSUMER_COUNTERS: Final = (
-    Metric("consumer_waited", "consumer_waited_seconds", "s", "Time that the consumer waited for data."),
+    Metric(
+        "consumer_waited", "consumer_waited_seconds", "s", "Time that the consumer waited for data."
+    ),
     Metric("consumer_busy", "consumer_busy_seconds", "s", "Time that the consumer worked."),
 )
 
@@ -82,8 +104,14 @@ class StageStats:
         """The difference to an earlier snapshot; queues are not subtracted."""
         if earlier is None:
             return self
-        counters = {each.field: getattr(self, each.field) - getattr(earlier, each.field) for each in COUNTERS}
-        before = (*earlier.chains, *[None] * len(self.chains))  # a source may have started chains since
+        counters = {
+            each.field: getattr(self, each.field) - getattr(earlier, each.field)
+            for each in COUNTERS
+        }
+        before = (
+            *earlier.chains,
+            *[None] * len(self.chains),
+        )  # a source may have started chains since
         chains = tuple(chain.since(old) for chain, old in zip(self.chains, before, strict=False))
         return replace(self, **counters, chains=chains)
 
@@ -109,7 +137,9 @@ class ChainStats:
         if earlier is None:
             return self
         pairs = zip(self.stages, earlier.stages, strict=True)
-        return ChainStats(tuple(stage.since(before) for stage, before in pairs), self.asked - earlier.asked)
+        return ChainStats(
+            tuple(stage.since(before) for stage, before in pairs), self.asked - earlier.asked
+        )
 
     def rows(self, depth: int = 0) -> Iterator[tuple[int, StageStats]]:
         """All sources and stages in the order in which elements pass, each with its depth."""
@@ -136,7 +166,9 @@ LOCAL: Final = frozenset({"file", "local"})
 NO_WIRE: Final = frozenset({"memory"})
 
 
-def find_bottleneck(chain: ChainStats, waited: float, seconds: float, backends: Collection[str]) -> str:
+def find_bottleneck(
+    chain: ChainStats, waited: float, seconds: float, backends: Collection[str]
+) -> str:
     """The bottleneck by the rules at the top of this file; the consumer first asked `seconds` ago.
 
     >>> source = StageStats("TFRecordDataset", "Shards(...)", busy=1.0, waited_for_input=2.0)
@@ -145,7 +177,7 @@ def find_bottleneck(chain: ChainStats, waited: float, seconds: float, backends: 
     'map: your function f'
     >>> find_bottleneck(ChainStats((source, stage), asked=8.0), waited=0.5, seconds=9.0, backends=["s3"])
     'the consumer'
-    """
+    """  # noqa: E501
     if not seconds:
         return NOTHING
     if waited < 0.1 * seconds or waited < seconds - chain.asked:
@@ -211,36 +243,48 @@ class Stats:
 
     @property
     def stages(self) -> tuple[StageStats, ...]:
-        """All sources and stages in the order in which elements pass; those of a source's chains come before it."""
+        """All sources and stages in the order in which elements pass; those of a source's chains
+        come before it.
+        """
         return tuple(stage for _, stage in self.chain.rows())
 
     @property
     def records(self) -> int:
-        """How many elements came from the sources without chains of their own: records if these read shards."""
+        """How many elements came from the sources without chains of their own: records if these
+        read shards.
+        """
         return sum(source.elements_out for source in self.chain.readers())
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes the stores delivered; without stores, the bytes that the first sources gave."""
+        """How many bytes the stores delivered; without stores, the bytes that the first sources
+        gave.
+        """
         read = sum(counts.bytes for counts in self.storage.backends.values())
         return read or sum(source.bytes_out for source in self.chain.readers())
 
     @property
     def bottleneck(self) -> str:
         """What limits the run: "the network", "map: your function resize", "the consumer", ..."""
-        return find_bottleneck(self.chain, self.consumer_waited, self.seconds, self.storage.backends)
+        return find_bottleneck(
+            self.chain, self.consumer_waited, self.seconds, self.storage.backends
+        )
 
     def counters(self) -> Iterator[tuple[Metric, Sequence[tuple[dict[str, Any], float]]]]:
         """All counters for exporters, each with its labeled values."""
         yield from self.storage.counters()
         for counter in CONSUMER_COUNTERS:
             yield counter, [({}, getattr(self, counter.field))]
-        rows = [({"row": row, "stage": stage.title}, stage) for row, stage in enumerate(self.stages)]
+        rows = [
+            ({"row": row, "stage": stage.title}, stage) for row, stage in enumerate(self.stages)
+        ]
         for counter in COUNTERS:
             yield counter, [(labels, getattr(stage, counter.field)) for labels, stage in rows]
 
     def since(self, earlier: Stats) -> Stats:
-        """The difference to an earlier snapshot of the same run; queues and `storage` are not subtracted."""
+        """The difference to an earlier snapshot of the same run; queues and `storage` are not
+        subtracted.
+        """
         return replace(
             self,
             elements=self.elements - earlier.elements,
@@ -266,20 +310,40 @@ class Stats:
 
     def __str__(self) -> str:
         """A table for people, and the bottleneck."""
-        consumer = f"consumer: took {self.elements:,} in {self.seconds:,.1f} s; waited {self.consumer_waited:,.1f} s"
+        consumer = (
+            f"consumer: took {self.elements:,} in {self.seconds:,.1f} s; waited "
+            f"{self.consumer_waited:,.1f} s"
+        )
         queue = f"; {self.queued / 1e6:,.1f} of {self.queue_limit / 1e6:,.0f} MB wait for it"
         waits = [str(wait) for wait in self.storage.waits[:1]]
-        return "\n".join((table(self.chain), consumer + queue, f"bottleneck: {self.bottleneck}", *waits))
+        return "\n".join(
+            (table(self.chain), consumer + queue, f"bottleneck: {self.bottleneck}", *waits)
+        )
 
 
-HEAD: Final = ("", "elements in", "out", "MB in", "out", "busy s", "no input", "no output", "queue MB")
+HEAD: Final = (
+    "",
+    "elements in",
+    "out",
+    "MB in",
+    "out",
+    "busy s",
+    "no input",
+    "no output",
+    "queue MB",
+)
 PARTS: Final = (("busy", "busy"), ("input", "waited for input"), ("output", "waited for output"))
 
 
 def chart(chain: ChainStats, consumer: StageStats, bottleneck: str) -> str:
-    """HTML with a row and a bar for each source, each stage and the consumer, and the bottleneck."""
+    """HTML with a row and a bar for each source, each stage and the consumer, and the
+    bottleneck.
+    """
     seconds = consumer.busy + consumer.waited_for_input
-    key = [html.element("span", f'<span class="key {kind}"></span>', html.text(label)) for kind, label in PARTS]
+    key = [
+        html.element("span", f'<span class="key {kind}"></span>', html.text(label))
+        for kind, label in PARTS
+    ]
     rows = [chart_row(depth, stage, seconds) for depth, stage in (*chain.rows(), (0, consumer))]
     footer = html.element("div", "bottleneck: ", html.element("b", html.text(bottleneck)))
     head = ["", "elements", "MB", f"of {seconds:,.2f} s", "queue"]
@@ -287,10 +351,16 @@ def chart(chain: ChainStats, consumer: StageStats, bottleneck: str) -> str:
 
 
 def chart_row(depth: int, stage: StageStats, seconds: float) -> tuple[str, ...]:
-    queue = f"{stage.queued / 1e6:,.1f} of {stage.queue_limit / 1e6:,.0f} MB" if stage.queue_limit else ""
+    queue = (
+        f"{stage.queued / 1e6:,.1f} of {stage.queue_limit / 1e6:,.0f} MB"
+        if stage.queue_limit
+        else ""
+    )
     name = html.element("span", "&emsp;" * depth, html.text(stage.title), tip=stage.line)
     amounts = (stage.busy, stage.waited_for_input, stage.waited_for_output)
-    tip = ", ".join(f"{label} {amount:,.2f} s" for (_, label), amount in zip(PARTS, amounts, strict=True))
+    tip = ", ".join(
+        f"{label} {amount:,.2f} s" for (_, label), amount in zip(PARTS, amounts, strict=True)
+    )
     parts = [(kind, amount) for (kind, _), amount in zip(PARTS, amounts, strict=True)]
     bar = html.bar(parts, max(seconds, sum(amounts)), tip)
     return name, f"{stage.elements_out:,}", f"{stage.bytes_out / 1e6:,.1f}", bar, queue
@@ -305,7 +375,7 @@ def table(chain: ChainStats) -> str:
                  elements in  out  MB in  out  busy s  no input  no output  queue MB
     Range(0, 9)            0    9    0.0  0.0     0.0       0.0        1.5
     Batch(4)               9    3    0.0  0.0     1.5       0.1        0.0
-    """
+    """  # noqa: E501
     rows = [HEAD, *(tuple(cells(depth, stage)) for depth, stage in chain.rows())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(line(row, widths) for row in rows)
@@ -316,8 +386,12 @@ def cells(depth: int, stage: StageStats) -> Iterator[str]:
     yield name if len(name) <= 44 else f"{name[:43]}…"
     yield from (f"{count:,}" for count in (stage.elements_in, stage.elements_out))
     yield from (f"{count / 1e6:,.1f}" for count in (stage.bytes_in, stage.bytes_out))
-    yield from (f"{value:,.1f}" for value in (stage.busy, stage.waited_for_input, stage.waited_for_output))
-    yield f"{stage.queued / 1e6:,.1f} of {stage.queue_limit / 1e6:,.1f}" if stage.queue_limit else ""
+    yield from (
+        f"{value:,.1f}" for value in (stage.busy, stage.waited_for_input, stage.waited_for_output)
+    )
+    yield (
+        f"{stage.queued / 1e6:,.1f} of {stage.queue_limit / 1e6:,.1f}" if stage.queue_limit else ""
+    )
 
 
 def line(row: Sequence[str], widths: Sequence[int]) -> str:

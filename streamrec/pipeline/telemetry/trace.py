@@ -1,9 +1,10 @@
-"""Trace files: the timeline of a run, for the Perfetto trace viewer (ui.perfetto.dev) and chrome://tracing.
+"""Trace files: the timeline of a run, for the Perfetto trace viewer (ui.perfetto.dev) and
+chrome://tracing.
 
-The format is the array form of Chrome's "Trace Event Format", described in the Catapult project's document of that
-name: metadata events ("M") name the tracks, complete events ("X") are slices with a beginning and a duration in
-microseconds, counter events ("C") are numbers over time. Viewers also accept a file without its closing bracket, as a
-killed program leaves it; a closed file is JSON.
+The format is the array form of Chrome's "Trace Event Format", described in the Catapult project's
+document of that name: metadata events ("M") name the tracks, complete events ("X") are slices with
+a beginning and a duration in microseconds, counter events ("C") are numbers over time. Viewers also
+accept a file without its closing bracket, as a killed program leaves it; a closed file is JSON.
 
 Rules:
 - A slice is written when it ends, so memory does not grow. Slices of one track never overlap.
@@ -26,14 +27,17 @@ BEGINNING: Final = '[{"name": "process_name", "ph": "M", "pid": 1, "args": {"nam
 
 
 class Trace:
-    """Writes a trace file of at most `limit` events; an older trace is overwritten, another file is an error."""
+    """Writes a trace file of at most `limit` events; an older trace is overwritten, another file is
+    an error.
+    """
 
     def __init__(self, path: str | os.PathLike[str], limit: int = LIMIT) -> None:
         if os.path.isfile(path):
             with open(path, "rb") as old:
                 if old.read(len(BEGINNING)) not in (b"", BEGINNING.encode()):
                     raise FileExistsError(
-                        f"{display_name(os.fspath(path))} already exists and is not a trace: use another name"
+                        f"{display_name(os.fspath(path))} already exists and is not a trace: use "
+                        "another name"
                     )
         self._file = open(path, "w", encoding="ascii")  # noqa: SIM115 - closed by `close`
         self._lock = threading.RLock()
@@ -47,9 +51,17 @@ class Trace:
         with self._lock:
             self._tracks += 1
             number = self._tracks
-            self._write({"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": name}})
             self._write(
-                {"name": "thread_sort_index", "ph": "M", "pid": 1, "tid": number, "args": {"sort_index": number}}
+                {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": name}}
+            )
+            self._write(
+                {
+                    "name": "thread_sort_index",
+                    "ph": "M",
+                    "pid": 1,
+                    "tid": number,
+                    "args": {"sort_index": number},
+                }
             )
         return number
 
@@ -64,7 +76,16 @@ class Trace:
 
     def counter(self, name: str, now: float, value: float) -> None:
         """Writes a number at a time."""
-        self._write({"name": name, "ph": "C", "pid": 1, "tid": 0, "ts": self._time(now), "args": {"value": value}})
+        self._write(
+            {
+                "name": name,
+                "ph": "C",
+                "pid": 1,
+                "tid": 0,
+                "ts": self._time(now),
+                "args": {"value": value},
+            }
+        )
 
     def close(self) -> None:
         """Ends the file. Closing twice is allowed; later events are dropped."""

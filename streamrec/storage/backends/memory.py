@@ -1,7 +1,8 @@
 """fsspec's memory filesystem: `memory://` URLs, in tests and notebooks.
 
-It shares its files with the user's own `fsspec.filesystem("memory")`. A body reads the file object that existed when it
-was opened, so its bytes never mix with those of a replacement; versions distinguish the two as well.
+It shares its files with the user's own `fsspec.filesystem("memory")`. A body reads the file object
+that existed when it was opened, so its bytes never mix with those of a replacement; versions
+distinguish the two as well.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from typing import Any
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamrec.errors import NotFoundError
-from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
+from streamrec.storage.backend import (
+    Backend,
+    Body,
+    BytesBody,
+    ContentDigest,
+    ObjectInfo,
+    PartSink,
+    Pieces,
+)
 from streamrec.storage.faults import RetryPolicy, changed_error, exists_error
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.urls import Glob
@@ -33,8 +42,14 @@ class MemoryBackend(Backend):
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
         start = prefix.removeprefix("memory://").lstrip("/")
-        files = {name.lstrip("/"): file for name, file in self._fs.store.items()}  # a name with "::" begins without "/"
-        return [_info(f"memory://{name}", file) for name, file in files.items() if name.startswith(start)], None
+        files = {
+            name.lstrip("/"): file for name, file in self._fs.store.items()
+        }  # a name with "::" begins without "/"
+        return [
+            _info(f"memory://{name}", file)
+            for name, file in files.items()
+            if name.startswith(start)
+        ], None
 
     async def stat(self, path: str) -> ObjectInfo:
         return _info(path, self._file(path))
@@ -72,7 +87,9 @@ class _MemoryUpload(PartSink):
         self._overwrite = overwrite
         self._data = bytearray()
 
-    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
+    async def put_part(
+        self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
+    ) -> None:
         self._data[offset:] = b"".join(pieces)
 
     def check_free(self) -> None:

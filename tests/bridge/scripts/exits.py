@@ -113,7 +113,9 @@ def subtasks() -> None:
 
 
 def newborn() -> None:
-    """A task that is started while the others are being cancelled takes its first step, and is cancelled then."""
+    """A task that is started while the others are being cancelled takes its first step, and is
+    cancelled then.
+    """
 
     async def child() -> None:
         try:
@@ -161,7 +163,9 @@ def open_end(folder: str, case: str, how: str) -> None:
     """Something is open, in a program that shows the warnings which users see."""
     warnings.simplefilter("ignore", ResourceWarning)
     if case == "cached":
-        records = streamrec.TFRecordDataset(f"{folder}/x.tfrecord").repeat(10_000)  # so that no pass is whole
+        records = streamrec.TFRecordDataset(f"{folder}/x.tfrecord").repeat(
+            10_000
+        )  # so that no pass is whole
         KEPT.append(iter(records.cache(f"{folder}/cache")))
         next(KEPT[0])
     elif case == "sync_writer":
@@ -192,7 +196,9 @@ def dropped_iterators(folder: str) -> None:
 
 
 def late() -> None:
-    """Exit handlers: one that runs before the bridge's works as ever, those that run after it are told."""
+    """Exit handlers: one that runs before the bridge's works as ever, those that run after it are
+    told.
+    """
     KEPT.append(SyncIterator(endless(""), 1))
     next(KEPT[0])
     atexit.register(use)

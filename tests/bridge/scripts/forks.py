@@ -17,7 +17,8 @@ COUNT = 2_000
 numbers = counting(COUNT)
 KEPT: list[SyncIterator[str]] = []
 
-# Python 3.12 and newer warn of a fork in a process with threads; forks beside threads are the subject here.
+# Python 3.12 and newer warn of a fork in a process with threads; forks beside threads are the
+# subject here.
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
 
@@ -26,7 +27,9 @@ async def answer() -> int:
 
 
 def in_child(function: Callable[[], object]) -> None:
-    """Run `function` in a forked child that leaves through the interpreter's own exit; wait for it."""
+    """Run `function` in a forked child that leaves through the interpreter's own exit; wait for
+    it.
+    """
     pid = os.fork()
     if pid == 0:
         function()
@@ -60,7 +63,9 @@ def while_iterating() -> None:
 
 
 def while_work_waits() -> None:
-    """The child must not run, close or destroy the parent's suspended work, nor cancel it by garbage."""
+    """The child must not run, close or destroy the parent's suspended work, nor cancel it by
+    garbage.
+    """
     ready = threading.Event()
     iterator = SyncIterator(endless("", ready.set), 1)
     ready.wait()

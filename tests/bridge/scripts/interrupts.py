@@ -21,7 +21,9 @@ from streamrec.bridge import Put, SyncIterator, run
 from streamrec.bridge.loop import loop_thread
 from streamrec.errors import ClosedError
 
-THOROUGH = os.environ.get("STREAMREC_THOROUGH") == "1"  # tests.effort has it too, and imports pytest
+THOROUGH = (
+    os.environ.get("STREAMREC_THOROUGH") == "1"
+)  # tests.effort has it too, and imports pytest
 
 
 def blocked_next() -> None:
@@ -73,7 +75,9 @@ def loop_body() -> None:
 
 
 def body() -> None:
-    """Waits for input, and looks for signals meanwhile: one that comes just before a read begins is seen behind it."""
+    """Waits for input, and looks for signals meanwhile: one that comes just before a read begins is
+    seen behind it.
+    """
     while not select.select([sys.stdin], [], [], 0.05)[0]:
         pass
 
@@ -147,7 +151,9 @@ def failing_cleanup() -> None:
 
 
 def consume(turn: int) -> int:
-    """Consume until the interrupt; in turn with small and large queues, so that both sides get to sleep."""
+    """Consume until the interrupt; in turn with small and large queues, so that both sides get to
+    sleep.
+    """
     last = -1
     with SyncIterator(counting(10_000), 1 + 50 * (turn % 3)) as iterator:
         for number in iterator:
@@ -176,7 +182,9 @@ def any_instruction() -> None:
 
 
 def every_call() -> None:
-    """Interrupts at every place where CPython may see one, from the making of the loop thread to its end."""
+    """Interrupts at every place where CPython may see one, from the making of the loop thread to
+    its end.
+    """
     say(places(consume_few, lambda: loop_thread().retire("a turn of the test has ended")))
     say(leftovers())
 
@@ -185,7 +193,10 @@ def writer(path: str) -> None:
     """The same with a writer: the shard is whole, or nothing of it is there."""
     logging.getLogger("streamrec").disabled = True  # it tells of writers that were dropped
     folder, whole = Path(path).parent, [b"%d" % number for number in range(3)]
-    reader, begin = streamrec.TFRecordDataset, streamrec.TFRecordWriter  # imported before the first interrupt
+    reader, begin = (
+        streamrec.TFRecordDataset,
+        streamrec.TFRecordWriter,
+    )  # imported before the first interrupt
 
     def write() -> None:
         with begin(path) as shard:
@@ -211,7 +222,9 @@ def places(work: Callable[[], None], after: Callable[[], None]) -> str:
 
     At all of them in CI; else at a quarter, and in development mode, which is slow, at an eighth.
     """
-    sys.unraisablehook = lambda report: None if report.exc_type is KeyboardInterrupt else sys.__unraisablehook__(report)
+    sys.unraisablehook = lambda report: (
+        None if report.exc_type is KeyboardInterrupt else sys.__unraisablehook__(report)
+    )
     step = 1
     while interrupted_at(step, work):
         run(until_alone)
@@ -228,10 +241,11 @@ def consume_few() -> None:
 
 
 def interrupted_at(step: int, work: Callable[[], None]) -> bool:
-    """Interrupt work where this thread enters a Python function, or comes back from one in C, for the step-th time.
+    """Interrupt work where this thread enters a Python function, or comes back from one in C, for
+    the step-th time.
 
-    These are the places where CPython looks for signals (save for the ends of loops). In a finalizer it
-    reports the interrupt and goes on.
+    These are the places where CPython looks for signals (save for the ends of loops). In a
+    finalizer it reports the interrupt and goes on.
 
     Returns:
         Whether work had not ended before.

@@ -16,7 +16,9 @@ SAID: set[str] = set()
 Producer = Callable[[Put[str]], Awaitable[None]]
 
 # asyncio's debug mode reports slow callbacks; on a busy machine these say nothing about the bridge.
-logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Executing "))
+logging.getLogger("asyncio").addFilter(
+    lambda record: not record.getMessage().startswith("Executing ")
+)
 
 
 def say(line: object) -> None:
@@ -49,7 +51,9 @@ async def until_alone() -> None:
 
 
 async def until_in(function: str, thread: threading.Thread = MAIN) -> None:
-    """Wait until a thread is blocked in `function`: a signal does not end a call that is only about to block."""
+    """Wait until a thread is blocked in `function`: a signal does not end a call that is only about
+    to block.
+    """
     place, since = ("", 0), perf_counter()
     while place[0] != function or perf_counter() - since < 4 * sys.getswitchinterval():
         await asyncio.sleep(0)
@@ -59,7 +63,9 @@ async def until_in(function: str, thread: threading.Thread = MAIN) -> None:
 
 
 def thread_in_next(iterator: SyncIterator[str]) -> threading.Thread:
-    """A thread that is blocked in the next(); it says whether the error that it gets there tells of the exit."""
+    """A thread that is blocked in the next(); it says whether the error that it gets there tells of
+    the exit.
+    """
 
     def consume() -> None:
         try:
@@ -91,12 +97,15 @@ def counting(count: int) -> Callable[[Put[int]], Awaitable[None]]:
     return produce
 
 
-def endless(ready: str = "take", then: Callable[[], object] | None = None, error: Exception | None = None) -> Producer:
-    """A producer of one item that then waits without end; its cleanup takes a while and says when it is done.
+def endless(
+    ready: str = "take", then: Callable[[], object] | None = None, error: Exception | None = None
+) -> Producer:
+    """A producer of one item that then waits without end; its cleanup takes a while and says when
+    it is done.
 
     Args:
-        ready: Function in which the main thread must be, after it has said "first", before this one says
-            "ready"; "" neither waits nor says it.
+        ready: Function in which the main thread must be, after it has said "first", before this one
+            says "ready"; "" neither waits nor says it.
         then: Called before the wait.
         error: What the cleanup fails with at its end.
     """

@@ -21,7 +21,9 @@ def blocking() -> None:
 
 
 def cancelled() -> None:
-    """A trio timeout lets go of the thread; the `with` block then cancels the producer and waits for it."""
+    """A trio timeout lets go of the thread; the `with` block then cancels the producer and waits
+    for it.
+    """
 
     async def main() -> None:
         with SyncIterator(endless(""), 1) as iterator:
@@ -61,7 +63,9 @@ def interrupted_in_a_thread() -> None:
 
 
 def anyio_inside() -> None:
-    """A caller under anyio on trio carries a variable that says so; anyio on our loop must not believe it."""
+    """A caller under anyio on trio carries a variable that says so; anyio on our loop must not
+    believe it.
+    """
 
     async def produce(put: Put[str]) -> None:
         async with anyio.create_task_group() as group:

@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.example.encode import encode_example, encode_examples, encode_sequence_example, feature_of
-from streamrec.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
+from streamrec.example.encode import (
+    encode_example,
+    encode_examples,
+    encode_sequence_example,
+    feature_of,
+)
+from streamrec.example.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    VarLenFeature,
+)
 from streamrec.example.messages import Example, Feature, Features, SequenceExample
 from streamrec.example.parse import parse_example, parse_single_example
 from streamrec.example.values import to_values
@@ -24,7 +34,9 @@ from tests.example.compare import assert_same, assert_same_columns, materialised
 int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 200)
 floats = st.floats(width=32, allow_nan=False) | st.just(float("nan"))
 kinds_of_values = [int64s, floats, st.binary(max_size=20), st.text(max_size=8)]
-feature_values = st.one_of([*kinds_of_values, *(st.lists(items, max_size=5) for items in kinds_of_values)])
+feature_values = st.one_of(
+    [*kinds_of_values, *(st.lists(items, max_size=5) for items in kinds_of_values)]
+)
 names = st.text(max_size=5).filter(lambda name: name.isprintable()) | st.sampled_from("abc")
 
 
@@ -99,7 +111,8 @@ def rows_of(columns: dict[str, Any]) -> list[dict[str, tuple[str | None, list[An
     """Each record's features, taken from the columns one by one."""
     count = max(map(len, columns.values()), default=0)
     return [
-        {name: plain(feature_of(*to_values(column[row]))) for name, column in columns.items()} for row in range(count)
+        {name: plain(feature_of(*to_values(column[row]))) for name, column in columns.items()}
+        for row in range(count)
     ]
 
 
@@ -133,23 +146,35 @@ def test_inner_ragged_dimensions_are_a_feature_of_their_own() -> None:
     """A list of a feature has no inner rows: without their lengths they would be lost."""
     outer, inner = np.array([0, 2, 2, 3]), np.array([0, 1, 1, 3])
     nested = RaggedTensor(np.arange(6).reshape(3, 2), (outer, inner))
-    with pytest.raises(FeatureError, match=r"feature 'x': a ragged tensor of 2 ragged dimensions.*RowLengths"):
+    with pytest.raises(
+        FeatureError, match=r"feature 'x': a ragged tensor of 2 ragged dimensions.*RowLengths"
+    ):
         encode_examples({"x": nested})
-    flat = {"x": RaggedTensor(nested.flat_values, (inner[outer],)), "lengths": RaggedTensor(np.diff(inner), (outer,))}
+    flat = {
+        "x": RaggedTensor(nested.flat_values, (inner[outer],)),
+        "lengths": RaggedTensor(np.diff(inner), (outer,)),
+    }
     partitions = [RaggedFeature.RowLengths("lengths"), RaggedFeature.UniformRowLength(2)]
     feature = RaggedFeature(np.int64, "x", partitions, np.int64)
-    assert_same(parse_example(encode_examples(flat), {"nested": feature})["nested"], nested, "nested")
+    assert_same(
+        parse_example(encode_examples(flat), {"nested": feature})["nested"], nested, "nested"
+    )
 
 
 @st.composite
 def described_batches(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes]]:
     rows, features, columns = draw(st.integers(0, 5)), {}, {}
     for name in draw(st.lists(names, min_size=1, max_size=4, unique=True)):
-        dtype, items = draw(st.sampled_from([(np.int64, int64s), (np.float32, floats), (bytes, st.binary(max_size=3))]))
+        dtype, items = draw(
+            st.sampled_from(
+                [(np.int64, int64s), (np.float32, floats), (bytes, st.binary(max_size=3))]
+            )
+        )
         kind = draw(st.sampled_from(["fixed", "pad_rows_of", "sparse", "ragged", "wide"]))
         count = st.just(2) if kind == "fixed" else st.integers(0, 3)
         columns[name] = [
-            draw(count.flatmap(lambda n, items=items: st.lists(items, min_size=n, max_size=n))) for _ in range(rows)
+            draw(count.flatmap(lambda n, items=items: st.lists(items, min_size=n, max_size=n)))
+            for _ in range(rows)
         ]
         features[name] = {
             "fixed": FixedLenFeature([2], dtype),
@@ -162,7 +187,9 @@ def described_batches(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes]]:
 
 
 @given(described_batches(), st.booleans())
-def test_parsed_columns_survive_encoding(batch: tuple[dict[str, Any], list[bytes]], string_columns: bool) -> None:
+def test_parsed_columns_survive_encoding(
+    batch: tuple[dict[str, Any], list[bytes]], string_columns: bool
+) -> None:
     features, records = batch
     parsed = parse_example(records, features, string_columns=string_columns)
     again = parse_example(encode_examples(parsed), features)
@@ -176,7 +203,12 @@ def test_parsed_columns_survive_encoding(batch: tuple[dict[str, Any], list[bytes
 def test_a_sparse_tensor_is_its_rows() -> None:
     """What a VarLenFeature gives, and neither its indices nor its shape."""
     batch = encode_examples({"t": sparse([[0, 0], [2, 0], [2, 1]], [7, 8, 9], [4, 5])})
-    assert [plain(Example.FromString(record).features.feature["t"])[1] for record in batch] == [[7], [], [8, 9], []]
+    assert [plain(Example.FromString(record).features.feature["t"])[1] for record in batch] == [
+        [7],
+        [],
+        [8, 9],
+        [],
+    ]
     words = SparseTensor(np.array([[0, 0]]), np.array([b"a"], object), np.array([1, 1]))
     assert list(encode_examples({"t": words})) == [encode_example({"t": b"a"})]
     assert len(encode_examples({"t": sparse(np.zeros((0, 2), int), [], [0, 0])})) == 0
@@ -185,7 +217,10 @@ def test_a_sparse_tensor_is_its_rows() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (sparse([[0, 0]], [7], [1, 1]), "a SparseTensor of several rows where one list is expected; encode_examples"),
+        (
+            sparse([[0, 0]], [7], [1, 1]),
+            "a SparseTensor of several rows where one list is expected; encode_examples",
+        ),
         (RaggedTensor(np.arange(3), (np.array([0, 3]),)), "a RaggedTensor of several rows"),
         (sparse([[0], [2]], [7, 8], [3]), "index 2 of a sparse tensor is not the next one"),
         (sparse([[5]], [7], [3]), r"the index .5. of a sparse tensor is outside its dense_shape"),
@@ -199,7 +234,9 @@ def test_one_list_is_not_a_batch(value: Any, words: str) -> None:
 
 
 def test_declared_kinds_hold_for_every_row() -> None:
-    batch = encode_examples({"x": [[], [1], [2.5]], "y": [1, 2, 3]}, kinds={"x": np.float32, "y": "float32"})
+    batch = encode_examples(
+        {"x": [[], [1], [2.5]], "y": [1, 2, 3]}, kinds={"x": np.float32, "y": "float32"}
+    )
     found = [plain(Example.FromString(record).features.feature["x"]) for record in batch]
     assert found == [("float_list", []), ("float_list", [1.0]), ("float_list", [2.5])]
     with pytest.raises(FeatureError, match="record 1, feature 'x': float where int64 is expected"):
@@ -210,7 +247,10 @@ def test_declared_kinds_hold_for_every_row() -> None:
     ("columns", "words"),
     [
         ({"a": [1, 2], "b": [1]}, "feature 'b': 1 rows where 2 are expected, as in 'a'"),
-        ({"a": [[1], [0.5]]}, "record 1, feature 'a': float32 where int64 is expected, as in the rows before"),
+        (
+            {"a": [[1], [0.5]]},
+            "record 1, feature 'a': float32 where int64 is expected, as in the rows before",
+        ),
         ({"a": [[1], None]}, "record 1, feature 'a': None where"),
         ({"a": [["b", 2.5]]}, "mixed types: str and float"),
         ({"a": np.array(3)}, "one int64 where a column"),
@@ -218,14 +258,26 @@ def test_declared_kinds_hold_for_every_row() -> None:
         ({"a": 3}, "an int where a column"),
         ({"a": None}, "None where a column"),
         ({"a": RaggedTensor(np.arange(3), (np.array([[0, 3]]),))}, "row splits of shape"),
-        ({"a": sparse([[0, 0], [0, 2]], [7, 8], [1, 3])}, "record 0, .*row 0 is not a list .index 2 .*without gaps"),
+        (
+            {"a": sparse([[0, 0], [0, 2]], [7, 8], [1, 3])},
+            "record 0, .*row 0 is not a list .index 2 .*without gaps",
+        ),
         ({"a": sparse([[0, 1], [0, 0]], [7, 8], [1, 2])}, "index 1 is not the next one"),
         ({"a": sparse([[0, 0], [0, 0]], [7, 8], [1, 2])}, "index 0 is not the next one"),
-        ({"a": sparse([[1, 0], [0, 0]], [7, 8], [2, 1])}, "record 0, feature 'a': sparse values are out of order"),
-        ({"a": sparse([[0, 0, 0]], [7], [2, 1, 1])}, "a sparse tensor has 3 dimensions: it must have 2"),
+        (
+            {"a": sparse([[1, 0], [0, 0]], [7, 8], [2, 1])},
+            "record 0, feature 'a': sparse values are out of order",
+        ),
+        (
+            {"a": sparse([[0, 0, 0]], [7], [2, 1, 1])},
+            "a sparse tensor has 3 dimensions: it must have 2",
+        ),
         ({"a": sparse([[0, 0]], [7, 8], [2, 1])}, "indices of shape .1, 2., 2 values"),
         ({"a": sparse([[0, 0]], [7], [-1, 1])}, "a negative size"),
-        ({"a": sparse([[0, 0]], [7], [3, 1]), "b": [1]}, "feature 'b': 1 rows where 3 are expected, as in 'a'"),
+        (
+            {"a": sparse([[0, 0]], [7], [3, 1]), "b": [1]},
+            "feature 'b': 1 rows where 3 are expected, as in 'a'",
+        ),
         ({"a": BytesColumn.over(b"abc", np.array([[0, 4]]))}, "spans that leave their buffer"),
         ({"a": BytesColumn.over(b"abc", np.array([[2, 1]]))}, "spans that leave their buffer"),
         ({"a": BytesColumn(b"abc", np.array([0, 1]))}, r"spans of shape \[2\]"),
@@ -280,7 +332,9 @@ def test_large_batches_equal_their_records() -> None:
     rng = np.random.default_rng(1)
     numbers, blobs = rng.integers(-(2**62), 2**62, (500, 20)), [rng.bytes(200) for _ in range(500)]
     batch = encode_examples({"a": numbers, "b": blobs})
-    wanted = [encode_example({"a": row, "b": blob}) for row, blob in zip(numbers, blobs, strict=True)]
+    wanted = [
+        encode_example({"a": row, "b": blob}) for row, blob in zip(numbers, blobs, strict=True)
+    ]
     assert list(batch) == wanted
     assert batch[499] == wanted[499]
     assert memoryview(batch.buffer).readonly
@@ -301,7 +355,10 @@ def test_columns_that_change_meanwhile_never_crash() -> None:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        codes = {_native.encode_examples(((b"x", 3, values, None, splits),), 10_000)[0] for _ in range(50)}
+        codes = {
+            _native.encode_examples(((b"x", 3, values, None, splits),), 10_000)[0]
+            for _ in range(50)
+        }
     finally:
         stop.set()
         writer.join()
@@ -330,7 +387,10 @@ def test_sequence_examples() -> None:
     message = SequenceExample.FromString(record)
     assert message.SerializeToString(deterministic=True) == record
     assert plain(message.context.feature["id"]) == ("int64_list", [7])
-    lists = {name: [plain(step) for step in item.feature] for name, item in message.feature_lists.feature_list.items()}
+    lists = {
+        name: [plain(step) for step in item.feature]
+        for name, item in message.feature_lists.feature_list.items()
+    }
     assert lists == {
         "tokens": [("int64_list", [1, 2]), ("int64_list", []), ("int64_list", [3])],
         "frames": [("float_list", [1.0] * 3)] * 2,
@@ -350,5 +410,7 @@ def test_sequence_refusals() -> None:
         ({}, {"x": unsound}, "row splits descend"),
     ):
         with pytest.raises(FeatureError, match=words):
-            encode_sequence_example(context, lists, context_kinds={"c": np.int64}, sequence_kinds={"y": np.int64})
+            encode_sequence_example(
+                context, lists, context_kinds={"c": np.int64}, sequence_kinds={"y": np.int64}
+            )
     assert encode_sequence_example({}, {}) == b"\n\x00\x12\x00"

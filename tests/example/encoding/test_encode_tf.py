@@ -28,7 +28,11 @@ records = st.dictionaries(st.sampled_from(NAMES), values, max_size=5)
 
 def declare(features: dict[str, Any]) -> dict[str, Any]:
     kinds = {"i": tf.int64, "f": tf.float32, "O": tf.string}
-    return {name: tf.io.RaggedFeature(kinds[value.dtype.kind]) for name, value in features.items() if name}
+    return {
+        name: tf.io.RaggedFeature(kinds[value.dtype.kind])
+        for name, value in features.items()
+        if name
+    }
 
 
 def check(found: Any, wanted: np.ndarray[Any, Any]) -> None:
@@ -42,7 +46,9 @@ def test_sequence_examples(context: dict[str, Any], lists: dict[str, Any]) -> No
     message = tf.train.SequenceExample.FromString(record)
     assert set(message.context.feature) == set(context)
     specs = {name: tf.io.FixedLenSequenceFeature([], tf.int64) for name in lists}
-    found_context, found = tf.io.parse_single_sequence_example(record, declare(context) or None, specs or None)
+    found_context, found = tf.io.parse_single_sequence_example(
+        record, declare(context) or None, specs or None
+    )
     for name, value in found_context.items():
         check(value, context[name])
     for name, value in found.items():
@@ -51,12 +57,16 @@ def test_sequence_examples(context: dict[str, Any], lists: dict[str, Any]) -> No
 
 def test_an_empty_list_is_a_missing_feature() -> None:
     features = {"x": tf.io.FixedLenFeature([2], tf.int64, [7, 8])}
-    assert tf.io.parse_single_example(encode_example({"x": []}), features)["x"].numpy().tolist() == [7, 8]
+    assert tf.io.parse_single_example(encode_example({"x": []}), features)[
+        "x"
+    ].numpy().tolist() == [7, 8]
 
 
 def test_tensorflows_tensors_and_messages_are_taken() -> None:
     feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 2]))
-    record = encode_example({"a": tf.constant([[1, 2]]), "b": tf.constant("x"), "c": feature}, deterministic=True)
+    record = encode_example(
+        {"a": tf.constant([[1, 2]]), "b": tf.constant("x"), "c": feature}, deterministic=True
+    )
     assert record == encode_example({"a": [1, 2], "b": "x", "c": [1, 2]})
     ragged = tf.ragged.constant([[1, 2], [], [3]])
     assert list(encode_examples({"x": ragged})) == list(
@@ -83,13 +93,17 @@ def test_tensorflows_sparse_tensors_are_their_rows() -> None:
     ],
 )
 def test_rows_are_lists_where_tensorflow_says_so(indices: Any, shape: list[int]) -> None:
-    """As tf.RaggedTensor.from_sparse; it also takes rows out of order, and gives their values to the wrong ones."""
+    """As tf.RaggedTensor.from_sparse; it also takes rows out of order, and gives their values to
+    the wrong ones.
+    """
     sparse = tf.SparseTensor(indices, np.arange(len(indices)), shape)
     try:
         wanted = list(encode_examples({"x": tf.RaggedTensor.from_sparse(sparse)}))
     except tf.errors.InvalidArgumentError:
         wanted = None
-    if wanted is None or not np.array_equal(np.asarray(indices)[:, 0], np.sort(np.asarray(indices)[:, 0])):
+    if wanted is None or not np.array_equal(
+        np.asarray(indices)[:, 0], np.sort(np.asarray(indices)[:, 0])
+    ):
         with pytest.raises(FeatureError):
             encode_examples({"x": sparse})
     else:
@@ -97,7 +111,9 @@ def test_rows_are_lists_where_tensorflow_says_so(indices: Any, shape: list[int])
 
 
 @pytest.mark.parametrize(
-    "rows", [[[1, 2], [], [3]], [[[1, 2], [3]], []], [[b"x", b"y\0"], []], np.arange(6).reshape(3, 2)], ids=str
+    "rows",
+    [[[1, 2], [], [3]], [[[1, 2], [3]], []], [[b"x", b"y\0"], []], np.arange(6).reshape(3, 2)],
+    ids=str,
 )
 def test_rows_as_lists_and_arrays(rows: Any) -> None:
     if isinstance(rows, np.ndarray):
@@ -107,7 +123,16 @@ def test_rows_as_lists_and_arrays(rows: Any) -> None:
     ours = arrays(theirs)
     assert ours.to_list() == theirs.to_list()
     assert len(ours) == len(list(ours)) == theirs.nrows()
-    for index in (0, 1, -1, slice(1, None), slice(-2, 1), slice(2, 1), slice(None, None, 2), slice(None, None, -1)):
+    for index in (
+        0,
+        1,
+        -1,
+        slice(1, None),
+        slice(-2, 1),
+        slice(2, 1),
+        slice(None, None, 2),
+        slice(None, None, -1),
+    ):
         assert_same(ours[index], arrays(theirs[index]), str(index))
     with pytest.raises(IndexError):
         ours[len(ours)]
@@ -118,10 +143,14 @@ def test_rows_as_lists_and_arrays(rows: Any) -> None:
         sparse = arrays(theirs.to_sparse())
         assert sparse.to_list() == ours.to_list()
         assert [row.values.tolist() for row in sparse] == ours.to_list()
-        unbatched = [arrays(row) for row in tf.data.Dataset.from_tensors(theirs.to_sparse()).unbatch()]
+        unbatched = [
+            arrays(row) for row in tf.data.Dataset.from_tensors(theirs.to_sparse()).unbatch()
+        ]
         for row, wanted in enumerate(unbatched):
             assert_same(sparse[row - len(sparse)], wanted, "row")
-            assert [sparse[row][place] for place in range(len(wanted))] == wanted.to_dense().tolist()
+            assert [
+                sparse[row][place] for place in range(len(wanted))
+            ] == wanted.to_dense().tolist()
             sliced = tf.sparse.slice(theirs.to_sparse(), [row, 0], [2, len(wanted)])
             assert_same(sparse[row : row + 2], arrays(sliced), "slice")
         check(sparse.to_dense(default), tf.sparse.to_dense(theirs.to_sparse(), default).numpy())

@@ -11,7 +11,13 @@ import pyarrow
 import pytest
 
 from streamrec import Dataset, FeatureError, FixedLenFeature, VarLenFeature
-from streamrec.example.encode import bytes_feature, encode_example, encode_examples, float_feature, int64_feature
+from streamrec.example.encode import (
+    bytes_feature,
+    encode_example,
+    encode_examples,
+    float_feature,
+    int64_feature,
+)
 from streamrec.example.messages import Example, Feature, Features
 
 
@@ -93,7 +99,8 @@ KINDS = {"int64_list": INT64, "float_list": FLOAT, "bytes_list": BYTES}
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "values"), [(kind, *row) for kind, rows in KINDS.items() for row in cast(Any, rows)]
+    ("kind", "value", "values"),
+    [(kind, *row) for kind, rows in KINDS.items() for row in cast(Any, rows)],
 )
 def test_kinds_of_values(kind: str, value: Any, values: list[Any]) -> None:
     assert encoded(value) == (kind, values)
@@ -138,7 +145,9 @@ class OnAnotherDevice:
 
 def test_tensors_by_the_array_protocol() -> None:
     assert encoded(Tensor()) == ("int64_list", [1, 2])
-    with pytest.raises(FeatureError, match=r"'x'.*OnAnotherDevice \(cuda.float32\).*move it to the CPU"):
+    with pytest.raises(
+        FeatureError, match=r"'x'.*OnAnotherDevice \(cuda.float32\).*move it to the CPU"
+    ):
         encoded(OnAnotherDevice())
 
 
@@ -236,7 +245,11 @@ def test_names() -> None:
 
 @pytest.mark.parametrize(
     ("helper", "value", "words"),
-    [(int64_feature, 1.5, "float where int64"), (bytes_feature, 1, "int where b"), (float_feature, "a", "str where f")],
+    [
+        (int64_feature, 1.5, "float where int64"),
+        (bytes_feature, 1, "int where b"),
+        (float_feature, "a", "str where f"),
+    ],
 )
 def test_helpers_refuse(helper: Any, value: Any, words: str) -> None:
     with pytest.raises(FeatureError, match=words):

@@ -1,13 +1,17 @@
-"""TensorFlow as the oracle: equal results where it gives one, an error where it raises; both walks agree.
+"""TensorFlow as the oracle: equal results where it gives one, an error where it raises; both walks
+agree.
 
-TensorFlow also gives results where partitions lead outside of their values, or where values of one record become
-values of another. There an error is expected: `fits` says which records these are, in plain Python.
+TensorFlow also gives results where partitions lead outside of their values, or where values of one
+record become values of another. There an error is expected: `fits` says which records these are, in
+plain Python.
 
-Descriptions of every kind, and messages that fit them or nearly fit them, well formed and damaged: 5,200 of them
-in a run, each as a batch and alone. Every test counts what it compared, and fails if a kind of feature or of
-partition, or an outcome, hardly came up: no change of the generators can make it empty.
+Descriptions of every kind, and messages that fit them or nearly fit them, well formed and damaged:
+5,200 of them in a run, each as a batch and alone. Every test counts what it compared, and fails if
+a kind of feature or of partition, or an outcome, hardly came up: no change of the generators can
+make it empty.
 
-Some damaged inputs are not shown to TensorFlow, because it breaks on them instead of raising (2.21):
+Some damaged inputs are not shown to TensorFlow, because it breaks on them instead of raising
+(2.21):
   - lengths of many bytes: it allocates gigabytes for them, and crashes on lengths of 2 GiB;
   - more unpacked floats than a FixedLenFeature holds: it writes past the end of its array;
   - in SequenceExamples, byte strings whose length runs past their list: it counts an endless list.
@@ -25,7 +29,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
-from streamrec.example import parse_example, parse_sequence_example, parse_single_example, parse_single_sequence_example
+from streamrec.example import (
+    parse_example,
+    parse_sequence_example,
+    parse_single_example,
+    parse_single_sequence_example,
+)
 from streamrec.example.features import Feature, FixedLenFeature, RaggedFeature, SparseFeature
 from streamrec.example.walk import make_plan
 from tests.effort import THOROUGH
@@ -52,11 +61,20 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 many = settings(
     max_examples=1000 if THOROUGH else 400,
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+        HealthCheck.data_too_large,
+    ],
 )
 LONG_VARINT = re.compile(rb"[\x80-\xff]{3}")
 OUTCOMES = {"parsed": 40, "refused": 40}
-EXAMPLES = {"FixedLenFeature": 12, "FixedLenSequenceFeature": 12, "VarLenFeature": 12, "RaggedFeature": 12}
+EXAMPLES = {
+    "FixedLenFeature": 12,
+    "FixedLenSequenceFeature": 12,
+    "VarLenFeature": 12,
+    "RaggedFeature": 12,
+}
 SPARSE = {"no list of index keys": 1, "1 index keys": 1, "2 index keys": 1, "already sorted": 1}
 CONTEXT = {"FixedLenFeature": 12, "VarLenFeature": 12, "RaggedFeature": 12}
 LISTS = {"FixedLenSequenceFeature": 12, "VarLenFeature": 12, "RaggedFeature": 12}
@@ -75,7 +93,12 @@ class Seen:
 
     def require(self, *least: Mapping[str, int]) -> None:
         """Fails where one kind came up less often than it must."""
-        rare = {name: self.counts[name] for wanted in least for name, n in wanted.items() if self.counts[name] < n}
+        rare = {
+            name: self.counts[name]
+            for wanted in least
+            for name, n in wanted.items()
+            if self.counts[name] < n
+        }
         assert not rare, f"too few of these were compared: {rare}"
 
 
@@ -94,7 +117,9 @@ def labels(feature: Feature) -> Iterator[str]:
             yield "validated"
 
 
-def split(values: Sequence[Any], partition: Any, numbers: list[int], *, single: bool) -> list[Any] | None:
+def split(
+    values: Sequence[Any], partition: Any, numbers: list[int], *, single: bool
+) -> list[Any] | None:
     """The rows of one record's values, or None where the partition does not fit them."""
     if isinstance(partition, RaggedFeature.ValueRowIds):
         if len(numbers) != len(values) or numbers != sorted(numbers) or min(numbers, default=0) < 0:
@@ -118,19 +143,25 @@ def split(values: Sequence[Any], partition: Any, numbers: list[int], *, single: 
 
 
 def lists_of(record: bytes, key: str, dtype: Any, part: str, single: bool) -> list[list[Any]]:
-    """The values under a key: of an Example or a context in one list, of a feature list in one for each step; as in a
-    batch, or of a `single` Example, which differ where a name occurs twice.
+    """The values under a key: of an Example or a context in one list, of a feature list in one for
+    each step; as in a batch, or of a `single` Example, which differ where a name occurs twice.
     """
     feature = {key: RaggedFeature(dtype)}
     if part == "example":
-        values: Any = parse_single_example(record, feature)[key] if single else parse_example([record], feature)[key]
+        values: Any = (
+            parse_single_example(record, feature)[key]
+            if single
+            else parse_example([record], feature)[key]
+        )
         return [(values if single else values.flat_values).tolist()]
     context, lists = ({}, feature) if part == "lists" else (feature, {})
     found: Any = parse_single_sequence_example(record, context, lists)
     if part == "context":
         return [found[0][key].tolist()]
     rows = found[1][key]
-    return [rows.flat_values[first:last].tolist() for first, last in pairwise(rows.nested_row_splits[0])]
+    return [
+        rows.flat_values[first:last].tolist() for first, last in pairwise(rows.nested_row_splits[0])
+    ]
 
 
 def fits(record: bytes, features: Mapping[str, Feature], part: str, *, single: bool) -> bool:
@@ -142,14 +173,23 @@ def fits(record: bytes, features: Mapping[str, Feature], part: str, *, single: b
             if any(len(key[0]) != len(values[0]) for key in keys):
                 return False
         elif isinstance(feature, RaggedFeature):
-            rows: list[Any] = lists_of(record, feature.value_key or name, feature.dtype, part, single)
+            rows: list[Any] = lists_of(
+                record, feature.value_key or name, feature.dtype, part, single
+            )
             for partition in reversed(feature.partitions):
                 uniform = isinstance(partition, RaggedFeature.UniformRowLength)
-                numbers = [[]] * len(rows) if uniform else lists_of(record, partition.key, np.int64, part, single)
+                numbers = (
+                    [[]] * len(rows)
+                    if uniform
+                    else lists_of(record, partition.key, np.int64, part, single)
+                )
                 if len(numbers) != len(rows):
                     return False
                 alone = single and part != "lists"
-                rows = [split(row, partition, each, single=alone) for row, each in zip(rows, numbers, strict=True)]
+                rows = [
+                    split(row, partition, each, single=alone)
+                    for row, each in zip(rows, numbers, strict=True)
+                ]
                 if None in rows:
                     return False
     return True
@@ -162,7 +202,9 @@ def check(
     features: Mapping[str, Feature],
     sound: Callable[[], bool],
 ) -> None:
-    """Both walks give what TensorFlow gives, or the same error where it raises or gives what is not sound."""
+    """Both walks give what TensorFlow gives, or the same error where it raises or gives what is not
+    sound.
+    """
     wanted, messages = outcome(theirs), []
     with walking("reference"):
         if wanted is not None and not sound():
@@ -203,7 +245,9 @@ def check_examples(records: list[bytes], features: dict[str, Feature], seen: See
         )
 
 
-def check_sequences(records: list[bytes], context: dict[str, Feature], lists: dict[str, Feature], seen: Seen) -> None:
+def check_sequences(
+    records: list[bytes], context: dict[str, Feature], lists: dict[str, Feature], seen: Seen
+) -> None:
     theirs, features = (twins(context), twins(lists)), labelled(context, lists)
     batch = tf.constant(records, tf.string)
 
@@ -249,12 +293,19 @@ def test_examples(damage: bool) -> None:
         features = data.draw(example_descriptions)
         if not makes_sense(lambda: make_plan("examples", features)):
             assume(not damage and rarely(data.draw, 4))
-        records = data.draw(st.lists(examples(features), min_size=int(damage), max_size=2 if damage else 3))
+        records = data.draw(
+            st.lists(examples(features), min_size=int(damage), max_size=2 if damage else 3)
+        )
         if damage:
             records[-1] = data.draw(damaged(records[-1]))
             assume(not LONG_VARINT.search(records[-1]))
-            dense = [feature for feature in features.values() if isinstance(feature, FixedLenFeature)]
-            assume(b"\x0d" not in records[-1] or all(feature.dtype is not np.float32 for feature in dense))
+            dense = [
+                feature for feature in features.values() if isinstance(feature, FixedLenFeature)
+            ]
+            assume(
+                b"\x0d" not in records[-1]
+                or all(feature.dtype is not np.float32 for feature in dense)
+            )
         check_examples(records, features, seen)
 
     compare()
@@ -272,7 +323,16 @@ def test_partitions(kind: type) -> None:
         check_examples(records, {"x": feature}, seen)
 
     compare()
-    seen.require({"parsed": 50, "refused": 5, "not sound": 1, kind.__name__: 50, "nested": 20, "validated": 20})
+    seen.require(
+        {
+            "parsed": 50,
+            "refused": 5,
+            "not sound": 1,
+            kind.__name__: 50,
+            "nested": 20,
+            "validated": 20,
+        }
+    )
 
 
 @pytest.mark.parametrize("damage", [False, True])

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from streamrec import Framer
-from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
+from streamrec.example import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from streamrec.example.columns import RaggedTensor, SparseTensor
 from streamrec.example.features import Feature
 from streamrec.example.parse import parse_example, parse_sequence_example, parse_single_example
@@ -38,14 +44,20 @@ RAGGED: dict[str, Feature] = {
     "ragged2": RaggedFeature(np.float32, "rg_val", [RaggedFeature.RowLengths("rg_len")]),
     "ragged_u": RaggedFeature(np.int64, "big", [RaggedFeature.UniformRowLength(3)]),
 }
-CONTEXT: dict[str, Feature] = {"id": FixedLenFeature([], np.int64), "name": FixedLenFeature([], bytes)}
+CONTEXT: dict[str, Feature] = {
+    "id": FixedLenFeature([], np.int64),
+    "name": FixedLenFeature([], bytes),
+}
 LISTS: dict[str, Feature] = {
     "tokens": FixedLenSequenceFeature([], np.int64),
     "frames": FixedLenSequenceFeature([4], np.float32),
     "words": VarLenFeature(bytes),
     "opt": FixedLenSequenceFeature([], np.int64, allow_missing=True),
 }
-RAGGED_LISTS: dict[str, Feature] = {"words": RaggedFeature(bytes), "tokens": RaggedFeature(np.int64)}
+RAGGED_LISTS: dict[str, Feature] = {
+    "words": RaggedFeature(bytes),
+    "tokens": RaggedFeature(np.int64),
+}
 
 
 def payloads(name: str) -> list[bytes]:
@@ -59,7 +71,9 @@ def expected(name: str) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for key in {name.split("|")[0] for name in flat}:
         if f"{key}|indices" in flat:
-            parts = [array_of(flat, f"{key}|{part}") for part in ("indices", "values", "dense_shape")]
+            parts = [
+                array_of(flat, f"{key}|{part}") for part in ("indices", "values", "dense_shape")
+            ]
             columns[key] = SparseTensor(*parts)
         elif f"{key}|row_splits0" in flat:
             count = sum(name.startswith(f"{key}|row_splits") for name in flat)
@@ -106,7 +120,9 @@ def test_examples(file: str, features: dict[str, Feature], wanted: str, columns:
 @pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
 def test_sequences(columns: bool) -> None:
     records = payloads("sequence.tfrecord")
-    context, lists, lengths = parse_sequence_example(records, CONTEXT, LISTS, string_columns=columns)
+    context, lists, lengths = parse_sequence_example(
+        records, CONTEXT, LISTS, string_columns=columns
+    )
     for found, name in ((context, "context"), (lists, "lists"), (lengths, "lengths")):
         assert_expected(found, f"sequence.{name}.expected.npz")
 

@@ -1,4 +1,6 @@
-"""parse_example and parse_single_example, by both walks: what is read and refused, and the columns of each feature."""
+"""parse_example and parse_single_example, by both walks: what is read and refused, and the columns
+of each feature.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -8,8 +10,21 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from streamrec import Dataset, FeatureError, Frames, encode_examples, parse_example, parse_single_example
-from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
+from streamrec import (
+    Dataset,
+    FeatureError,
+    Frames,
+    encode_examples,
+    parse_example,
+    parse_single_example,
+)
+from streamrec.example import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from streamrec.example.features import Feature
 from tests.example.compare import assert_same_columns
 from tests.example.parsing.test_parse_strings import as_frames
@@ -30,21 +45,38 @@ def values(record: bytes, dtype: Any = np.int64) -> list[Any]:
     return found
 
 
-def test_an_optional_feature_that_no_record_has_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Each record would give the default of a misspelt name. A name that some record has is not named."""
-    wrong, batch = f"label{uuid4().hex}", [example(("label", ints(1)), ("rare", ints(1))), example(("label", ints(2)))]
-    wanted: dict[str, Feature] = {wrong: FixedLenFeature([], np.int64, 0), "rare": VarLenFeature(np.int64)}
+def test_an_optional_feature_that_no_record_has_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each record would give the default of a misspelt name. A name that some record has is not
+    named.
+    """
+    wrong, batch = (
+        f"label{uuid4().hex}",
+        [example(("label", ints(1)), ("rare", ints(1))), example(("label", ints(2)))],
+    )
+    wanted: dict[str, Feature] = {
+        wrong: FixedLenFeature([], np.int64, 0),
+        "rare": VarLenFeature(np.int64),
+    }
     for _ in range(499):
         parse_example(batch, wanted)
     assert not caplog.messages
     for _ in range(3):
         parse_example(batch, wanted)
-    message = f"no record so far has the feature '{wrong}': is that its name? The records have 'label', 'rare'"
+    message = (
+        f"no record so far has the feature '{wrong}': is that its name? The records have 'label', "
+        "'rare'"
+    )
     assert caplog.messages == [message]
     every = wanted | {"label": FixedLenFeature([], np.int64)}
     dataset = Dataset.from_tensor_slices(batch).batch(2).parse_example(every)
     assert len(list(dataset)) == 1  # all that the records have is described
-    dataset = Dataset.from_tensor_slices(batch).batch(2).parse_example({f"2{wrong}": FixedLenFeature([], np.int64, 0)})
+    dataset = (
+        Dataset.from_tensor_slices(batch)
+        .batch(2)
+        .parse_example({f"2{wrong}": FixedLenFeature([], np.int64, 0)})
+    )
     assert len(list(dataset)) == 1
     assert caplog.messages == [message, message.replace(wrong, f"2{wrong}")]
 
@@ -104,14 +136,18 @@ def test_a_length_past_the_end_is_cut() -> None:
 
 def test_kinds_are_reported() -> None:
     record = example(("x", floats(1.5)))
-    with pytest.raises(FeatureError, match="found float32 values where int64 is expected") as raised:
+    with pytest.raises(
+        FeatureError, match="found float32 values where int64 is expected"
+    ) as raised:
         parse_example([example(("x", ints(1))), record], INT, ["first", "second"])
     error = raised.value
     assert (error.record, error.feature, error.example) == (1, "x", "second")
     assert str(error).startswith("example 'second', record 1, feature 'x': ")
     with pytest.raises(FeatureError, match="found an unknown kind of values where bytes"):
         parse_example([example(("x", b"\x22\x00"))], {"x": VarLenFeature(bytes)})
-    with pytest.raises(FeatureError, match=r"^feature 'x': found float32 values") as raised:  # one has no number
+    with pytest.raises(
+        FeatureError, match=r"^feature 'x': found float32 values"
+    ) as raised:  # one has no number
         parse_example(record, INT)
     assert raised.value.record is None
 
@@ -120,10 +156,26 @@ def test_kinds_are_reported() -> None:
     ("config", "value", "message"),
     [
         (FixedLenFeature([2], np.int64), ints(1), r"found 1 values where the shape \[2\] needs 2"),
-        (FixedLenFeature([2], np.int64), ints(*range(99)), r"found 99 values where the shape \[2\] needs 2"),
-        (FixedLenFeature([2], np.float32), floats(), r"found 0 values where the shape \[2\] needs 2"),
-        (FixedLenFeature([], np.float32), feature(np.float32, [1] * 9, packed=False), "found 9 values"),
-        (FixedLenFeature([2], bytes), strings(b"a"), r"found 1 values where the shape \[2\] needs 2"),
+        (
+            FixedLenFeature([2], np.int64),
+            ints(*range(99)),
+            r"found 99 values where the shape \[2\] needs 2",
+        ),
+        (
+            FixedLenFeature([2], np.float32),
+            floats(),
+            r"found 0 values where the shape \[2\] needs 2",
+        ),
+        (
+            FixedLenFeature([], np.float32),
+            feature(np.float32, [1] * 9, packed=False),
+            "found 9 values",
+        ),
+        (
+            FixedLenFeature([2], bytes),
+            strings(b"a"),
+            r"found 1 values where the shape \[2\] needs 2",
+        ),
         (FixedLenSequenceFeature([2], np.int64, True), ints(1, 2, 3), r"needs a multiple of 2"),
     ],
 )
@@ -137,9 +189,22 @@ def test_every_form_of_serialized() -> None:
     objects = np.array(records, dtype=object)
     frames = as_frames(records)
     batch = encode_examples({"x": np.arange(3)})
-    for serialized in (records, tuple(records), iter(records), objects, frames, Frames.of(records), batch):
+    for serialized in (
+        records,
+        tuple(records),
+        iter(records),
+        objects,
+        frames,
+        Frames.of(records),
+        batch,
+    ):
         assert parse_example(serialized, INT)["x"].tolist() == [0, 1, 2]
-    for scalar in (records[2], memoryview(records[2]), bytearray(records[2]), objects[2:].reshape(())):
+    for scalar in (
+        records[2],
+        memoryview(records[2]),
+        bytearray(records[2]),
+        objects[2:].reshape(()),
+    ):
         assert parse_example(scalar, INT)["x"].item() == 2
         assert parse_single_example(scalar, INT, "name")["x"].item() == 2  # type: ignore[union-attr]
 
@@ -152,8 +217,16 @@ def test_every_form_of_serialized() -> None:
         ("text", TypeError, "str where messages are expected"),
         (np.array([b"a\0"]), TypeError, "trailing NULs"),
         (np.array([[b"a"]], dtype=object), FeatureError, "must be a vector"),
-        (SimpleNamespace(buffer=b"abc", spans=np.array([[0, 4]])), ValueError, "leaves a buffer of 3 bytes"),
-        (SimpleNamespace(buffer=b"abc", spans=np.array([[2, 1]])), ValueError, "leaves a buffer of 3 bytes"),
+        (
+            SimpleNamespace(buffer=b"abc", spans=np.array([[0, 4]])),
+            ValueError,
+            "leaves a buffer of 3 bytes",
+        ),
+        (
+            SimpleNamespace(buffer=b"abc", spans=np.array([[2, 1]])),
+            ValueError,
+            "leaves a buffer of 3 bytes",
+        ),
     ],
 )
 def test_serialized_that_is_refused(serialized: Any, error: type[Exception], message: str) -> None:
@@ -182,7 +255,10 @@ def test_names_must_fit() -> None:
         ({"x": VarLenFeature(bytes), "s": SparseFeature("x", "v", bytes, 3)}, "different dtypes"),
         ({"x": VarLenFeature(bytes), "r": RaggedFeature(bytes, "x")}, "different forms"),
         ({"x": FixedLenFeature([], bytes), "r": RaggedFeature(bytes, "x")}, "different forms"),
-        ({"x": RaggedFeature(bytes), "r": RaggedFeature(bytes, "x", row_splits_dtype=np.int64)}, "row_splits_dtypes"),
+        (
+            {"x": RaggedFeature(bytes), "r": RaggedFeature(bytes, "x", row_splits_dtype=np.int64)},
+            "row_splits_dtypes",
+        ),
     ],
 )
 def test_descriptions_that_are_refused(features: Any, message: str) -> None:
@@ -201,10 +277,19 @@ def test_threads_share_a_description() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "value", "has", "advice"),
-    [(np.float32, 7, "int64", "np.int64"), (bytes, 0.5, "float32", "np.float32"), (np.int64, b"x", "bytes", "bytes")],
+    [
+        (np.float32, 7, "int64", "np.int64"),
+        (bytes, 0.5, "float32", "np.float32"),
+        (np.int64, b"x", "bytes", "bytes"),
+    ],
 )
-def test_the_dtype_that_the_file_has_is_named(wanted: Any, value: Any, has: str, advice: str) -> None:
-    said = f"found {has} values where {wanted.__name__} is expected: write {advice} as the feature's dtype"
+def test_the_dtype_that_the_file_has_is_named(
+    wanted: Any, value: Any, has: str, advice: str
+) -> None:
+    said = (
+        f"found {has} values where {wanted.__name__} is expected: write {advice} as the feature's "
+        "dtype"
+    )
     with pytest.raises(FeatureError, match=said):
         parse_example(encode_examples({"x": [value]}), {"x": FixedLenFeature([], wanted)})
 
@@ -231,10 +316,14 @@ def test_a_shape_without_elements_is_required_whatever_the_default() -> None:
 
 def test_sparse_needs_as_many_positions_as_values() -> None:
     record = example(("i", ints(1, 2)), ("v", floats(1)))
-    with pytest.raises(FeatureError, match=r"^feature 's': 'i' has 2 positions, but 'v' has 1 values"):
+    with pytest.raises(
+        FeatureError, match=r"^feature 's': 'i' has 2 positions, but 'v' has 1 values"
+    ):
         one(record, s=SparseFeature("i", "v", np.float32, 4))
     other = example(("i", ints(1)), ("v", floats(1, 2)))  # together as many positions as values
-    with pytest.raises(FeatureError, match="record 1, feature 's': 'i' has 2 positions, but 'v' has 1 values"):
+    with pytest.raises(
+        FeatureError, match="record 1, feature 's': 'i' has 2 positions, but 'v' has 1 values"
+    ):
         parse_example([b"", record, other], {"s": SparseFeature("i", "v", np.float32, 4)})
 
 
@@ -273,7 +362,9 @@ ROW_IDS = RaggedFeature.ValueRowIds("n")
 def test_a_partition_that_does_not_fit_its_record_is_named(
     partition: Any, numbers: list[int], dtype: Any, validate: bool
 ) -> None:
-    """Where TensorFlow gives splits that lead outside of the values, or values of this record to the next one."""
+    """Where TensorFlow gives splits that lead outside of the values, or values of this record to
+    the next one.
+    """
     records = [b"", example(("x", ints(1, 2, 3)), ("n", ints(*numbers))), b""]
     features: dict[str, Feature] = {"r": RaggedFeature(np.int64, "x", [partition], dtype, validate)}
     with pytest.raises(FeatureError, match="record 1, feature 'r': "):
@@ -285,6 +376,14 @@ def test_a_partition_that_does_not_fit_its_record_is_named(
 def test_rows_that_no_value_needs_fill_no_memory() -> None:
     records = [example(("x", ints(1)), ("n", ints(number))) for number in (3, 2**25)]
     features: dict[str, Feature] = {"r": RaggedFeature(np.int64, "x", [ROW_IDS])}
-    assert parse_example(records[:1], features)["r"].nested_row_splits[1].tolist() == [0, 0, 0, 0, 1]
-    with pytest.raises(FeatureError, match=r"record 1, feature 'r': 33,554,432 rows, of which most are empty"):
+    assert parse_example(records[:1], features)["r"].nested_row_splits[1].tolist() == [
+        0,
+        0,
+        0,
+        0,
+        1,
+    ]
+    with pytest.raises(
+        FeatureError, match=r"record 1, feature 'r': 33,554,432 rows, of which most are empty"
+    ):
         parse_example(records, features)

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
+from streamrec.example import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from streamrec.example.columns import BytesColumn
 from streamrec.example.features import Feature
 from streamrec.example.parse import parse_example, parse_sequence_example
@@ -74,7 +80,9 @@ def test_arrow(items: list[bytes]) -> None:
 
 
 RECORDS = [
-    example(("s", strings(b"a\0", b"bb")), ("v", strings(b"v")), ("i", ints(3)), ("d", strings(b"here"))),
+    example(
+        ("s", strings(b"a\0", b"bb")), ("v", strings(b"v")), ("i", ints(3)), ("d", strings(b"here"))
+    ),
     example(("s", strings(b"", b"c")), ("v", strings(b"x", b"y")), ("i", ints(1, 0))),
 ]
 FEATURES: dict[str, Feature] = {
@@ -132,7 +140,8 @@ def test_columns_point_into_the_reader_s_buffer() -> None:
 
 
 LONG = [
-    example(("s", strings(bytes([value]) * 500, b"%d" % value)), ("w", strings(b"%d" % value))) for value in range(9)
+    example(("s", strings(bytes([value]) * 500, b"%d" % value)), ("w", strings(b"%d" % value)))
+    for value in range(9)
 ]
 WIDE: dict[str, Feature] = {"s": FixedLenFeature([2], bytes), "w": FixedLenFeature([], bytes)}
 
@@ -143,7 +152,9 @@ def test_long_strings_stay_in_many_buffers_and_others_are_copied_out() -> None:
     wanted = parse_example(LONG, WIDE)
     column, words = found["s"], found["w"]
     assert column.is_scattered
-    assert [buffer.obj for buffer in column.buffers[1::2]] == [buffer.obj for buffer in serialized.buffers[1::2]]
+    assert [buffer.obj for buffer in column.buffers[1::2]] == [
+        buffer.obj for buffer in serialized.buffers[1::2]
+    ]
     assert not words.is_scattered, "a word of each record would keep all of it alive"
     assert words.buffer.nbytes == 9
     assert_same_strings(found, wanted)
@@ -199,10 +210,15 @@ def test_compact_keeps_the_strings_alone() -> None:
     assert (bytes(column.buffer), column.spans.tolist()) == (b"twothree", [[0, 3], [3, 8]])
 
 
-@pytest.mark.parametrize("feature", [VarLenFeature(bytes), RaggedFeature(bytes), FixedLenSequenceFeature([], bytes)])
+@pytest.mark.parametrize(
+    "feature", [VarLenFeature(bytes), RaggedFeature(bytes), FixedLenSequenceFeature([], bytes)]
+)
 def test_strings_of_sequences(feature: Feature) -> None:
     steps = [[strings(b"a\0" * 50), strings(b"b")], [], [strings(b"c" * 9)]]
-    records = [sequence([("c", strings(b"c\0"))] if number else [], [("w", each)]) for number, each in enumerate(steps)]
+    records = [
+        sequence([("c", strings(b"c\0"))] if number else [], [("w", each)])
+        for number, each in enumerate(steps)
+    ]
     context: dict[str, Feature] = {"c": FixedLenFeature([], bytes, "none")}
     wanted = parse_sequence_example(records, context, {"w": feature})
     for serialized in (as_frames(records), as_scattered(records)):

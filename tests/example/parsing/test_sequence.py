@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from streamrec.errors import FeatureError
-from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
+from streamrec.example import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from streamrec.example.features import Feature
 from streamrec.example.parse import parse_sequence_example, parse_single_sequence_example
 from tests.example.wire import entry, field, floats, ints, sequence, strings
@@ -81,13 +87,19 @@ def test_singles() -> None:
     [
         (None, None, "describe at least one"),
         ({}, {}, "describe at least one"),
-        ({"x": FixedLenSequenceFeature([], np.int64)}, None, "FixedLenSequenceFeature where one of"),
+        (
+            {"x": FixedLenSequenceFeature([], np.int64)},
+            None,
+            "FixedLenSequenceFeature where one of",
+        ),
         ({"x": SparseFeature("i", "v", np.int64, 3)}, None, "SparseFeature where one of"),
         (None, {"x": FixedLenFeature([], np.int64)}, "FixedLenFeature where one of"),
         (None, {"x": FixedLenSequenceFeature([], np.int64, True, 3)}, "leave default_value out"),
     ],
 )
-def test_descriptions_that_are_refused(context_features: Any, sequence_features: Any, message: str) -> None:
+def test_descriptions_that_are_refused(
+    context_features: Any, sequence_features: Any, message: str
+) -> None:
     with pytest.raises(FeatureError, match=message):
         parse_sequence_example([b""], context_features, sequence_features)
 

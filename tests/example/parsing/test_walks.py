@@ -11,7 +11,14 @@ from hypothesis import HealthCheck, assume, given, reject
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
-from streamrec.example import Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature, parse
+from streamrec.example import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    VarLenFeature,
+    parse,
+)
 from streamrec.example.messages import Example
 from streamrec.example.parse import parse_batch, parse_example, parse_sequence_example
 from streamrec.example.walk import Records, make_plan
@@ -35,8 +42,14 @@ many = draws(400, HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck
 KINDS = [bytes, np.float32, np.int64]
 DESCRIPTIONS: list[dict[str, Feature]] = [
     {key: VarLenFeature(KINDS[index % 3]) for index, key in enumerate("abcdefghi")},
-    {key: FixedLenFeature([], KINDS[index % 3], ["1", 1, 1][index % 3]) for index, key in enumerate("abcdef")},
-    {key: FixedLenSequenceFeature([2], KINDS[index % 3], True) for index, key in enumerate("abcdefghi")},
+    {
+        key: FixedLenFeature([], KINDS[index % 3], ["1", 1, 1][index % 3])
+        for index, key in enumerate("abcdef")
+    },
+    {
+        key: FixedLenSequenceFeature([2], KINDS[index % 3], True)
+        for index, key in enumerate("abcdefghi")
+    },
 ]
 CORPUS = Path(__file__).parents[3] / "fuzz" / "corpus"
 
@@ -51,11 +64,15 @@ def outcome(walk: str, parser: Callable[..., Any], *arguments: Any, **keywords: 
 
 
 def check(parser: Callable[..., Any], *arguments: Any, string_columns: bool = False) -> None:
-    wanted, found = (outcome(walk, parser, *arguments, string_columns=string_columns) for walk in WALKS)
+    wanted, found = (
+        outcome(walk, parser, *arguments, string_columns=string_columns) for walk in WALKS
+    )
     if isinstance(wanted, str) or isinstance(found, str):
         assert found == wanted
         return
-    for part, other in zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]:
+    for part, other in (
+        zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
+    ):
         assert list(part) == list(other)
         for name in other:
             assert_same(materialised(part[name]), materialised(other[name]), name)
@@ -64,7 +81,9 @@ def check(parser: Callable[..., Any], *arguments: Any, string_columns: bool = Fa
 def serialized(records: list[bytes], layout: str) -> Any:
     if layout == "scattered":
         lanes = [records[lane::2] for lane in range(2)]
-        return Scattered.in_turn([[Frames.of([b"before", *lane]).window(1, 1 + len(lane))] for lane in lanes], 1)
+        return Scattered.in_turn(
+            [[Frames.of([b"before", *lane]).window(1, 1 + len(lane))] for lane in lanes], 1
+        )
     return Frames.of(records) if layout == "frames" else records
 
 
@@ -76,8 +95,13 @@ LAYOUTS = ["list", "frames", "scattered"]
 def test_damaged_examples(data: st.DataObject) -> None:
     features = data.draw(example_descriptions)
     assume(makes_sense(lambda: make_plan("examples", features)))
-    records = [data.draw(damaged(record)) for record in data.draw(st.lists(examples(features), max_size=3))]
-    batch, columns = serialized(records, data.draw(st.sampled_from(LAYOUTS))), data.draw(st.booleans())
+    records = [
+        data.draw(damaged(record)) for record in data.draw(st.lists(examples(features), max_size=3))
+    ]
+    batch, columns = (
+        serialized(records, data.draw(st.sampled_from(LAYOUTS))),
+        data.draw(st.booleans()),
+    )
     check(parse_example, batch, features, string_columns=columns)
 
 
@@ -85,10 +109,16 @@ def test_damaged_examples(data: st.DataObject) -> None:
 @given(st.data())
 def test_damaged_sequences(data: st.DataObject) -> None:
     context, lists = data.draw(context_descriptions), data.draw(list_descriptions)
-    assume((context or lists) and makes_sense(lambda: (make_plan("context", context), make_plan("lists", lists))))
+    assume(
+        (context or lists)
+        and makes_sense(lambda: (make_plan("context", context), make_plan("lists", lists)))
+    )
     messages = sequences(context, lists)
     records = [data.draw(damaged(record)) for record in data.draw(st.lists(messages, max_size=3))]
-    batch, columns = serialized(records, data.draw(st.sampled_from(LAYOUTS))), data.draw(st.booleans())
+    batch, columns = (
+        serialized(records, data.draw(st.sampled_from(LAYOUTS))),
+        data.draw(st.booleans()),
+    )
     check(parse_sequence_example, batch, context, lists, string_columns=columns)
 
 
@@ -103,7 +133,9 @@ def test_rows_outside_their_buffers_are_refused(row: tuple[int, int, int]) -> No
 
 def test_buffers_that_are_none_are_refused() -> None:
     with pytest.raises(TypeError):
-        _native.decode_examples(_native.decode_plan(()), None, (b"abc", 5), np.zeros((1, 4), np.int64), ())
+        _native.decode_examples(
+            _native.decode_plan(()), None, (b"abc", 5), np.zeros((1, 4), np.int64), ()
+        )
 
 
 def parse_bytes(record: bytes, columns: bool) -> None:
@@ -123,12 +155,16 @@ def test_any_bytes(record: bytes, columns: bool) -> None:
 
 @pytest.mark.parametrize("path", sorted(CORPUS.iterdir()), ids=lambda path: path.name[:8])
 def test_the_fuzzers_corpus(path: Path) -> None:
-    """What the fuzzer of the C code found worth keeping; its first two bytes are not part of a record."""
+    """What the fuzzer of the C code found worth keeping; its first two bytes are not part of a
+    record.
+    """
     parse_bytes(path.read_bytes()[2:], columns=False)
 
 
 # mostly below 2**28, as one block with a longer value leaves the way for short ones
-short = st.lists(st.integers(0, 2**28 - 1) | st.integers(0, 300) | st.integers(0, 2**15), max_size=300)
+short = st.lists(
+    st.integers(0, 2**28 - 1) | st.integers(0, 300) | st.integers(0, 2**15), max_size=300
+)
 numbers = st.integers(0, 2**64 - 1) | st.integers(0, 300) | st.integers(0, 2**15)
 ways = [way for way in range(4) if _native.decode_varints(b"", np.empty(0, np.int64), way) == 0]
 
@@ -140,7 +176,9 @@ def test_runs_of_varints(way: int, values: list[int], tail: bytes, room: int) ->
     data = b"".join(map(varint, values)) + tail
     array = np.full(room, 77, dtype=np.int64)
     count = _native.decode_varints(data, array, way)
-    assert _native.decode_varints(data, array[:0], way) == count  # without room they are only counted
+    assert (
+        _native.decode_varints(data, array[:0], way) == count
+    )  # without room they are only counted
     record = example(("x", field(3, field(1, data))))
     wanted = outcome("reference", parse_example, [record], {"x": RaggedFeature(np.int64)})
     if isinstance(wanted, str):
@@ -180,11 +218,16 @@ def sentence(rng: np.random.Generator, most: int) -> bytes:
         "strings": [b"%d" % each for each in range(count % 9)],
     }
     kinds = dict(zip(columns, (np.int64, np.float32, bytes), strict=True))
-    entries = [(key, feature(kinds[key], values, bool(rng.integers(0, 4)))) for key, values in columns.items()]
+    entries = [
+        (key, feature(kinds[key], values, bool(rng.integers(0, 4))))
+        for key, values in columns.items()
+    ]
     return example(*[entry for entry in entries if rng.integers(0, 9)])
 
 
-@pytest.mark.parametrize(("records", "most"), [(0, 0), (1, 0), (3, 0), (1, 9), (50, 40), (3, 300), (400, 900)])
+@pytest.mark.parametrize(
+    ("records", "most"), [(0, 0), (1, 0), (3, 0), (1, 9), (50, 40), (3, 300), (400, 900)]
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rows_of_one_length(records: int, most: int, layout: str) -> None:
     """Also where they are so many that they are written past the cache."""
@@ -223,36 +266,57 @@ def test_ways_of_reading_runs() -> None:
 def single_values(draw: Callable[[st.SearchStrategy[Any]], Any], kind: Any) -> bytes:
     """A Feature of one value, of any size; at times of another kind, of none or of two."""
     choices = {
-        np.int64: st.integers(0, 2**64 - 1) | st.integers(0, 300) | st.integers(0, 63).map(lambda bit: 1 << bit),
+        np.int64: st.integers(0, 2**64 - 1)
+        | st.integers(0, 300)
+        | st.integers(0, 63).map(lambda bit: 1 << bit),
         np.float32: st.floats(width=32),
         bytes: st.integers(0, 140).map(bytes),
     }
     if draw(st.integers(0, 9)) == 9:
         kind = draw(st.sampled_from(KINDS))
     count = draw(st.sampled_from([1, 1, 1, 1, 1, 1, 1, 0, 2]))
-    return feature(kind, draw(st.lists(choices[kind], min_size=count, max_size=count)), draw(st.integers(0, 9)) < 9)
+    return feature(
+        kind,
+        draw(st.lists(choices[kind], min_size=count, max_size=count)),
+        draw(st.integers(0, 9)) < 9,
+    )
 
 
 @many
 @given(st.data(), st.booleans())
 def test_single_values_in_their_usual_form(data: st.DataObject, columns: bool) -> None:
-    """They go into their columns at once: under keys of any length, twice, missing, in any order, damaged."""
-    lengths = data.draw(st.lists(st.integers(0, 30) | st.integers(90, 130), min_size=1, max_size=4, unique=True))
+    """They go into their columns at once: under keys of any length, twice, missing, in any order,
+    damaged.
+    """
+    lengths = data.draw(
+        st.lists(st.integers(0, 30) | st.integers(90, 130), min_size=1, max_size=4, unique=True)
+    )
     kinds = {"k" * length: data.draw(st.sampled_from(KINDS)) for length in lengths}
-    entries = st.sampled_from(list(kinds)).flatmap(lambda key: st.tuples(st.just(key), single_values(kinds[key])))
+    entries = st.sampled_from(list(kinds)).flatmap(
+        lambda key: st.tuples(st.just(key), single_values(kinds[key]))
+    )
     usual = st.tuples(*(st.tuples(st.just(key), single_values(kinds[key])) for key in kinds))
-    records = [example(*data.draw(usual | st.lists(entries, max_size=6))) for _ in range(data.draw(st.integers(1, 4)))]
+    records = [
+        example(*data.draw(usual | st.lists(entries, max_size=6)))
+        for _ in range(data.draw(st.integers(1, 4)))
+    ]
     if data.draw(st.integers(0, 3)) == 3:
         records[-1] = data.draw(damaged(records[-1]))
     defaults = {bytes: b"none", np.float32: 0.5, np.int64: -1}
-    features: dict[str, Feature] = {key: FixedLenFeature([], kind, defaults[kind]) for key, kind in kinds.items()}
+    features: dict[str, Feature] = {
+        key: FixedLenFeature([], kind, defaults[kind]) for key, kind in kinds.items()
+    }
     check(parse_example, records, features, string_columns=columns)
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 16, 17, 30, 110])
-@pytest.mark.parametrize(("kind", "value"), [(np.int64, 300), (np.int64, 5), (np.float32, 0.5), (bytes, b"abc")])
+@pytest.mark.parametrize(
+    ("kind", "value"), [(np.int64, 300), (np.int64, 5), (np.float32, 0.5), (bytes, b"abc")]
+)
 def test_every_byte_of_a_usual_entry_counts(kind: Any, value: Any, length: int) -> None:
-    """Any change of one byte makes the same difference to both walks, though the entry was expected."""
+    """Any change of one byte makes the same difference to both walks, though the entry was
+    expected.
+    """
     key = "abcdefghij" * 11
     good = example((key[:length], feature(kind, [value])), ("other", ints(1)))
     features: dict[str, Feature] = {
@@ -277,10 +341,14 @@ def test_keys_in_changing_orders() -> None:
     check(parse_example, records, features)
 
 
-@pytest.mark.parametrize("sizes", [[200_000, *[1] * 50], [1] * 50 + [200_000], [0] * 500, [3000] * 60])
+@pytest.mark.parametrize(
+    "sizes", [[200_000, *[1] * 50], [1] * 50 + [200_000], [0] * 500, [3000] * 60]
+)
 def test_lists_of_very_different_lengths(sizes: list[int]) -> None:
     """Buffers grow by what the records so far let expect; that must not matter either."""
-    records = [example(("i", ints(*range(size))), ("s", strings(*[b"ab"] * size))) for size in sizes]
+    records = [
+        example(("i", ints(*range(size))), ("s", strings(*[b"ab"] * size))) for size in sizes
+    ]
     features: dict[str, Feature] = {"i": RaggedFeature(np.int64), "s": RaggedFeature(bytes)}
     found = parse_example(records, features)
     assert found["i"].flat_values.tolist() == [n for size in sizes for n in range(size)]  # type: ignore[union-attr]
@@ -298,6 +366,9 @@ def test_features_that_are_not_described_are_counted(data: st.DataObject) -> Non
         names = [name for record in records for name in Example.FromString(record).features.feature]
         plan = make_plan("examples", features)
         _, found = parse_batch(plan, batch, string_columns=False)
-    except (DecodeError, FeatureError):  # field numbers of 0, which TensorFlow takes, or values that do not fit
+    except (
+        DecodeError,
+        FeatureError,
+    ):  # field numbers of 0, which TensorFlow takes, or values that do not fit
         reject()
     assert bool(found) == bool(set(names) - {slot.name for slot in plan.slots})

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, FixedLenFeature, Frames, TFRecordDataset, encode_example, parse_example
+from streamrec import (
+    Dataset,
+    FixedLenFeature,
+    Frames,
+    TFRecordDataset,
+    encode_example,
+    parse_example,
+)
 from streamrec.pipeline.elements.chunk import weigh
 from streamrec.pipeline.elements.columns import in_turn
 from streamrec.tfrecord import SCATTERED_BYTES, Scattered
@@ -21,7 +28,10 @@ SHARDS, RECORDS, SIZE = 4, 511, 20_000
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
     """Records so long that chunks hold a few hundred of them; each says where it belongs."""
-    shards = ([b"%d.%d" % (shard, index) + bytes(SIZE) for index in range(RECORDS)] for shard in range(SHARDS))
+    shards = (
+        [b"%d.%d" % (shard, index) + bytes(SIZE) for index in range(RECORDS)]
+        for shard in range(SHARDS)
+    )
     return write_shards(tmp_path, shards)
 
 
@@ -33,12 +43,18 @@ def files(tmp_path: Path) -> list[str]:
         lambda records: records.prefetch(1 << 20).repeat(3),
     ],
 )
-def test_few_batches_are_copied(files: list[str], before: Callable[[Dataset[Any]], Dataset[Any]]) -> None:
-    """Windows of one copy share its buffer; epochs end in the middle of a batch, and the next one goes on in step."""
+def test_few_batches_are_copied(
+    files: list[str], before: Callable[[Dataset[Any]], Dataset[Any]]
+) -> None:
+    """Windows of one copy share its buffer; epochs end in the middle of a batch, and the next one
+    goes on in step.
+    """
     records = TFRecordDataset(files, "", 1 << 20, SHARDS)
     batches = list(before(records).batch(100).with_options(memory_budget=256 << 20))
     alone = sum(batch.pinned < 1.5 * batch.nbytes for batch in batches)
-    assert alone < len(batches) / 4  # where an epoch ends, and where something came late; out of step it is every other
+    assert (
+        alone < len(batches) / 4
+    )  # where an epoch ends, and where something came late; out of step it is every other
 
 
 def test_one_of_many_long_records_in_a_buffer_does_not_keep_it_alive() -> None:

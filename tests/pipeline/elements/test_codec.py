@@ -1,4 +1,6 @@
-"""What a cache file holds: elements come back as they were, or are refused by the name of their type."""
+"""What a cache file holds: elements come back as they were, or are refused by the name of their
+type.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -28,7 +30,13 @@ DTYPES = st.one_of(
 )
 ARRAYS = npst.arrays(DTYPES, npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
 PLAIN = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.characters(categories=["Cs"]), st.binary()
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.characters(categories=["Cs"]),
+    st.binary(),
 )
 VALUES = st.recursive(
     st.one_of(PLAIN, ARRAYS, st.lists(st.binary(), max_size=3).map(Frames.of)),
@@ -44,7 +52,12 @@ VALUES = st.recursive(
 def kinds(value: Any) -> Any:
     """A value as text that tells kinds, dtypes, shapes and values, NaNs too."""
     if isinstance(value, np.ndarray):
-        return ("array", value.dtype.str, value.shape, [kinds(one) for one in value.ravel().tolist()])
+        return (
+            "array",
+            value.dtype.str,
+            value.shape,
+            [kinds(one) for one in value.ravel().tolist()],
+        )
     if isinstance(value, np.generic):
         return (type(value).__name__, value.dtype.str, repr(value))
     if isinstance(value, BytesColumn):
@@ -80,7 +93,9 @@ def test_any_value_comes_back(value: Any) -> None:
 def test_values_of_one_structure_come_back(data: st.DataObject) -> None:
     dtype = data.draw(DTYPES)
     arrays = npst.arrays(dtype, npst.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3))
-    rows = st.fixed_dictionaries({"x": arrays, "y": st.tuples(st.binary(), st.integers(), st.floats(), st.text())})
+    rows = st.fixed_dictionaries(
+        {"x": arrays, "y": st.tuples(st.binary(), st.integers(), st.floats(), st.text())}
+    )
     elements = data.draw(st.lists(rows, max_size=6))
     assert kinds(again(elements)) == kinds(elements)
 
@@ -106,7 +121,9 @@ def test_what_flows_comes_back() -> None:
     ]
     for elements in cases:
         assert kinds(again(elements)) == kinds(elements)
-    assert [plain(one) for one in again(Batches(frames, 3))] == [plain(one) for one in Batches(frames, 3)]
+    assert [plain(one) for one in again(Batches(frames, 3))] == [
+        plain(one) for one in Batches(frames, 3)
+    ]
 
 
 def test_alike_elements_cost_few_bytes_besides_their_data() -> None:
@@ -181,6 +198,8 @@ class Tensor:
     ],
     ids=["list", "objects", "frames", "column", "ragged", "tensor"],
 )
-def test_different_values_of_one_shape_have_different_digests(container: Callable[[list[bytes]], Any]) -> None:
+def test_different_values_of_one_shape_have_different_digests(
+    container: Callable[[list[bytes]], Any],
+) -> None:
     values = [[b"ab", b"c"], [b"ba", b"c"], [b"c", b"ab"], [b"abc", b""]]
     assert len({digest_values(container(each)) for each in values}) == len(values)

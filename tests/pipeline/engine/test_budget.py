@@ -1,4 +1,6 @@
-"""The memory budget: how large it is, how it is dealt out, and what a consumer that stops leaves in memory."""
+"""The memory budget: how large it is, how it is dealt out, and what a consumer that stops leaves in
+memory.
+"""
 
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -14,7 +16,13 @@ from hypothesis import strategies as st
 from streamrec import AUTOTUNE, Dataset, Frames, TFRecordDataset
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import NumberedPositions
-from streamrec.pipeline.engine.budget import CONSUMER, HeldBytes, cgroup_limits, default_budget, machine_memory
+from streamrec.pipeline.engine.budget import (
+    CONSUMER,
+    HeldBytes,
+    cgroup_limits,
+    default_budget,
+    machine_memory,
+)
 from streamrec.pipeline.engine.description import Chain, Options, Source
 from streamrec.pipeline.engine.run import RunContext
 from tests.effort import draws
@@ -42,19 +50,25 @@ class Made:
 
 @dataclass(frozen=True)
 class Plenty(Source):
-    """A source that gives many more chunks than any budget here allows, of `CHUNK` bytes each, and holds none."""
+    """A source that gives many more chunks than any budget here allows, of `CHUNK` bytes each, and
+    holds none.
+    """
 
     made: Made = field(compare=False)
 
     def lines(self) -> Iterator[str]:
         yield "Plenty"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         self.made.allowed.append(within.budget)
         for number in range(0, MANY * RECORDS, RECORDS):
             await anyio.lowlevel.checkpoint()
             self.made.nbytes += CHUNK
-            yield Chunk(Frames.of([bytes(CHUNK // RECORDS)] * RECORDS), NumberedPositions(number), CHUNK)
+            yield Chunk(
+                Frames.of([bytes(CHUNK // RECORDS)] * RECORDS), NumberedPositions(number), CHUNK
+            )
 
 
 def plenty(made: Made) -> Dataset[Any]:
@@ -87,7 +101,9 @@ def pipelines(made: Made, verbs: list[Verb] = VERBS) -> st.SearchStrategy[Datase
     leaf = st.one_of(
         st.builds(lambda: plenty(made)),
         st.integers(1, 4).map(
-            lambda cycle: Dataset.range(9).interleave(lambda _: plenty(made), cycle_length=cycle, block_length=3)
+            lambda cycle: Dataset.range(9).interleave(
+                lambda _: plenty(made), cycle_length=cycle, block_length=3
+            )
         ),
     )
     return st.recursive(
@@ -109,7 +125,9 @@ async def stalled(dataset: Dataset[Any]) -> None:
 
 @given(data=st.data(), budget=st.sampled_from([1 * MIB, 4 * MIB, 16 * MIB]))
 @draws(40)
-def test_a_consumer_that_stops_leaves_no_more_than_the_budget(data: st.DataObject, budget: int) -> None:
+def test_a_consumer_that_stops_leaves_no_more_than_the_budget(
+    data: st.DataObject, budget: int
+) -> None:
     made = Made()
     verbs = [*VERBS, lambda ds: ds.shuffle(10**9)]  # which fills its share
     dataset = data.draw(pipelines(made, verbs)).with_options(memory_budget=budget)
@@ -143,12 +161,16 @@ def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunContext, "take", counted)
         assert anyio.run(first) == budget
-    assert CONSUMER.of(budget) + sum(taken) + sum(made.allowed) <= max(budget, 2)  # of one byte two have one each
+    assert CONSUMER.of(budget) + sum(taken) + sum(made.allowed) <= max(
+        budget, 2
+    )  # of one byte two have one each
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("calls", [4, AUTOTUNE])
-def test_results_that_are_larger_than_their_input_stay_within_the_share(calls: int, deterministic: bool) -> None:
+def test_results_that_are_larger_than_their_input_stay_within_the_share(
+    calls: int, deterministic: bool
+) -> None:
     size, made = 100_000, []
 
     async def enlarged(record: bytes) -> bytes:
@@ -157,7 +179,9 @@ def test_results_that_are_larger_than_their_input_stay_within_the_share(calls: i
 
     small = Dataset.from_tensor_slices([b"x"] * 2000).with_options(memory_budget=16 * MIB)
     anyio.run(stalled, small.map(enlarged, calls, deterministic))
-    shares = 4 * MIB + 11 * MIB // 8  # the consumer's queue, and half of the map's, a quarter of what is left
+    shares = (
+        4 * MIB + 11 * MIB // 8
+    )  # the consumer's queue, and half of the map's, a quarter of what is left
     before_it_was_known = 8 * size
     assert shares // 2 <= len(made) * size <= shares + before_it_was_known + 2 * 4 * size
 
@@ -173,7 +197,11 @@ def test_the_default_is_a_share_of_the_machines_memory() -> None:
 
 
 GROUPS = {
-    "2": ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": "500\n", "memory.max": "700\n"}, [500, 700]),
+    "2": (
+        "0::/a/b\n",
+        {"a/b/memory.max": "max\n", "a/memory.max": "500\n", "memory.max": "700\n"},
+        [500, 700],
+    ),
     "2, a container": ("0::/\n", {"memory.max": "900\n"}, [900]),
     "2, of the host": ("0::/../../x\n", {"memory.max": "900\n"}, [900]),
     "1": (
@@ -215,13 +243,19 @@ def test_a_state_is_good_for_another_budget_and_other_options(tmp_path: Path) ->
 
 
 def test_options_reach_the_shards(tmp_path: Path) -> None:
-    files = write_shards(tmp_path, [[b"%d.%d" % (name, index) for index in range(9)] for name in range(20)])
+    files = write_shards(
+        tmp_path, [[b"%d.%d" % (name, index) for index in range(9)] for name in range(20)]
+    )
     ordered = list(TFRecordDataset(files, num_parallel_reads=16))
     assert list(TFRecordDataset(files, num_parallel_reads=AUTOTUNE)) == ordered
     loose = list(TFRecordDataset(files, cycle_length=4).with_options(deterministic=False))
-    assert loose != list(TFRecordDataset(files, cycle_length=4))  # whole blocks of a shard at a time
+    assert loose != list(
+        TFRecordDataset(files, cycle_length=4)
+    )  # whole blocks of a shard at a time
     assert sorted(loose) == sorted(ordered)
-    told = TFRecordDataset(files, cycle_length=16, deterministic=True).with_options(deterministic=False)
+    told = TFRecordDataset(files, cycle_length=16, deterministic=True).with_options(
+        deterministic=False
+    )
     assert list(told) == ordered
 
 
@@ -250,14 +284,23 @@ print(high_water_mark() - before)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's peak of memory in /proc")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process's peak of memory in /proc"
+)
 @pytest.mark.parametrize(
     ("size", "reads", "budget", "iterators", "records", "most"),
     [
         (40 * MB, 16, 20 * MB, 1, 6, 100 * MB),  # one at a time, and the one that the consumer has
         (40 * MB, 1, 100 * MB, 1, 6, 160 * MB),
         (4 * MB, 64, 60 * MB, 1, 80, 120 * MB),
-        (MB // 10, 8, 64 * MB, 16, 200, 200 * MB),  # all of them together: twice the budget, and a 64th each
+        (
+            MB // 10,
+            8,
+            64 * MB,
+            16,
+            200,
+            200 * MB,
+        ),  # all of them together: twice the budget, and a 64th each
     ],
 )
 def test_a_process_stays_within_the_budget(
@@ -272,7 +315,9 @@ def test_a_process_stays_within_the_budget(
 LARGE_RECORDS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
     "batches": lambda shards: shards.batch(3).unbatch(),
     "a shuffle": lambda shards: shards.shuffle(5, seed=1),
-    "a prefetch and a map": lambda shards: shards.prefetch(2).map(len, AUTOTUNE).map(lambda size: size),
+    "a prefetch and a map": lambda shards: (
+        shards.prefetch(2).map(len, AUTOTUNE).map(lambda size: size)
+    ),
     "zipped": lambda shards: Dataset.zip(shards, shards).map(lambda one, other: one),
     "nested": lambda shards: Dataset.range(3).interleave(lambda _: shards, cycle_length=3),
 }
@@ -280,10 +325,17 @@ LARGE_RECORDS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("name", LARGE_RECORDS)
-def test_records_that_are_larger_than_the_budget_still_come(tmp_path: Path, name: str, deterministic: bool) -> None:
+def test_records_that_are_larger_than_the_budget_still_come(
+    tmp_path: Path, name: str, deterministic: bool
+) -> None:
     """Also while another iterator is idle, and holds all that both may."""
-    records = ([bytes([shard, row]) + bytes(200_000 if row % 3 else 90_000) for row in range(5)] for shard in range(7))
-    shards = TFRecordDataset(write_shards(tmp_path, records), num_parallel_reads=4, deterministic=deterministic)
+    records = (
+        [bytes([shard, row]) + bytes(200_000 if row % 3 else 90_000) for row in range(5)]
+        for shard in range(7)
+    )
+    shards = TFRecordDataset(
+        write_shards(tmp_path, records), num_parallel_reads=4, deterministic=deterministic
+    )
     dataset = LARGE_RECORDS[name](shards)
     expected = list(dataset)
     small = dataset.with_options(memory_budget=100_000)

@@ -1,4 +1,6 @@
-"""Iterating a Dataset again is its next epoch, as in tf.data: `for epoch in range(3): for batch in dataset: ...`."""
+"""Iterating a Dataset again is its next epoch, as in tf.data:
+`for epoch in range(3): for batch in dataset: ...`.
+"""
 
 import asyncio
 import gc
@@ -117,7 +119,11 @@ def test_without_a_seed_what_keeps_its_order_keeps_it_everywhere() -> None:
     """In other epochs, on other ranks, and after a resume in another program."""
     kept = Dataset.range(50).shuffle(20, reshuffle_each_iteration=False)
     order = numbers(kept)
-    assert numbers(kept.with_options(epoch=3)) == numbers(kept.with_options(rank=0, world_size=2)) == order
+    assert (
+        numbers(kept.with_options(epoch=3))
+        == numbers(kept.with_options(rank=0, world_size=2))
+        == order
+    )
     head, state = stop_after(kept, 10)
     elsewhere = Dataset.range(50).shuffle(20, reshuffle_each_iteration=False)
     assert head + numbers(elsewhere.iterate(state)) == order
@@ -125,7 +131,9 @@ def test_without_a_seed_what_keeps_its_order_keeps_it_everywhere() -> None:
 
 
 def test_a_cache_in_memory_is_filled_once() -> None:
-    """By whichever of the Datasets that were made of it is read first, with `for`, `async for` and after a state."""
+    """By whichever of the Datasets that were made of it is read first, with `for`, `async for` and
+    after a state.
+    """
     source = Upstream("numbers", 1000)
     cached = Dataset.from_generator(source).cache()
     batched = cached.shuffle(100, seed=1).batch(10)
@@ -201,11 +209,19 @@ class Sometimes:
 def test_repeat_runs_empty_epochs_too() -> None:
     assert numbers(Dataset.from_generator(Sometimes(0, 0, 2, 0, 1)).repeat(12)) == [0, 1, 0]
     assert numbers(Dataset.from_generator(Sometimes(0, 5)).repeat()) == []
-    assert numbers(Dataset.from_generator(Sometimes(1, 0, 0, 2, 0, 3)).repeat().take(5)) == [0, 0, 1, 0, 1]
+    assert numbers(Dataset.from_generator(Sometimes(1, 0, 0, 2, 0, 3)).repeat().take(5)) == [
+        0,
+        0,
+        1,
+        0,
+        1,
+    ]
     assert numbers(Dataset.from_generator(Sometimes(1)).repeat(0)) == []
 
 
-def test_an_endless_repeat_of_nothing_says_so_and_can_be_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_endless_repeat_of_nothing_says_so_and_can_be_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     iterator = Dataset.from_generator(Sometimes(1)).repeat().iterate()
     assert next(iterator) == 0
 
@@ -236,15 +252,25 @@ def test_as_tensorflow_counts() -> None:
             found.append((orders[0] == orders[1], orders[1] == orders[2]))
             repeated = dataset.range(50).shuffle(20, seed=7, **options).repeat(2)
             orders = [numbers(repeated) for _ in range(2)]
-            found.append((orders[0] == orders[1], orders[0][:50] == orders[0][50:], orders[0][50:] == orders[1][:50]))
+            found.append(
+                (
+                    orders[0] == orders[1],
+                    orders[0][:50] == orders[0][50:],
+                    orders[0][50:] == orders[1][:50],
+                )
+            )
         parts = [dataset.range(100), dataset.range(100, 200)]
         for rerandomize in (None, False, True):
-            mixed = dataset.sample_from_datasets(parts, [0.5, 0.5], 3, rerandomize_each_iteration=rerandomize)
+            mixed = dataset.sample_from_datasets(
+                parts, [0.5, 0.5], 3, rerandomize_each_iteration=rerandomize
+            )
             repeated = numbers(mixed.repeat(2))
             found.append((numbers(mixed) == numbers(mixed), repeated[:200] == repeated[200:]))
         found.append(numbers(dataset.sample_from_datasets(parts, [0.0, 0.0])))
         cached = make(counted).cache()
-        found.append([numbers(cached.take(10)), numbers(cached), numbers(cached.skip(3)), counted.calls])
+        found.append(
+            [numbers(cached.take(10)), numbers(cached), numbers(cached.skip(3)), counted.calls]
+        )
         found.append(numbers(make(Sometimes(0, 0, 2, 0, 1)).repeat(12)))
         found.append(numbers(make(Sometimes(0, 5)).repeat()))
         return found

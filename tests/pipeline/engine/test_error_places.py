@@ -1,4 +1,6 @@
-"""An error after any source and stage names the shard and the record that the element was made of."""
+"""An error after any source and stage names the shard and the record that the element was made
+of.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +10,14 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, FeatureError, TFRecordDataset, encode_example, encode_records, write_index_sync
+from streamrec import (
+    Dataset,
+    FeatureError,
+    TFRecordDataset,
+    encode_example,
+    encode_records,
+    write_index_sync,
+)
 from tests.runs import until_error, write_shards
 from tests.servers.resuming import stop_after
 
@@ -49,35 +58,57 @@ CHAINS: dict[str, Chain] = {
     "batch": lambda files: batches(TFRecordDataset(files)),
     "a batch of several chunks": lambda files: batches(TFRecordDataset(files).map(bytes), 300),
     "in turn": lambda files: batches(TFRecordDataset(files, num_parallel_reads=3)),
-    "in no order": lambda files: batches(TFRecordDataset(files, num_parallel_reads=3, deterministic=False)),
+    "in no order": lambda files: batches(
+        TFRecordDataset(files, num_parallel_reads=3, deterministic=False)
+    ),
     "distribute": lambda files: batches(TFRecordDataset(files).distribute().shuffle(50)),
     "shuffle": lambda files: batches(TFRecordDataset(files, num_parallel_reads=3).shuffle(50)),
     "a shuffle of all": lambda files: batches(TFRecordDataset(files).shuffle(1000)),
     "shuffles": lambda files: batches(TFRecordDataset(files).shuffle(20).repeat(2).shuffle(50)),
-    "a shuffle of batches": lambda files: TFRecordDataset(files).batch(8).shuffle(5).parse_example(FEATURES),
-    "a shuffle by number": lambda files: batches(each(files).interleave(TFRecordDataset, 3).shuffle(50)),
+    "a shuffle of batches": lambda files: (
+        TFRecordDataset(files).batch(8).shuffle(5).parse_example(FEATURES)
+    ),
+    "a shuffle by number": lambda files: batches(
+        each(files).interleave(TFRecordDataset, 3).shuffle(50)
+    ),
     "global_shuffle": lambda files: batches(indexed(files)),
-    "batches of global_shuffle": lambda files: indexed(files, global_batch_size=8).parse_example(FEATURES),
+    "batches of global_shuffle": lambda files: indexed(files, global_batch_size=8).parse_example(
+        FEATURES
+    ),
     "interleave": lambda files: batches(each(files).interleave(TFRecordDataset, 3, 2)),
     "flat_map": lambda files: batches(each(files).flat_map(TFRecordDataset)),
-    "sample": lambda files: batches(Dataset.sample_from_datasets([TFRecordDataset(file) for file in files], seed=3)),
-    "concatenate": lambda files: batches(TFRecordDataset(files).take(3).concatenate(TFRecordDataset(files))),
+    "sample": lambda files: batches(
+        Dataset.sample_from_datasets([TFRecordDataset(file) for file in files], seed=3)
+    ),
+    "concatenate": lambda files: batches(
+        TFRecordDataset(files).take(3).concatenate(TFRecordDataset(files))
+    ),
     "prefetch": lambda files: batches(TFRecordDataset(files).shuffle(20).prefetch(2)).prefetch(2),
     "cache": lambda files: batches(TFRecordDataset(files).cache()),
-    "filter": lambda files: batches(TFRecordDataset(files).filter(lambda record: record[-1] % 2 == 1)),
+    "filter": lambda files: batches(
+        TFRecordDataset(files).filter(lambda record: record[-1] % 2 == 1)
+    ),
     "unique": lambda files: batches(TFRecordDataset(files).skip(SHARD * RECORDS).unique()),
     "map": lambda files: TFRecordDataset(files).shuffle(50).map(one),
     "parallel map": lambda files: TFRecordDataset(files).shuffle(50).map(one, num_parallel_calls=3),
-    "after a parallel map": lambda files: batches(TFRecordDataset(files).map(bytes, num_parallel_calls=3).shuffle(9)),
+    "after a parallel map": lambda files: batches(
+        TFRecordDataset(files).map(bytes, num_parallel_calls=3).shuffle(9)
+    ),
     "unbatch": lambda files: TFRecordDataset(files).batch(8).unbatch().map(one),
     "unbatch of lists": lambda files: TFRecordDataset(files).map(bytes).batch(7).unbatch().map(one),
-    "a shuffle of unbatched": lambda files: batches(TFRecordDataset(files).batch(8).unbatch().shuffle(50)),
-    "window": lambda files: TFRecordDataset(files).window(10).flat_map(lambda window: batches(window, 4)),
+    "a shuffle of unbatched": lambda files: batches(
+        TFRecordDataset(files).batch(8).unbatch().shuffle(50)
+    ),
+    "window": lambda files: (
+        TFRecordDataset(files).window(10).flat_map(lambda window: batches(window, 4))
+    ),
     "group_by_window": lambda files: TFRecordDataset(files).group_by_window(
         len, lambda key, window: batches(window, 4), 8
     ),
     "bucket": lambda files: (
-        TFRecordDataset(files).bucket_by_sequence_length(len, [20], [5, 5], no_padding=True).parse_example(FEATURES)
+        TFRecordDataset(files)
+        .bucket_by_sequence_length(len, [20], [5, 5], no_padding=True)
+        .parse_example(FEATURES)
     ),
 }
 """All that gives elements in another order or number than they had."""
@@ -109,7 +140,9 @@ def test_a_row_of_a_batch_in_which_a_run_was_resumed(files: list[str]) -> None:
 
 
 def test_an_element_of_a_cache_file_is_named(files: list[str], tmp_path: Path) -> None:
-    """What it was made of is not in the file: its number there is, also where the run was resumed."""
+    """What it was made of is not in the file: its number there is, also where the run was
+    resumed.
+    """
     cached = TFRecordDataset(files).cache(str(tmp_path / "cache"))
     assert len(list(cached)) == 4 * RECORDS
     element = SHARD * RECORDS + RECORD
@@ -123,7 +156,9 @@ def test_an_element_of_a_cache_file_is_named(files: list[str], tmp_path: Path) -
 
 def test_of_what_a_resumed_shuffle_held_the_byte_is_named(files: list[str]) -> None:
     """What was in the buffer when the state was saved did not come through this run."""
-    dataset = TFRecordDataset(files[SHARD]).shuffle(RECORDS - 1, seed=1).batch(1).parse_example(FEATURES)
+    dataset = (
+        TFRecordDataset(files[SHARD]).shuffle(RECORDS - 1, seed=1).batch(1).parse_example(FEATURES)
+    )
     offset = len(encode_records([encode_example({"id": number}) for number in range(RECORD)]))
     note = note_of(dataset.iterate(stop_after(dataset, 1)[1]))
     assert note.endswith(f"{files[SHARD]}, byte {offset:,}")

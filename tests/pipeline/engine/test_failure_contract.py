@@ -1,7 +1,8 @@
-"""The failure contract of the driver (top of `pipeline/engine/run.py`), for whole pipelines before real stores.
+"""The failure contract of the driver (top of `pipeline/engine/run.py`), for whole pipelines before
+real stores.
 
-Runs end in each way in a process of their own, which counts what is left: threads, tasks of the loop, files and
-sockets. Errors are looked at here.
+Runs end in each way in a process of their own, which counts what is left: threads, tasks of the
+loop, files and sockets. Errors are looked at here.
 """
 
 import json
@@ -67,11 +68,25 @@ def seaweed(s3_store: Store) -> Stored:
 
 
 def end(ways: str, shards: Stored) -> tuple[list[Any], str]:
-    """What the script prints for each way, which must end well, and what it writes to standard error."""
+    """What the script prints for each way, which must end well, and what it writes to standard
+    error.
+    """
     url, options = shards
-    command = [sys.executable, "-X", "faulthandler", "-W", "error", str(SCRIPT), ways, url, json.dumps(options)]
+    command = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-W",
+        "error",
+        str(SCRIPT),
+        ways,
+        url,
+        json.dumps(options),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=160)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, timeout=160
+    )
     assert done.returncode == 0, done.stderr
     return list(map(json.loads, done.stdout.splitlines())), done.stderr
 

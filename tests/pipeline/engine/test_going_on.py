@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, FeatureError, FixedLenFeature, NotFoundError, TensorSpec, TFRecordDataset, encode_records
+from streamrec import (
+    Dataset,
+    FeatureError,
+    FixedLenFeature,
+    NotFoundError,
+    TensorSpec,
+    TFRecordDataset,
+    encode_records,
+)
 from streamrec.errors import ClosedError
 from streamrec.example import encode_example
 from tests.pipeline.chains import BATCH, NUMBER, VERBS, Verb
@@ -77,7 +85,9 @@ def some_of(number: Any) -> Dataset[Any]:
 
 
 def sampled(numbers: Dataset[Any]) -> Dataset[Any]:
-    return Dataset.sample_from_datasets([numbers.map(checked), numbers.skip(2).map(checked)], [0.5, 0.5], seed=1)
+    return Dataset.sample_from_datasets(
+        [numbers.map(checked), numbers.skip(2).map(checked)], [0.5, 0.5], seed=1
+    )
 
 
 Chain = Callable[[Dataset[Any]], Dataset[Any]]
@@ -90,33 +100,57 @@ CHAINS: dict[str, Chain] = {
     "enumerate": lambda numbers: numbers.map(checked).enumerate(),
     "batch": lambda numbers: numbers.map(checked).batch(4),
     "unequal": lambda numbers: numbers.map(ragged).batch(2),
-    "map of batches": lambda numbers: numbers.batch(3).map(lambda batch: [checked(each) for each in batch]),
-    "unbatch": lambda numbers: numbers.batch(3).map(lambda b: np.array([checked(n) for n in b])).unbatch(),
-    "bucket": lambda numbers: numbers.map(checked).bucket_by_sequence_length(lambda n: int(n) % 5, [2], [3, 2]),
+    "map of batches": lambda numbers: numbers.batch(3).map(
+        lambda batch: [checked(each) for each in batch]
+    ),
+    "unbatch": lambda numbers: (
+        numbers.batch(3).map(lambda b: np.array([checked(n) for n in b])).unbatch()
+    ),
+    "bucket": lambda numbers: numbers.map(checked).bucket_by_sequence_length(
+        lambda n: int(n) % 5, [2], [3, 2]
+    ),
     "prefetch": lambda numbers: numbers.map(checked).prefetch(3).map(lambda n: n * 2),
     "concatenate": lambda numbers: numbers.map(checked).concatenate(numbers.map(checked)),
-    "unique between": lambda numbers: numbers.map(lambda n: int(n) // 2).map(checked).unique().map(checked),
-    "scan of batches": lambda numbers: numbers.map(checked).batch(2).scan(0, lambda t, b: (t + int(b.sum()), t)),
+    "unique between": lambda numbers: (
+        numbers.map(lambda n: int(n) // 2).map(checked).unique().map(checked)
+    ),
+    "scan of batches": lambda numbers: (
+        numbers.map(checked).batch(2).scan(0, lambda t, b: (t + int(b.sum()), t))
+    ),
     "two stages": lambda numbers: numbers.map(checked).map(lambda n: checked(n - 1) + 1),
     "ignored": lambda numbers: numbers.map(checked).ignore_errors().batch(4),
-    "ignored in threads": lambda numbers: numbers.map(checked, num_parallel_calls=4).ignore_errors().enumerate(),
-    "ignored before a shuffle": lambda numbers: numbers.map(checked).ignore_errors().shuffle(5, seed=1),
+    "ignored in threads": lambda numbers: (
+        numbers.map(checked, num_parallel_calls=4).ignore_errors().enumerate()
+    ),
+    "ignored before a shuffle": lambda numbers: (
+        numbers.map(checked).ignore_errors().shuffle(5, seed=1)
+    ),
     "scan's function": lambda numbers: numbers.scan(0, summed),
-    "scan's function, after an error": lambda numbers: numbers.map(lambda n: checked(n + 1)).scan(0, summed),
+    "scan's function, after an error": lambda numbers: numbers.map(lambda n: checked(n + 1)).scan(
+        0, summed
+    ),
     "signature": generated,
     "class_func": lambda numbers: numbers.rejection_resample(is_even, [0.3, 0.7], seed=1),
-    "rejection_resample": lambda numbers: numbers.map(checked).rejection_resample(lambda n: n % 2, [0.3, 0.7], seed=1),
+    "rejection_resample": lambda numbers: numbers.map(checked).rejection_resample(
+        lambda n: n % 2, [0.3, 0.7], seed=1
+    ),
     "key_func": lambda numbers: numbers.group_by_window(lambda n: checked(n) % 3, keyed, 3),
-    "length_func": lambda numbers: numbers.bucket_by_sequence_length(lambda n: int(checked(n)) % 5, [2], [3, 2]),
+    "length_func": lambda numbers: numbers.bucket_by_sequence_length(
+        lambda n: int(checked(n)) % 5, [2], [3, 2]
+    ),
     "buckets that do not fit": lambda numbers: numbers.map(ragged).bucket_by_sequence_length(
         len, [9], [4, 1], padded_shapes=[1]
     ),
     "unequal at the end": lambda numbers: numbers.take(20).map(ragged).batch(3),
-    "parse in threads": lambda numbers: numbers.map(lambda n: checked(n + 3)).map(checked, num_parallel_calls=2),
+    "parse in threads": lambda numbers: numbers.map(lambda n: checked(n + 3)).map(
+        checked, num_parallel_calls=2
+    ),
     "cache": lambda numbers: numbers.map(checked).cache().repeat(2),
     "zip": lambda numbers: Dataset.zip(numbers.map(checked), numbers.skip(1).map(checked), numbers),
     "interleave": lambda numbers: numbers.interleave(two_of, cycle_length=3),
-    "interleave, its function": lambda numbers: numbers.interleave(some_of, cycle_length=3, block_length=2),
+    "interleave, its function": lambda numbers: numbers.interleave(
+        some_of, cycle_length=3, block_length=2
+    ),
     "flat_map": lambda numbers: numbers.flat_map(some_of),
     "sample_from_datasets": sampled,
     "choose_from_datasets": lambda numbers: Dataset.choose_from_datasets(
@@ -144,7 +178,9 @@ def shown(element: Any) -> Any:
     return json.dumps(element, default=lambda part: part.tolist())
 
 
-def events_and_states(iterator: Any, show: Callable[[Any], Any] = shown) -> tuple[list[Any], list[Any]]:
+def events_and_states(
+    iterator: Any, show: Callable[[Any], Any] = shown
+) -> tuple[list[Any], list[Any]]:
     """Elements and errors, to the end, and the states around them."""
     found, states = list[Any](), [iterator.state_dict()]
     while True:
@@ -161,7 +197,9 @@ def events(iterator: Any, show: Callable[[Any], Any] = shown) -> list[Any]:
     return events_and_states(iterator, show)[0]
 
 
-@pytest.mark.parametrize(("name", "factor"), [("map", 1), ("map in threads", 1), ("async map", 1), ("prefetch", 2)])
+@pytest.mark.parametrize(
+    ("name", "factor"), [("map", 1), ("map in threads", 1), ("async map", 1), ("prefetch", 2)]
+)
 def test_the_next_element_follows(name: str, factor: int) -> None:
     expected = [repr(OddError(n)) if n in BAD else str(factor * n) for n in range(23)]
     assert events(CHAINS[name](numbers()).iterate()) == expected
@@ -223,9 +261,13 @@ def fails_at_7(record: bytes) -> bytes:
 
 
 RECORD_CHAINS: dict[str, Callable[[Dataset[Any], Path], Dataset[Any]]] = {
-    "shuffle": lambda records, path: records.shuffle(8, seed=1),  # its states say where its records lie
+    "shuffle": lambda records, path: records.shuffle(
+        8, seed=1
+    ),  # its states say where its records lie
     "cache in a file": lambda records, path: records.cache(path / "cache").repeat(2),
-    "in any order": lambda records, path: records.map(bytes.upper, num_parallel_calls=2, deterministic=True).shuffle(5),
+    "in any order": lambda records, path: records.map(
+        bytes.upper, num_parallel_calls=2, deterministic=True
+    ).shuffle(5),
 }
 
 
@@ -236,12 +278,17 @@ def test_records_of_shards_go_on_too(files: list[str], tmp_path: Path, name: str
     whole, states = events_and_states(dataset.with_options(epoch=0).iterate(), bytes)
     assert sum(isinstance(event, str) for event in whole) == (4 if "cache" in name else 2)
     assert not (tmp_path / "cache").exists()  # a pass in which an element failed is not kept
-    for index in {*range(0, len(states), 7), *(n + 1 for n, event in enumerate(whole) if isinstance(event, str))}:
+    for index in {
+        *range(0, len(states), 7),
+        *(n + 1 for n, event in enumerate(whole) if isinstance(event, str)),
+    }:
         with dataset.with_options(epoch=0).iterate(states[index]) as resumed:
             assert events(resumed, bytes) == whole[index:], index
 
 
-def test_errors_that_are_left_out_are_counted_and_reported(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_that_are_left_out_are_counted_and_reported(
+    files: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     records = TFRecordDataset(files, num_parallel_reads=3)
     everything = list(records)
     list(records.map(fails_at_7).ignore_errors())
@@ -255,7 +302,8 @@ def test_errors_that_are_left_out_are_counted_and_reported(files: list[str], cap
     for number, message in zip(numbers, caplog.messages, strict=True):
         shard, record, _ = everything[number].decode().split(".")
         assert message == (
-            f"an element is left out: OddError: {shard}.{record} (in map: your function fails_at_7, "
+            f"an element is left out: OddError: {shard}.{record} (in map: your function "
+            "fails_at_7, "
             f"element {number} of this run: {files[int(shard)]}, record {record})"
         )
 
@@ -264,7 +312,9 @@ def test_a_record_that_cannot_be_parsed_is_one_error(tmp_path: Path) -> None:
     records = [encode_example({"x": n}) for n in range(10)]
     records[4] = b"no Example"
     (tmp_path / "x").write_bytes(encode_records(records))
-    parsed = TFRecordDataset(str(tmp_path / "x")).parse_example({"x": FixedLenFeature([], np.int64)})
+    parsed = TFRecordDataset(str(tmp_path / "x")).parse_example(
+        {"x": FixedLenFeature([], np.int64)}
+    )
     assert [int(row["x"]) for row in parsed.ignore_errors()] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     iterator = parsed.skip(4).iterate()
     with pytest.raises(FeatureError) as caught:
@@ -284,7 +334,9 @@ def test_a_source_that_failed_says_so_whenever_it_is_asked(files: list[str]) -> 
         with pytest.raises(streamrec.CorruptRecordError):
             list(iterator)
         for _ in range(2):
-            with pytest.raises(ClosedError, match=r"cannot go on after the error .* \(CorruptRecordError: .*s-2.tf"):
+            with pytest.raises(
+                ClosedError, match=r"cannot go on after the error .* \(CorruptRecordError: .*s-2.tf"
+            ):
                 next(iterator)
 
 
@@ -301,7 +353,11 @@ def test_a_generator_that_failed_is_over() -> None:
         raise OddError
 
     iterator = Dataset.from_generator(made).iterate()
-    assert [until_error(iterator, kind)[0] for kind in (OddError, ClosedError, ClosedError)] == [[1], [], []]
+    assert [until_error(iterator, kind)[0] for kind in (OddError, ClosedError, ClosedError)] == [
+        [1],
+        [],
+        [],
+    ]
 
 
 # As in tf.data.
@@ -311,12 +367,16 @@ TENSORFLOW = ["map", "filter", "enumerate", "take", "repeat", "concatenate", "pr
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("name", [*TENSORFLOW, "ignored", "ignored after filter", "scan", "zip", "interleave"])
+@pytest.mark.parametrize(
+    "name", [*TENSORFLOW, "ignored", "ignored after filter", "scan", "zip", "interleave"]
+)
 def test_tensorflow_continues_in_the_same_way(name: str) -> None:
     tf = pytest.importorskip("tensorflow")
 
     def check(number: Any) -> Any:
-        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all([number != bad for bad in BAD]), [number])]):
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_all([number != bad for bad in BAD]), [number])]
+        ):
             return tf.identity(number)
 
     chains: dict[str, Callable[[Any, Any], Any]] = {
@@ -332,7 +392,9 @@ def test_tensorflow_continues_in_the_same_way(name: str) -> None:
         "zip": lambda ds, f: type(ds).zip((ds.map(f), ds.skip(1).map(f), ds)),
         "interleave": lambda ds, f: ds.interleave(lambda n: ranged(ds, n).map(f), cycle_length=3),
         "ignored": lambda ds, f: ds.map(f).ignore_errors().batch(4),
-        "ignored after filter": lambda ds, f: ds.filter(lambda n: f(n) % 2 == 0).ignore_errors().take(5),
+        "ignored after filter": lambda ds, f: (
+            ds.filter(lambda n: f(n) % 2 == 0).ignore_errors().take(5)
+        ),
     }
 
     def ranged(dataset: Any, number: Any) -> Any:
@@ -345,21 +407,25 @@ def test_tensorflow_continues_in_the_same_way(name: str) -> None:
         iterator = iter(chains[name](tf.data.Dataset.range(23), check))
         while True:
             try:
-                found.append(tf.nest.map_structure(lambda part: part.numpy().tolist(), next(iterator)))
+                found.append(
+                    tf.nest.map_structure(lambda part: part.numpy().tolist(), next(iterator))
+                )
             except StopIteration:
                 return found
             except tf.errors.InvalidArgumentError:
                 found.append("error")
 
     ours = events(chains[name](numbers(), checked).iterate())
-    assert ["error" if event.startswith("OddError") else json.loads(event) for event in ours] == json.loads(
-        json.dumps(theirs())
-    )
+    assert [
+        "error" if event.startswith("OddError") else json.loads(event) for event in ours
+    ] == json.loads(json.dumps(theirs()))
 
 
 @pytest.mark.parametrize("calls", [None, 2])
 def test_stop_iteration_of_a_function_is_an_error_of_one_element(calls: int | None) -> None:
-    """It ends no loop, and loses no element: neither in the middle nor at the end of what is called together."""
+    """It ends no loop, and loses no element: neither in the middle nor at the end of what is called
+    together.
+    """
 
     def stops(number: int) -> int:
         if number % 1024 in (5, 1023):

@@ -1,4 +1,6 @@
-"""cache(): what is kept and when, its order and limits, resuming; files on real stores, killed writers, two of them."""
+"""cache(): what is kept and when, its order and limits, resuming; files on real stores, killed
+writers, two of them.
+"""
 
 import asyncio
 import logging
@@ -20,7 +22,14 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 import streamrec
-from streamrec import Dataset, StorageError, StreamrecError, TFRecordDataset, TFRecordWriter, encode_records
+from streamrec import (
+    Dataset,
+    StorageError,
+    StreamrecError,
+    TFRecordDataset,
+    TFRecordWriter,
+    encode_records,
+)
 from streamrec.errors import CacheError
 from streamrec.tfrecord import Framer
 from tests.runs import until_error
@@ -49,7 +58,10 @@ class Upstream:
         if self._kind == "records":
             return b"%d" % number * (number % 5)
         if self._kind == "nested":
-            return {"x": np.full(number % 3, number), "y": (b"%d" % number, number, np.float32(number))}
+            return {
+                "x": np.full(number % 3, number),
+                "y": (b"%d" % number, number, np.float32(number)),
+            }
         return b"%d" % number if self._kind == "mixed" and number % 10 < 5 else f"{number}"
 
     @property
@@ -74,7 +86,9 @@ def test_later_epochs_come_from_the_cache(kind: str, name: str) -> None:
     for _ in range(2):
         assert [plain(element) for element in dataset] == upstream.elements * 3
         assert (upstream.calls, upstream.made) == (1, 25)
-    assert [plain(element) for element in pickle.loads(pickle.dumps(dataset))] == upstream.elements * 3
+    assert [
+        plain(element) for element in pickle.loads(pickle.dumps(dataset))
+    ] == upstream.elements * 3
     assert upstream.calls == 1  # of this copy: a pickled one has another, and no memory
     assert pickle.loads(pickle.dumps(Dataset.range(3).cache(name))) == Dataset.range(3).cache(name)
 
@@ -82,9 +96,15 @@ def test_later_epochs_come_from_the_cache(kind: str, name: str) -> None:
 @pytest.mark.parametrize("kind", ["records", "nested", "mixed"])
 def test_it_resumes_everywhere(kind: str, name: str) -> None:
     assert_resumes_everywhere(Upstream(kind, 9).dataset.cache(name).repeat(3))
-    again = Upstream(kind, 9).dataset.batch(2).unbatch() if kind == "records" else Upstream(kind, 9).dataset
+    again = (
+        Upstream(kind, 9).dataset.batch(2).unbatch()
+        if kind == "records"
+        else Upstream(kind, 9).dataset
+    )
     name = name and name + "2"
-    assert_resumes_everywhere(again.cache(name).enumerate().skip(2).shard(2, 1).repeat(2).take(7).padded_batch(2))
+    assert_resumes_everywhere(
+        again.cache(name).enumerate().skip(2).shard(2, 1).repeat(2).take(7).padded_batch(2)
+    )
 
 
 def test_each_state_is_complete(tmp_path: Path) -> None:
@@ -108,12 +128,16 @@ def test_all_epochs_are_as_the_first_one_whichever_was_cut_short(name: str) -> N
     dataset = shuffled.cache(name).repeat(3)
     assert list(dataset) == list(shuffled) * 3
     assert_resumes_everywhere(dataset)
-    assert_resumes_everywhere(shuffled.concatenate(shuffled.cache(name and name + "2").repeat(2)).repeat(2))
+    assert_resumes_everywhere(
+        shuffled.concatenate(shuffled.cache(name and name + "2").repeat(2)).repeat(2)
+    )
 
 
 def test_a_pass_that_is_not_whole_is_not_kept(name: str) -> None:
     upstream = Upstream()
-    assert [plain(element) for element in upstream.dataset.cache(name).take(5).repeat(2)] == upstream.elements[:5] * 2
+    assert [
+        plain(element) for element in upstream.dataset.cache(name).take(5).repeat(2)
+    ] == upstream.elements[:5] * 2
     assert upstream.calls == 2
     assert not name or not any(Path(name).parent.glob("[!.]*"))
 
@@ -126,7 +150,13 @@ def test_changes_of_a_consumer_do_not_show_in_later_epochs(name: str) -> None:
         element["x"][0] += 100
         element["x"][1][0][:] = 7
     assert found == [[0, 1], [2, 3], [4, 5]] * 3
-    rows = Dataset.from_tensor_slices(np.zeros((6, 2))).batch(3).unbatch().cache(name and name + "2").repeat(2)
+    rows = (
+        Dataset.from_tensor_slices(np.zeros((6, 2)))
+        .batch(3)
+        .unbatch()
+        .cache(name and name + "2")
+        .repeat(2)
+    )
     for row in rows:
         assert row.tolist() == [0, 0]
         if row.flags.writeable:
@@ -150,7 +180,9 @@ def test_what_does_not_fit_is_read_again_with_a_warning(caplog: pytest.LogCaptur
 def test_two_passes_at_a_time() -> None:
     upstream = Upstream("records")
     cached = upstream.dataset.cache()
-    assert list(Dataset.zip(cached, cached).repeat(2)) == [(one, one) for one in upstream.elements] * 2
+    assert (
+        list(Dataset.zip(cached, cached).repeat(2)) == [(one, one) for one in upstream.elements] * 2
+    )
     assert upstream.calls == 2
 
 
@@ -181,7 +213,9 @@ def test_an_error_or_an_early_end_leaves_no_file(tmp_path: Path) -> None:
 
 def test_an_element_that_cannot_be_stored_comes_before_its_error(tmp_path: Path) -> None:
     dataset = Dataset.range(1).map(lambda number: {"x": {1, 2}}).cache(tmp_path / "cache")
-    assert until_error(dataset, TypeError, r"a builtins\.set cannot be stored")[0] == [{"x": {1, 2}}]
+    assert until_error(dataset, TypeError, r"a builtins\.set cannot be stored")[0] == [
+        {"x": {1, 2}}
+    ]
     assert list(tmp_path.iterdir()) == []
     assert list(Dataset.range(1).map(lambda number: {1, 2}).cache().repeat(2)) == [{1, 2}] * 2
 
@@ -189,7 +223,9 @@ def test_an_element_that_cannot_be_stored_comes_before_its_error(tmp_path: Path)
 def test_another_pipelines_cache_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "cache"
     assert len(list(Dataset.range(5).cache(file))) == 5
-    with pytest.raises(CacheError, match=r"had Range\(start=0, stop=5.* there is Range\(start=0, stop=6"):
+    with pytest.raises(
+        CacheError, match=r"had Range\(start=0, stop=5.* there is Range\(start=0, stop=6"
+    ):
         list(Dataset.range(6).cache(file))
     with pytest.raises(CacheError, match="had nothing, and now there is Batch"):
         list(Dataset.range(5).batch(2).cache(file))
@@ -200,7 +236,9 @@ def test_another_pipelines_cache_is_refused(tmp_path: Path) -> None:
 def test_what_is_not_a_cache_is_refused(tmp_path: Path, records: list[bytes]) -> None:
     file = tmp_path / "cache"
     file.write_bytes(encode_records(records))
-    with pytest.raises(CacheError, match=r"neither cache\(\) nor save\(\) of streamrec wrote this file"):
+    with pytest.raises(
+        CacheError, match=r"neither cache\(\) nor save\(\) of streamrec wrote this file"
+    ):
         list(Dataset.range(5).cache(file))
 
 
@@ -209,7 +247,13 @@ def test_a_cache_without_its_end_is_an_error_after_its_elements(tmp_path: Path) 
     list(Dataset.range(5).cache(file))
     records = list(TFRecordDataset(str(file)))
     file.write_bytes(encode_records(records[:-1]))
-    assert until_error(Dataset.range(5).cache(file), CacheError, "before its last record")[0] == [0, 1, 2, 3, 4]
+    assert until_error(Dataset.range(5).cache(file), CacheError, "before its last record")[0] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     file.write_bytes(encode_records([b'H{"format": "streamrec cache", "version": 2}']))
     with pytest.raises(CacheError, match="version 2, not 1"):
         list(Dataset.range(5).cache(file))
@@ -248,9 +292,13 @@ def test_a_process_that_is_killed_leaves_nothing_under_the_name(tmp_path: Path) 
         assert process.stdout.read(5) == b"there"
         process.send_signal(signal.SIGKILL)
     assert not file.exists()
-    dataset = Dataset.from_generator(slowly, (30,)).cache(file).map(lambda row: int(row.sum()) >> 17)
+    dataset = (
+        Dataset.from_generator(slowly, (30,)).cache(file).map(lambda row: int(row.sum()) >> 17)
+    )
     assert list(dataset) == list(range(30)) == list(dataset)
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"]  # what was left unfinished was ended, too
+    assert [path.name for path in tmp_path.iterdir()] == [
+        "cache"
+    ]  # what was left unfinished was ended, too
 
 
 def test_on_a_filesystem_that_cannot_promise_not_to_replace(tmp_path: Path) -> None:
@@ -262,8 +310,12 @@ def test_on_a_filesystem_that_cannot_promise_not_to_replace(tmp_path: Path) -> N
     assert (tmp_path / "below" / "cache").exists()
 
 
-def test_two_that_fill_one_object_on_seaweedfs(s3_store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """Of several parts each: who begins last ends the upload of the other, who goes on without it."""
+def test_two_that_fill_one_object_on_seaweedfs(
+    s3_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of several parts each: who begins last ends the upload of the other, who goes on without
+    it.
+    """
     url = f"{s3_store.url}/caching/two"
     dataset = Dataset.from_generator(slowly, (40,)).cache(url, storage_options=s3_store.options)
     dataset = dataset.with_options(memory_budget=8).map(lambda row: int(row.sum()) >> 17).repeat(2)
@@ -272,7 +324,9 @@ def test_two_that_fill_one_object_on_seaweedfs(s3_store: Store, caplog: pytest.L
     with caplog.at_level(logging.INFO, "streamrec"):
         assert list(dataset) == list(range(40)) * 2
         assert found + list(slow) == list(range(40)) * 2
-    assert ["another writer began" in line for line in caplog.messages if "writes this cache" in line] == [True]
+    assert [
+        "another writer began" in line for line in caplog.messages if "writes this cache" in line
+    ] == [True]
 
 
 def records_of(path: Path) -> list[bytes]:
@@ -307,7 +361,9 @@ def written(name: str) -> None:
         writer.write(b"a")
 
 
-@pytest.mark.parametrize("name", ["/tmp/a\0b", "/tmp/a\ud800", "http://127.0.0.1:1/\0", "s3://bucket/\ud800"])
+@pytest.mark.parametrize(
+    "name", ["/tmp/a\0b", "/tmp/a\ud800", "http://127.0.0.1:1/\0", "s3://bucket/\ud800"]
+)
 @pytest.mark.parametrize(
     "call",
     [

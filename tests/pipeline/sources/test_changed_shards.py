@@ -1,4 +1,6 @@
-"""A shard that is not what the listing, manifest, index or run has seen is an error, and not other records."""
+"""A shard that is not what the listing, manifest, index or run has seen is an error, and not other
+records.
+"""
 
 import gzip
 import os
@@ -73,26 +75,41 @@ def test_a_shard_that_changed_since_it_was_listed(folder: Folder, size: str, cha
     dataset = folder.dataset()
     assert len(list(dataset)) == 30  # what was listed is kept for all epochs
     folder.put("x-1", CHANGES[change](SIZES[size]))
-    seen, _ = until_error(dataset, ObjectChangedError, r"x-1.* when it was listed.*make the Dataset again")
+    seen, _ = until_error(
+        dataset, ObjectChangedError, r"x-1.* when it was listed.*make the Dataset again"
+    )
     assert [record[:3] for record in seen] == [b"0-%d" % row for row in range(10)]
-    assert len(list(folder.dataset())) == len(CHANGES[change](SIZES[size])) // (len(shard(1, SIZES[size])) // 10) + 20
+    assert (
+        len(list(folder.dataset()))
+        == len(CHANGES[change](SIZES[size])) // (len(shard(1, SIZES[size])) // 10) + 20
+    )
 
 
-@pytest.mark.parametrize("changed", [(0, b""), (4, None), (4, shard(4, 20, 9)), (2, shard(7, 20)), (9, b"")])
+@pytest.mark.parametrize(
+    "changed", [(0, b""), (4, None), (4, shard(4, 20, 9)), (2, shard(7, 20)), (9, b"")]
+)
 @pytest.mark.parametrize("reads", [1, 3])
-def test_a_run_does_not_go_on_with_other_shards(folder: Folder, changed: tuple[int, bytes | None], reads: int) -> None:
-    """A shard was added, removed, cut or replaced since the state was saved: its places are others now."""
+def test_a_run_does_not_go_on_with_other_shards(
+    folder: Folder, changed: tuple[int, bytes | None], reads: int
+) -> None:
+    """A shard was added, removed, cut or replaced since the state was saved: its places are others
+    now.
+    """
     for number in range(1, 5):
         folder.put(f"x-{number}", shard(number, 20))
     taken, state = stop_after(folder.dataset(num_parallel_reads=reads), 12)
-    assert sorted([*taken, *folder.dataset(num_parallel_reads=reads).iterate(state)]) == sorted(folder.dataset())
+    assert sorted([*taken, *folder.dataset(num_parallel_reads=reads).iterate(state)]) == sorted(
+        folder.dataset()
+    )
     number, data = changed
     if data is None:
         filesystem, path = fsspec.url_to_fs(f"{folder.url}/x-{number}", **folder.options)
         filesystem.rm(path)
     else:
         folder.put(f"x-{number}", data)
-    with pytest.raises(PositionMismatchError, match="matched other shards, or shards of other sizes"):
+    with pytest.raises(
+        PositionMismatchError, match="matched other shards, or shards of other sizes"
+    ):
         list(folder.dataset(num_parallel_reads=reads).iterate(state))
 
 
@@ -128,12 +145,16 @@ def test_a_share_does_not_go_on_with_other_shards(folder: Folder, count: int) ->
     taken, state = stop_after(folder.dataset().distribute(0, 1), 12)
     assert [*taken, *folder.dataset().distribute(0, 1).iterate(state)] == list(folder.dataset())
     folder.put("x-1", shard(1, 20, count))
-    with pytest.raises(PositionMismatchError, match="names, sizes or numbers of records of the shards"):
+    with pytest.raises(
+        PositionMismatchError, match="names, sizes or numbers of records of the shards"
+    ):
         list(folder.dataset().distribute(0, 1).iterate(state))
 
 
 def test_names_of_which_a_listing_found_a_part(tmp_path: Path) -> None:
-    """With many names a rank, those that are not listed cheaply count as equally large; the others are compared."""
+    """With many names a rank, those that are not listed cheaply count as equally large; the others
+    are compared.
+    """
     names = [tmp_path / "listed" / f"x-{number}" for number in range(10)]
     names += [tmp_path / "full" / f"x-{number}" for number in range(70)]
     for path in [*names, *(tmp_path / "full" / f"x-other-{number}" for number in range(150))]:
@@ -176,26 +197,37 @@ def test_a_stale_manifest(tmp_path: Path, count: int, even: Any, name: str) -> N
     assert len(list(folder.dataset(name).distribute(0, 2, even=even, manifest=manifest))) == 500
     folder.put("x-0", shard(0, 5, count))
     for rank in range(2):
-        with pytest.raises(ManifestError, match=r"m\.json says that this shard has [\d,]+ bytes.*write_manifest_sync"):
+        with pytest.raises(
+            ManifestError,
+            match=r"m\.json says that this shard has [\d,]+ bytes.*write_manifest_sync",
+        ):
             list(folder.dataset(name).distribute(rank, 2, even=even, manifest=manifest))
     streamrec.write_manifest_sync(f"{tmp_path}/x-0", manifest)
-    assert len(list(folder.dataset(name).distribute(0, 2, even=even, manifest=manifest))) == count // 2
+    assert (
+        len(list(folder.dataset(name).distribute(0, 2, even=even, manifest=manifest))) == count // 2
+    )
 
 
 @pytest.mark.parametrize("wrong", [-1, 1])
 @pytest.mark.parametrize("even", ["drop", "pad", "cycle", None])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_false_number_of_records(tmp_path: Path, wrong: int, even: Any, size: str) -> None:
-    """The size is right: only a reader of the whole shard can know; all records that are there come before."""
+    """The size is right: only a reader of the whole shard can know; all records that are there come
+    before.
+    """
     folder = Folder(str(tmp_path), {})
     for number in range(2):
         folder.put(f"x-{number}", shard(number, SIZES[size]))
     manifest = f"{folder.url}/m.json"
-    first, second = streamrec.write_manifest_sync(f"{folder.url}/x-*", manifest, storage_options=folder.options)
+    first, second = streamrec.write_manifest_sync(
+        f"{folder.url}/x-*", manifest, storage_options=folder.options
+    )
     shards = first, replace(second, records=10 + wrong)
     folder.put("m.json", Manifest(manifest, first.path, "", shards).to_json())
     told = rf"x-1: .*m\.json says .* {10 + wrong} records, and it has 10"
-    seen, _ = until_error(folder.dataset().distribute(0, 1, even=even, manifest=manifest), ManifestError, told)
+    seen, _ = until_error(
+        folder.dataset().distribute(0, 1, even=even, manifest=manifest), ManifestError, told
+    )
     assert len(seen) == (19 if wrong < 0 else 20)
 
 

@@ -1,4 +1,6 @@
-"""Datasets of datasets: what they give, what stays columnar, what is refused, what runs beside what, and states."""
+"""Datasets of datasets: what they give, what stays columnar, what is refused, what runs beside
+what, and states.
+"""
 
 import asyncio
 from collections import Counter
@@ -27,7 +29,10 @@ from tests.servers.resuming import stop_after
 pytestmark = pytest.mark.usefixtures("both_layouts")
 
 SIZES = [5, 0, 9, 2, 7]
-RECORDS = [[b"%d.%d" % (shard, index) * (1 + index % 3) for index in range(size)] for shard, size in enumerate(SIZES)]
+RECORDS = [
+    [b"%d.%d" % (shard, index) * (1 + index % 3) for index in range(size)]
+    for shard, size in enumerate(SIZES)
+]
 ALL = [record for records in RECORDS for record in records]
 
 
@@ -41,7 +46,9 @@ def folder(tmp_path: Path) -> str:
 @pytest.mark.parametrize("block_length", [1, 2, 100])
 def test_the_order_is_that_of_shards(folder: str, cycle_length: int, block_length: int) -> None:
     names = Dataset.list_files(f"{folder}/*")
-    wanted = list(TFRecordDataset(f"{folder}/*", cycle_length=cycle_length, block_length=block_length))
+    wanted = list(
+        TFRecordDataset(f"{folder}/*", cycle_length=cycle_length, block_length=block_length)
+    )
     assert list(names.interleave(TFRecordDataset, cycle_length, block_length)) == wanted
     assert list(names.interleave(small_blocks, cycle_length, block_length)) == wanted
 
@@ -56,19 +63,33 @@ def test_without_a_number_sixteen_take_turns() -> None:
 
 def test_flat_map_takes_pairs_and_may_be_nested() -> None:
     pairs = Dataset.zip(Dataset.range(3), Dataset.range(10, 13))
-    assert list(pairs.flat_map(lambda one, two: Dataset.from_tensor_slices([one, two]))) == [0, 10, 1, 11, 2, 12]
+    assert list(pairs.flat_map(lambda one, two: Dataset.from_tensor_slices([one, two]))) == [
+        0,
+        10,
+        1,
+        11,
+        2,
+        12,
+    ]
     nested = Dataset.range(4).flat_map(lambda n: Dataset.range(n).flat_map(Dataset.range))
     assert list(nested) == [0, 0, 0, 1]
 
 
 def test_elements_of_different_kinds_stay_what_they_are() -> None:
-    parts = [Dataset.range(3), Dataset.from_tensor_slices(np.arange(3.0)), Dataset.from_tensor_slices([b"a", b"b"])]
+    parts = [
+        Dataset.range(3),
+        Dataset.from_tensor_slices(np.arange(3.0)),
+        Dataset.from_tensor_slices([b"a", b"b"]),
+    ]
     cycle = Dataset.from_tensor_slices(np.arange(8) % 3)
     found = list(Dataset.choose_from_datasets(parts, cycle))
     assert [type(element) for element in found[:3]] == [np.int64, np.float64, bytes]
     assert found == [0, 0.0, b"a", 1, 1.0, b"b", 2, 2.0]
     lists = Dataset.range(3).interleave(lambda n: parts[int(n)], 3)
-    assert [type(element) for element in lists] == [np.int64, np.float64, bytes] * 2 + [np.int64, np.float64]
+    assert [type(element) for element in lists] == [np.int64, np.float64, bytes] * 2 + [
+        np.int64,
+        np.float64,
+    ]
 
 
 def test_samples_follow_the_weights() -> None:
@@ -136,7 +157,9 @@ def test_other_names_are_refused(folder: str) -> None:
     names = Dataset.list_files(f"{folder}/*")
     _, state = stop_after(names, 1)
     (Path(folder) / "s-1").rename(Path(folder) / "t-1")
-    with pytest.raises(PositionMismatchError, match=r"there were 5, and now there are 5; the next one was .*s-1, "):
+    with pytest.raises(
+        PositionMismatchError, match=r"there were 5, and now there are 5; the next one was .*s-1, "
+    ):
         list(Dataset.list_files(f"{folder}/*").iterate(state))
     (Path(folder) / "t-2").write_bytes(b"")
     with pytest.raises(PositionMismatchError, match="there were 5, and now there are 6"):
@@ -152,14 +175,18 @@ def test_another_function_or_fewer_elements_are_refused(folder: str) -> None:
     dataset = Dataset.list_files([f"{folder}/s-{{0..4}}"]).interleave(flexible, 2)
     _, state = stop_after(dataset, 1)
     kinds[0] = lambda name: small_blocks(name).skip(1)
-    with pytest.raises(PositionMismatchError, match=r"flexible makes a different dataset of element 0 .*Skip"):
+    with pytest.raises(
+        PositionMismatchError, match=r"flexible makes a different dataset of element 0 .*Skip"
+    ):
         list(dataset.iterate(state))
     cut = Dataset.range(5).filter(lambda n: n < len(kinds) * 3).flat_map(Dataset.range)
     kinds *= 2
     elements = cut.iterate()
     state = [elements.state_dict() for _ in elements][-1]
     kinds.pop()
-    with pytest.raises(PositionMismatchError, match=r"interleave has only 4 elements, but .* after 5"):
+    with pytest.raises(
+        PositionMismatchError, match=r"interleave has only 4 elements, but .* after 5"
+    ):
         list(cut.iterate(state))
 
 
@@ -196,25 +223,29 @@ def not_a_dataset(number: int) -> Any:
 
 
 FAILING: list[tuple[Dataset[Any], list[int]]] = [
-    (Dataset.range(3).flat_map(lambda n: Dataset.range(4 + n).map(failing_at_five)), [*range(4), *range(5), *range(5)]),
-    (Dataset.range(2, 5).interleave(lambda n: Dataset.range(n, 9).map(failing_at_five), 3, 2), [2, 3, 3, 4, 4]),
-    (Dataset.range(9).map(failing_at_five).flat_map(lambda n: Dataset.range(n, n + 2)), [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]),
+    (Dataset.range(3).flat_map(lambda n: Dataset.range(4 + n).map(failing_at_five)), [*range(4), *range(5), *range(5)]),  # noqa: E501
+    (Dataset.range(2, 5).interleave(lambda n: Dataset.range(n, 9).map(failing_at_five), 3, 2), [2, 3, 3, 4, 4]),  # noqa: E501
+    (Dataset.range(9).map(failing_at_five).flat_map(lambda n: Dataset.range(n, n + 2)), [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]),  # noqa: E501
     (Dataset.range(9).map(failing_at_five).flat_map(lambda n: Dataset.range(0)), []),
     (Dataset.choose_from_datasets(
-        [Dataset.range(9).map(failing_at_five), Dataset.range(9)], Dataset.from_tensor_slices(np.arange(30) % 2)
+        [Dataset.range(9).map(failing_at_five), Dataset.range(9)], Dataset.from_tensor_slices(np.arange(30) % 2)  # noqa: E501
     ), [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]),
-    (Dataset.choose_from_datasets([Dataset.range(9)] * 6, Dataset.range(9).map(failing_at_five)), [0, 0, 0, 0, 0]),
+    (Dataset.choose_from_datasets([Dataset.range(9)] * 6, Dataset.range(9).map(failing_at_five)), [0, 0, 0, 0, 0]),  # noqa: E501
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("dataset", "wanted"), FAILING)
-def test_an_error_comes_once_after_what_came_before(dataset: Dataset[Any], wanted: list[int]) -> None:
+def test_an_error_comes_once_after_what_came_before(
+    dataset: Dataset[Any], wanted: list[int]
+) -> None:
     assert until_error(dataset, ZeroDivisionError)[0] == wanted
 
 
 def test_a_function_that_makes_no_dataset_is_named() -> None:
     dataset = Dataset.range(1, -1, -1).interleave(not_a_dataset, 1)
-    assert until_error(dataset, TypeError, "not_a_dataset returned a list where a Dataset is expected")[0] == [0, 1, 2]
+    assert until_error(
+        dataset, TypeError, "not_a_dataset returned a list where a Dataset is expected"
+    )[0] == [0, 1, 2]
 
 
 async def test_datasets_of_one_run_share_their_clients(folder: str) -> None:
@@ -222,13 +253,19 @@ async def test_datasets_of_one_run_share_their_clients(folder: str) -> None:
     async with session() as kept:
         outer = await kept.open("outer", local, 100, [f"{folder}/s-1"], Memo())
         async with kept.branch() as branch:
-            inner = await branch.open("inner", SourceStores({"auto_mkdir": True}), 50, [f"{folder}/*"], Memo())
+            inner = await branch.open(
+                "inner", SourceStores({"auto_mkdir": True}), 50, [f"{folder}/*"], Memo()
+            )
             assert inner.storages is outer.storages
             assert inner.listing is not outer.listing
             assert inner.storages.connections.limit == 150
-            assert await branch.open("other", SourceStores(), 0, [f"{folder}/*"], Memo()) is not inner
+            assert (
+                await branch.open("other", SourceStores(), 0, [f"{folder}/*"], Memo()) is not inner
+            )
         assert outer.storages.connections.limit == 100
-        assert (await kept.open("inner", local, 0, [f"{folder}/s-1"], Memo())).listing is not inner.listing
+        assert (
+            await kept.open("inner", local, 0, [f"{folder}/s-1"], Memo())
+        ).listing is not inner.listing
 
 
 @dataclass(eq=False)
@@ -249,7 +286,9 @@ class Gated(Source):
     def lines(self) -> Iterator[str]:
         yield f"Gated({self.first})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         await self.gate.opened.wait()
         for start in range(self.first, self.first + 15, 5):
             yield Chunk(list(range(start, start + 5)), Nowhere(), 5)
@@ -276,8 +315,14 @@ def combined(datasets: list[Dataset[Any]]) -> list[tuple[Dataset[Any], list[int]
     return [
         (Dataset.range(3).interleave(lambda n: datasets[n], 3), rounds),
         (Dataset.range(3).flat_map(lambda n: datasets[n]), flat),
-        (Dataset.choose_from_datasets(datasets, Dataset.from_tensor_slices(np.arange(45) % 3)), rounds),
-        (Dataset.zip(*datasets).flat_map(lambda *row: Dataset.from_tensor_slices(list(row))), rounds),
+        (
+            Dataset.choose_from_datasets(datasets, Dataset.from_tensor_slices(np.arange(45) % 3)),
+            rounds,
+        ),
+        (
+            Dataset.zip(*datasets).flat_map(lambda *row: Dataset.from_tensor_slices(list(row))),
+            rounds,
+        ),
     ]
 
 
@@ -289,7 +334,9 @@ async def test_a_slow_one_does_not_idle_the_others(way: int) -> None:
         with anyio.fail_after(30):
             for gate in gates[1:]:
                 gate.opened.set()
-                await gate.passed.wait()  # all its chunks are there, while the first dataset has given nothing
+                await (
+                    gate.passed.wait()
+                )  # all its chunks are there, while the first dataset has given nothing
             gates[0].opened.set()
             assert [int(element) async for element in elements] == wanted
 

@@ -1,4 +1,6 @@
-"""A run over damaged shards goes on, and can be resumed anywhere in it; damaged payloads are read again."""
+"""A run over damaged shards goes on, and can be resumed anywhere in it; damaged payloads are read
+again.
+"""
 
 import pickle
 from pathlib import Path
@@ -32,7 +34,11 @@ def survivors(tmp_path: Path) -> dict[str, list[bytes]]:
         rng = np.random.default_rng(shard)
         records = records_of(rng, COUNT)
         size = starts_of(records)[-1]
-        edits = [Edit("change", size // 5, 300), Edit("delete", size // 2, 150), Edit("change", size - 5, 2)]
+        edits = [
+            Edit("change", size // 5, 300),
+            Edit("delete", size // 2, 150),
+            Edit("change", size - 5, 2),
+        ]
         case = damaged(records, edits if shard != 1 else [], rng)
         path = tmp_path / f"d-{shard}.tfrecord"
         path.write_bytes(case.data)
@@ -45,8 +51,12 @@ def test_training_continues(survivors: dict[str, list[bytes]]) -> None:
     losses: list[Loss] = []
     dataset = TFRecordDataset(list(survivors), on_error="resync", on_loss=losses.append)
     expected = [record for records in survivors.values() for record in records]
-    assert list(map(list, dataset.batch(16))) == [expected[i : i + 16] for i in range(0, len(expected), 16)]
-    assert {loss.path for loss in losses} == {path for path in survivors if not path.endswith("d-1.tfrecord")}
+    assert list(map(list, dataset.batch(16))) == [
+        expected[i : i + 16] for i in range(0, len(expected), 16)
+    ]
+    assert {loss.path for loss in losses} == {
+        path for path in survivors if not path.endswith("d-1.tfrecord")
+    }
     with pytest.raises(streamrec.CorruptRecordError):
         list(TFRecordDataset(list(survivors)))
 
@@ -63,7 +73,11 @@ def test_skip_shard_leaves_the_others_whole(survivors: dict[str, list[bytes]]) -
 @pytest.mark.parametrize("buffer_size", [100, 1 << 20])
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_resumes_exactly_everywhere(
-    survivors: dict[str, list[bytes]], on_error: str, cycle: int, buffer_size: int, deterministic: bool
+    survivors: dict[str, list[bytes]],
+    on_error: str,
+    cycle: int,
+    buffer_size: int,
+    deterministic: bool,
 ) -> None:
     """Behind each record, also the last one before damage and the first one after it."""
     dataset: Any = TFRecordDataset(
@@ -85,8 +99,13 @@ def test_a_dataset_that_forgives_is_a_value(survivors: dict[str, list[bytes]]) -
         list(TFRecordDataset(list(survivors), on_error="resync", max_skipped=1))
 
 
-IMAGES = [[b"%d.%d." % (shard, index) + b"x" * 100_000 for index in range(60)] for shard in range(4)]
-SMALL = [[b"%d.%d." % (shard, index) + b"x" * (index % 90) for index in range(9000)] for shard in range(4)]
+IMAGES = [
+    [b"%d.%d." % (shard, index) + b"x" * 100_000 for index in range(60)] for shard in range(4)
+]
+SMALL = [
+    [b"%d.%d." % (shard, index) + b"x" * (index % 90) for index in range(9000)]
+    for shard in range(4)
+]
 
 
 def stored(store: Store, shards: list[list[bytes]]) -> list[str]:
@@ -98,10 +117,14 @@ def stored(store: Store, shards: list[list[bytes]]) -> list[str]:
 
 @pytest.mark.parametrize("shards", [IMAGES, SMALL], ids=["images", "small"])
 def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) -> None:
-    """At the end of the input no other byte is read: as many as the plan says, in as many requests."""
+    """At the end of the input no other byte is read: as many as the plan says, in as many
+    requests.
+    """
     urls = stored(s3_store, shards)
     total, held = sum(map(len, shards)), 30
-    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(held, seed=1)
+    dataset = TFRecordDataset(
+        urls, num_parallel_reads=4, storage_options=dict(s3_store.options)
+    ).shuffle(held, seed=1)
     expected = list(dataset)
     state = stop_after(dataset.with_options(epoch=0), total - held)[1]
     references = HeldElements.from_json(state["position"]["source"]["held"])
@@ -120,7 +143,9 @@ def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) 
 def test_a_shard_that_was_replaced_is_refused(s3_store: Store) -> None:
     """Though what is there now has the same size."""
     urls = stored(s3_store, IMAGES)
-    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(40, seed=1)
+    dataset = TFRecordDataset(
+        urls, num_parallel_reads=4, storage_options=dict(s3_store.options)
+    ).shuffle(40, seed=1)
     state = stop_after(dataset, 100)[1]
     s3_store.put({urls[2]: encode_records([record.replace(b"x", b"y") for record in IMAGES[2]])})
     with pytest.raises(ObjectChangedError, match=urls[2]):
@@ -140,7 +165,9 @@ def unversioned(state: dict[str, Any]) -> dict[str, Any]:
     source = state["position"]["source"]
     versions = {version for version, _ in source["held"]["shards"].values()}
     changed: dict[str, Any] = {**state, "position": without(state["position"])}
-    changed["digest"] = digest_state({key: value for key, value in changed.items() if key != "digest"})
+    changed["digest"] = digest_state(
+        {key: value for key, value in changed.items() if key != "digest"}
+    )
     return changed
 
 
@@ -148,7 +175,11 @@ def unversioned(state: dict[str, Any]) -> dict[str, Any]:
     ("changed", "error", "words"),
     [
         ([b"y" * 50] * 60, CorruptRecordError, "was changed in the shard"),
-        ([b"y"], PositionMismatchError, r"ends before byte [0-9,]+, where this state's shuffle buffer held a record"),
+        (
+            [b"y"],
+            PositionMismatchError,
+            r"ends before byte [0-9,]+, where this state's shuffle buffer held a record",
+        ),
     ],
 )
 def test_other_bytes_are_refused_where_versions_are_not_known(
@@ -169,13 +200,17 @@ def test_a_shard_that_is_gone_is_refused(tmp_path: Path) -> None:
     dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).shuffle(40, seed=1)
     state = stop_after(dataset, 90)[1]
     (tmp_path / "s-2").unlink()
-    dataset = pickle.loads(pickle.dumps(dataset))  # one that does not know yet which files there are
+    dataset = pickle.loads(
+        pickle.dumps(dataset)
+    )  # one that does not know yet which files there are
     with pytest.raises(PositionMismatchError, match="refers to shard 2, but there are only 2"):
         list(dataset.iterate(state))
 
 
 def test_functions_are_called_again_only_for_what_was_held(tmp_path: Path) -> None:
-    write_shards(tmp_path, [[b"%d.%d" % (shard, index) for index in range(100)] for shard in range(3)])
+    write_shards(
+        tmp_path, [[b"%d.%d" % (shard, index) for index in range(100)] for shard in range(3)]
+    )
     calls: list[bytes] = []
 
     def noted(record: bytes) -> bytes:

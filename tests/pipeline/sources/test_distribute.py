@@ -1,4 +1,6 @@
-"""distribute: ranks and loader workers read each record once, as many records each where they are to, and resume."""
+"""distribute: ranks and loader workers read each record once, as many records each where they are
+to, and resume.
+"""
 
 import json
 from collections import Counter
@@ -13,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamrec
-from streamrec import Dataset, TFRecordDataset, TFRecordWriter, encode_records, write_index_sync, write_manifest_sync
+from streamrec import (
+    Dataset,
+    TFRecordDataset,
+    TFRecordWriter,
+    encode_records,
+    write_index_sync,
+    write_manifest_sync,
+)
 from streamrec.errors import CacheError, ManifestError, PositionMismatchError
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, reader_here
 from tests.effort import draws
@@ -32,7 +41,9 @@ from tests.servers.resuming import assert_resumes_everywhere, stop_after
     st.data(),
 )
 @draws(25)
-def test_any_shape(counts: list[int], world: int, cycle: int, size: int, data: st.DataObject) -> None:
+def test_any_shape(
+    counts: list[int], world: int, cycle: int, size: int, data: st.DataObject
+) -> None:
     compressed = data.draw(st.lists(st.booleans(), max_size=len(counts)))
     folder = folder_of(counts, size=size, compressed=compressed)
     everything = sorted(all_records(counts, size))
@@ -43,10 +54,13 @@ def test_any_shape(counts: list[int], world: int, cycle: int, size: int, data: s
         assert max(sizes) <= 1.06 * sum(sizes) / world + 3 * len(record(0, 2, size))
     for even in ("pad", "drop", "cycle"):
         own = [
-            list(of(folder, rank, world, cycle, even=even, manifest=f"{folder}/manifest.json")) for rank in range(world)
+            list(of(folder, rank, world, cycle, even=even, manifest=f"{folder}/manifest.json"))
+            for rank in range(world)
         ]
         total, each = len(everything), len(own[0])
-        assert {len(records) for records in own} == {total // world if even == "drop" else -(-total // world)}
+        assert {len(records) for records in own} == {
+            total // world if even == "drop" else -(-total // world)
+        }
         found = Counter(record for records in own for record in records)
         assert len(found) == (each * world if even == "drop" else total)
         assert sum(found.values()) == each * world
@@ -107,18 +121,28 @@ def test_a_shard_that_the_manifest_does_not_name() -> None:
 def test_the_environment_says_who_iterates() -> None:
     assert rank_here({}, {}) == Rank(0, 1)
     assert rank_here({"RANK": "2", "WORLD_SIZE": "4"}, {}) == Rank(2, 4)
-    for environ in ({"RANK": "1"}, {"WORLD_SIZE": "2"}, {"RANK": "4", "WORLD_SIZE": "4"}, {"RANK": "x"}):
+    for environ in (
+        {"RANK": "1"},
+        {"WORLD_SIZE": "2"},
+        {"RANK": "4", "WORLD_SIZE": "4"},
+        {"RANK": "x"},
+    ):
         with pytest.raises(ValueError, match="set both RANK, from 0, and WORLD_SIZE"):
             rank_here(environ, {})
 
     def torch(up: bool) -> Any:
         return SimpleNamespace(
-            is_available=lambda: True, is_initialized=lambda: up, get_rank=lambda: 3, get_world_size=lambda: 8
+            is_available=lambda: True,
+            is_initialized=lambda: up,
+            get_rank=lambda: 3,
+            get_world_size=lambda: 8,
         )
 
     def jax(up: bool) -> Any:
         distributed = SimpleNamespace(is_initialized=lambda: up)
-        return SimpleNamespace(distributed=distributed, process_index=lambda: 5, process_count=lambda: 6)
+        return SimpleNamespace(
+            distributed=distributed, process_index=lambda: 5, process_count=lambda: 6
+        )
 
     environ = {"RANK": "0", "WORLD_SIZE": "2"}
     assert rank_here(environ, {"torch.distributed": torch(True), "jax": jax(True)}) == Rank(3, 8)
@@ -130,7 +154,7 @@ def test_the_environment_says_who_iterates() -> None:
 CHILD = """
 import sys, streamrec
 print(len(list(streamrec.TFRecordDataset(sys.argv[1]).distribute())), "torch" in sys.modules, "jax" in sys.modules)
-"""
+"""  # noqa: E501
 
 
 def test_processes_find_their_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +173,9 @@ def test_processes_find_their_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_pieces_of_a_large_shard_in_a_store(store: str, request: pytest.FixtureRequest) -> None:
     place: Store = request.getfixturevalue(store)
     url = f"{place.url}/distribute/large"
-    records = [b"%06d" % number + b"-" * (number % 5000) for number in range(8000)]  # 20 MB: cut by parallel ranges
+    records = [
+        b"%06d" % number + b"-" * (number % 5000) for number in range(8000)
+    ]  # 20 MB: cut by parallel ranges
     with TFRecordWriter(url, storage_options=place.options) as writer:
         for payload in records:
             writer.write(payload)
@@ -163,7 +189,9 @@ def test_pieces_of_a_large_shard_in_a_store(store: str, request: pytest.FixtureR
     assert before + list(second.iterate(state)) == seen[1]
 
 
-def counts_and_warnings(ranks: Sequence[Dataset[Any]], caplog: pytest.LogCaptureFixture) -> tuple[list[int], list[str]]:
+def counts_and_warnings(
+    ranks: Sequence[Dataset[Any]], caplog: pytest.LogCaptureFixture
+) -> tuple[list[int], list[str]]:
     """How many elements each rank gets in two epochs, and what was said about that."""
     caplog.clear()
     counts = [sum(1 for _ in dataset) for dataset in ranks]
@@ -171,7 +199,9 @@ def counts_and_warnings(ranks: Sequence[Dataset[Any]], caplog: pytest.LogCapture
     return counts, [entry.message for entry in caplog.records if entry.levelname == "WARNING"]
 
 
-def ranks_of(counts: Sequence[int], world: int, even: bool = False, **shards: Any) -> list[Dataset[bytes]]:
+def ranks_of(
+    counts: Sequence[int], world: int, even: bool = False, **shards: Any
+) -> list[Dataset[bytes]]:
     folder = folder_of(counts, **shards)
     options = {"even": "drop", "manifest": f"{folder}/manifest.json"} if even else {}
     return [of(folder, rank, world, **options) for rank in range(world)]
@@ -191,11 +221,18 @@ WORDS += ["more shards", "uncompressed", "'drop'"]
         (lambda: ranks_of([50, 50], 4, even=True, **CUT), [25] * 4, []),
         (lambda: ranks_of([400, 2], 2, size=1000, **CUT), [400, 2], ["times as much as rank 1 of"]),
         (lambda: ranks_of([40, 50], 2), [45, 45], []),
-        (lambda: ranks_of([2, 1], 4, even=True), [0] * 4, ["even='drop' gives no records to 4 readers"]),
+        (
+            lambda: ranks_of([2, 1], 4, even=True),
+            [0] * 4,
+            ["even='drop' gives no records to 4 readers"],
+        ),
     ],
 )
 def test_shares_that_are_empty_or_far_smaller_are_reported_once(
-    ranks: Callable[[], Sequence[Dataset[bytes]]], counts: list[int], words: list[str], caplog: pytest.LogCaptureFixture
+    ranks: Callable[[], Sequence[Dataset[bytes]]],
+    counts: list[int],
+    words: list[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Compressed shards cannot be cut: with fewer of them than ranks, some ranks have none."""
     found, said = counts_and_warnings(ranks(), caplog)
@@ -204,37 +241,57 @@ def test_shares_that_are_empty_or_far_smaller_are_reported_once(
     assert all(word in text for text in said for word in words)
 
 
-def test_parts_of_shards_in_which_no_record_begins_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_parts_of_shards_in_which_no_record_begins_are_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     counts, said = counts_and_warnings(ranks_of([1, 1], 4, size=100_000), caplog)
     assert sorted(counts) == [0, 0, 1, 1]
     assert [text.split(" got no records")[0] for text in said] == [
-        f"reader {rank} of 4 (ranks times loader workers)" for rank, count in enumerate(counts) if not count
+        f"reader {rank} of 4 (ranks times loader workers)"
+        for rank, count in enumerate(counts)
+        if not count
     ]
 
 
-def test_a_global_shuffle_of_fewer_records_than_ranks_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_global_shuffle_of_fewer_records_than_ranks_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     folder = folder_of([2, 1])
     write_index_sync(f"{folder}/train-*", f"{folder}/train.index")
     records = TFRecordDataset(f"{folder}/train-*")
-    ranks = [records.global_shuffle(1, index=f"{folder}/train.index", rank=rank, world_size=5) for rank in range(5)]
+    ranks = [
+        records.global_shuffle(1, index=f"{folder}/train.index", rank=rank, world_size=5)
+        for rank in range(5)
+    ]
     counts, [said] = counts_and_warnings(ranks, caplog)
     assert counts == [1, 1, 1, 0, 0]
-    assert said.startswith(f"of 5 ranks, these get nothing of the 3 records of {folder}/train.index: 3, 4. Pass even=")
+    assert said.startswith(
+        f"of 5 ranks, these get nothing of the 3 records of {folder}/train.index: 3, 4. Pass even="
+    )
 
 
-def test_blocks_of_a_global_shuffle_that_many_ranks_read_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocks_of_a_global_shuffle_that_many_ranks_read_are_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     folder = folder_of([100, 100])
     write_index_sync(f"{folder}/train-*", f"{folder}/train.index")
 
     def ranks(groups: int | None) -> list[Dataset[Any]]:
         records = TFRecordDataset(f"{folder}/train-*")
         shuffled = records.global_shuffle(
-            1, index=f"{folder}/train.index", quality="blocks", global_batch_size=100, slot_groups=groups
+            1,
+            index=f"{folder}/train.index",
+            quality="blocks",
+            global_batch_size=100,
+            slot_groups=groups,
         )
         return [shuffled.with_options(rank=rank, world_size=50) for rank in range(50)]
 
     _, [said] = counts_and_warnings(ranks(None), caplog)
-    assert "20 groups of slots for 50 ranks, so about 2 ranks read each block: pass slot_groups=50" in said
+    assert (
+        "20 groups of slots for 50 ranks, so about 2 ranks read each block: pass slot_groups=50"
+        in said
+    )
     assert counts_and_warnings(ranks(50), caplog)[1] == []
 
 
@@ -248,14 +305,18 @@ def test_shard_of_a_shorter_list_is_reported(caplog: pytest.LogCaptureFixture) -
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_no_rank_asks_for_each_shard(tmp_path: Path, scheme: str) -> None:
     """Sizes come from listings; a server that cannot list has shards of one size."""
-    write_shards(tmp_path / "bucket" / "data", ([record(number, 0)] for number in range(1500)), "shard-{:04}")
+    write_shards(
+        tmp_path / "bucket" / "data", ([record(number, 0)] for number in range(1500)), "shard-{:04}"
+    )
     with ObjectStore(tmp_path) as store:
         urls = [store.url_of(scheme, f"bucket/data/shard-{number:04}") for number in range(1500)]
         once = streamrec.RetryPolicy(hedge_share=0)
         dataset = TFRecordDataset(urls, storage_options=store.options(scheme), retry=once)
         for world in (75, 2):
             before = store.counters.requests
-            assert list(dataset.distribute(0, world)) == [record(number, 0) for number in range(0, 1500, world)]
+            assert list(dataset.distribute(0, world)) == [
+                record(number, 0) for number in range(0, 1500, world)
+            ]
             assert store.counters.requests - before <= 1500 / world + 3
 
 
@@ -312,7 +373,9 @@ def test_shuffled_shares_resume_by_reference(options: dict[str, Any]) -> None:
 
 def test_resumes_in_any_order() -> None:
     folder = folder_of([20, 5, 8])
-    dataset = TFRecordDataset(f"{folder}/train-*", cycle_length=2, deterministic=False).distribute(1, 2)
+    dataset = TFRecordDataset(f"{folder}/train-*", cycle_length=2, deterministic=False).distribute(
+        1, 2
+    )
     own = sorted(dataset)
     for stop in (0, 3, len(own)):
         before, state = stop_after(dataset, stop)
@@ -324,11 +387,16 @@ def test_a_state_of_another_rank_or_of_other_shards_is_refused() -> None:
     dataset = TFRecordDataset(f"{folder}/train-*").distribute()
     for read in (dataset.shuffle(5, seed=1), dataset):
         _, state = stop_after(read.with_options(rank=0, world_size=2), 1)
-        with pytest.raises(PositionMismatchError, match="saved by reader 0 of 2, and this is reader 1 of 2"):
+        with pytest.raises(
+            PositionMismatchError, match="saved by reader 0 of 2, and this is reader 1 of 2"
+        ):
             list(read.with_options(rank=1, world_size=2).iterate(state))
     with pytest.raises(PositionMismatchError, match="reader 0 of 2, and this is reader 0 of 3"):
         list(dataset.with_options(rank=0, world_size=3).iterate(state))
-    with pytest.raises(PositionMismatchError, match=r"had Distribute\(even=None\), and now there is Distribute\(Rank"):
+    with pytest.raises(
+        PositionMismatchError,
+        match=r"had Distribute\(even=None\), and now there is Distribute\(Rank",
+    ):
         of(folder, 0, 2).iterate(state)
     with fsspec.open(f"{folder}/train-000", "ab") as file:
         file.write(encode_records([b"more"]))

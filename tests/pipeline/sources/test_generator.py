@@ -1,4 +1,6 @@
-"""Generators as a source: order, epochs, resuming, errors, closing; which thread or task they run in."""
+"""Generators as a source: order, epochs, resuming, errors, closing; which thread or task they run
+in.
+"""
 
 import asyncio
 import gc
@@ -91,7 +93,9 @@ def test_elements_come_in_order_and_resume_everywhere(
     assert pickle.loads(pickle.dumps(dataset)) == dataset
     assert_resumes_everywhere(dataset)
     assert_resumes_everywhere(dataset.repeat(2).skip(3).take(20))
-    assert_resumes_everywhere(Dataset.from_generator(generator, (0,)).concatenate(dataset.enumerate().shard(3, 1)))
+    assert_resumes_everywhere(
+        Dataset.from_generator(generator, (0,)).concatenate(dataset.enumerate().shard(3, 1))
+    )
 
 
 def test_records_are_frames_whichever_elements_were_taken_together() -> None:
@@ -117,10 +121,14 @@ def test_a_generator_that_does_not_fit_its_state_is_refused() -> None:
     found, state = stop_after(dataset, 5)
     assert found == [0, 1, 2, 3, 4]
     sizes.pop(0)
-    with pytest.raises(PositionMismatchError, match="before element 5, but the generator ended after 3"):
+    with pytest.raises(
+        PositionMismatchError, match="before element 5, but the generator ended after 3"
+    ):
         list(dataset.iterate(state))
     with pytest.raises(PositionMismatchError, match="digest"):
-        Dataset.from_generator(counting, (3,)).iterate(Dataset.from_generator(counting, (4,)).iterate().state_dict())
+        Dataset.from_generator(counting, (3,)).iterate(
+            Dataset.from_generator(counting, (4,)).iterate().state_dict()
+        )
     makers: list[Callable[[], Any]] = [lambda: Stateful(9), lambda: range(9)]
     dataset = Dataset.from_generator(lambda: makers[0]())
     _, state = stop_after(dataset, 1)
@@ -144,9 +152,12 @@ def failing_call(at: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("generator", "before"), [(failing, 5_000), (failing_async, 5_000), (failing, 0), (failing_call, 0)]
+    ("generator", "before"),
+    [(failing, 5_000), (failing_async, 5_000), (failing, 0), (failing_call, 0)],
 )
-def test_an_error_comes_once_after_the_elements_before_it(generator: Callable[[int], Any], before: int) -> None:
+def test_an_error_comes_once_after_the_elements_before_it(
+    generator: Callable[[int], Any], before: int
+) -> None:
     iterator = Dataset.from_generator(generator, (before,)).batch(300).unbatch().iterate()
     found, error = until_error(iterator, ZeroDivisionError)
     assert found == list(range(before))
@@ -178,7 +189,9 @@ def test_a_sync_generator_lives_and_is_closed_in_one_thread() -> None:
             threads.append(threading.current_thread())
             threads.append(threading.current_thread())
 
-    with Dataset.from_generator(generator).with_options(memory_budget=8 << 20).iterate() as elements:
+    with (
+        Dataset.from_generator(generator).with_options(memory_budget=8 << 20).iterate() as elements
+    ):
         for _ in range(200):
             assert len(next(elements)) == 100_000
     assert len(set(threads)) == 1
@@ -202,7 +215,9 @@ async def test_an_async_generator_lives_and_is_closed_in_one_task_of_the_loop() 
             tasks.append(asyncio.current_task())
 
     before = asyncio.all_tasks()
-    async with Dataset.from_generator(generator).with_options(memory_budget=8 << 20).aiterate() as elements:
+    async with (
+        Dataset.from_generator(generator).with_options(memory_budget=8 << 20).aiterate() as elements
+    ):
         for _ in range(200):
             assert len(await anext(elements)) == 100_000
     assert asyncio.all_tasks() == before
@@ -269,7 +284,9 @@ async def test_a_sync_generator_that_blocks_does_not_block_the_loop(count: int) 
         assert await anext(elements) == 7
 
 
-def test_one_that_never_returns_is_abandoned_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_never_returns_is_abandoned_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     blocked, release, closed = threading.Event(), threading.Event(), threading.Event()
 
     def generator() -> Iterator[int]:
@@ -321,13 +338,17 @@ def test_an_error_in_its_cleanup_is_not_lost() -> None:
     iterator.close()  # it was said
 
 
-def test_an_error_after_the_last_element_taken_is_neither_raised_nor_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_after_the_last_element_taken_is_neither_raised_nor_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """It is the error of an element that comes after the last one taken."""
     for closes in (True, False):
         at_work, released, over = threading.Event(), threading.Event(), threading.Event()
 
         def generator(
-            at_work: threading.Event = at_work, released: threading.Event = released, over: threading.Event = over
+            at_work: threading.Event = at_work,
+            released: threading.Event = released,
+            over: threading.Event = over,
         ) -> Iterator[int]:
             yield 0
             at_work.set()

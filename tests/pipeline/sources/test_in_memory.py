@@ -1,4 +1,6 @@
-"""Sources that are no shards: ranges, slices of arrays, and datasets one after the other or side by side."""
+"""Sources that are no shards: ranges, slices of arrays, and datasets one after the other or side by
+side.
+"""
 
 import pickle
 from typing import Any
@@ -17,12 +19,16 @@ ONE = [b"one %d" % index * (index % 5) for index in range(23)]
 TWO = [b"two %d" % index for index in range(31)]
 
 
-@pytest.mark.parametrize("arguments", [(0,), (5,), (100_000,), (2, 9), (9, 2), (2, 30, 7), (30, 2, -7), (-5, 5)])
+@pytest.mark.parametrize(
+    "arguments", [(0,), (5,), (100_000,), (2, 9), (9, 2), (2, 30, 7), (30, 2, -7), (-5, 5)]
+)
 def test_range_is_pythons(arguments: tuple[int, ...]) -> None:
     found = list(Dataset.range(*arguments))
     assert found == list(range(*arguments))
     assert {type(number) for number in found} <= {np.int64}
-    assert [number for batch in Dataset.range(*arguments).batch(7) for number in batch.tolist()] == found
+    assert [
+        number for batch in Dataset.range(*arguments).batch(7) for number in batch.tolist()
+    ] == found
 
 
 def test_a_range_has_the_dtype_that_is_asked_for() -> None:
@@ -34,13 +40,21 @@ MANY = 2_000
 
 @pytest.mark.parametrize("count", [0, 7, None, *thorough(1, 900)])
 def test_short_epochs_are_those_of_long_ones(count: int | None) -> None:
-    names = Dataset.from_tensor_slices({"x": np.arange(3), "y": (Frames.of([b"a", b"b", b"c"]), [[1.5], [2], [3]])})
-    for short in (names, Dataset.range(5), Dataset.from_tensor_slices(Frames.of([b"a", b"", b"ccc"]))):
+    names = Dataset.from_tensor_slices(
+        {"x": np.arange(3), "y": (Frames.of([b"a", b"b", b"c"]), [[1.5], [2], [3]])}
+    )
+    for short in (
+        names,
+        Dataset.range(5),
+        Dataset.from_tensor_slices(Frames.of([b"a", b"", b"ccc"])),
+    ):
         one_by_one = short.take(-1)  # a stage: its epochs are run
         found, wanted = (list(ds.repeat(count).take(MANY)) for ds in (short, one_by_one))
         assert list(map(plain, found)) == list(map(plain, wanted))
         assert len(found) == (MANY if count is None else min(MANY, count * len(list(short))))
-    assert list(map(type, names.repeat(2).batch(4).take(1).map(lambda batch: batch["y"][0]))) == [Frames]
+    assert list(map(type, names.repeat(2).batch(4).take(1).map(lambda batch: batch["y"][0]))) == [
+        Frames
+    ]
 
 
 def test_slices_are_rows_of_nested_arrays() -> None:
@@ -71,7 +85,11 @@ def test_slices_of_other_values_are_another_dataset() -> None:
     assert pickle.loads(pickle.dumps(dataset)) == dataset
     assert dataset == Dataset.from_tensor_slices({"x": [1, 2], "y": [b"a", b"b"]})
     state = dataset.iterate().state_dict()
-    for other in ({"x": [1, 3], "y": [b"a", b"b"]}, {"x": [1, 2], "y": [b"ab", b""]}, {"y": [1, 2], "x": [b"a", b"b"]}):
+    for other in (
+        {"x": [1, 3], "y": [b"a", b"b"]},
+        {"x": [1, 2], "y": [b"ab", b""]},
+        {"y": [1, 2], "x": [b"a", b"b"]},
+    ):
         with pytest.raises(streamrec.errors.PositionMismatchError, match="had Slices"):
             Dataset.from_tensor_slices(other).iterate(state)
 
@@ -100,5 +118,7 @@ def test_what_is_missing_is_refused_and_no_number(column: Any) -> None:
 def test_nested_datasets_are_side_by_side() -> None:
     one, two = Dataset.from_tensor_slices(ONE), Dataset.from_tensor_slices(TWO).batch(5).unbatch()
     nested = list(Dataset.zip({"a": one, "b": (two, Dataset.range(10**12))}))
-    assert nested == [{"a": a, "b": (b, index)} for index, (a, b) in enumerate(zip(ONE, TWO, strict=False))]
+    assert nested == [
+        {"a": a, "b": (b, index)} for index, (a, b) in enumerate(zip(ONE, TWO, strict=False))
+    ]
     assert list(Dataset.zip(one)) == ONE

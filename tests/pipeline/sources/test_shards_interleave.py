@@ -1,4 +1,6 @@
-"""The order of an interleave of shards, and of one of datasets: tf.data's, whatever arrives when."""
+"""The order of an interleave of shards, and of one of datasets: tf.data's, whatever arrives
+when.
+"""
 
 import asyncio
 import random
@@ -53,14 +55,21 @@ def specification(queues: Sequence[Sequence[T]], plan: Plan) -> list[T]:
 
 def all_records(lengths: list[int], plan: Plan) -> list[bytes]:
     """What the interleave of shards of these lengths gives."""
-    return specification([shard_records(shard, length) for shard, length in enumerate(lengths)], plan)
+    return specification(
+        [shard_records(shard, length) for shard, length in enumerate(lengths)], plan
+    )
 
 
 class Arriving:
     """Feeds an interleave: pieces of shards arrive in an order that a random generator chooses."""
 
     def __init__(
-        self, lengths: list[int], plan: Plan, seed: int, state: Mapping[str, Any] | None = None, **more: int
+        self,
+        lengths: list[int],
+        plan: Plan,
+        seed: int,
+        state: Mapping[str, Any] | None = None,
+        **more: int,
     ) -> None:
         self.interleave = ShardInterleave(plan, len(lengths), state, **more)
         self._random = random.Random(seed)
@@ -69,7 +78,9 @@ class Arriving:
 
     def arrive(self) -> None:
         """One more piece of one shard, or its end."""
-        self.go_on(self._random.choice([queue for queue in self.interleave.wanted(2) if not queue.ended]))
+        self.go_on(
+            self._random.choice([queue for queue in self.interleave.wanted(2) if not queue.ended])
+        )
 
     def go_on(self, queue: ShardQueue) -> None:
         """One more piece of this shard, or its end."""
@@ -85,7 +96,9 @@ class Arriving:
     def _cut(self, shard: int, offset: int) -> list[Frames]:
         data = encode_records(shard_records(shard, self._lengths[shard]))
         frames = Framer(position=offset).feed(data[offset:])
-        edges = sorted({0, len(frames), *(self._random.randrange(len(frames) + 1) for _ in range(2))})
+        edges = sorted(
+            {0, len(frames), *(self._random.randrange(len(frames) + 1) for _ in range(2))}
+        )
         return [frames.window(first, last) for first, last in zip(edges, edges[1:], strict=False)]
 
 
@@ -113,12 +126,20 @@ def stretches_from(size: int | None) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("stretch", [None, 1])
-@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 9), skip=st.integers(0, 3))
+@given(
+    lengths=LENGTHS,
+    plan=PLANS,
+    seed=st.integers(0, 9),
+    batch=st.integers(1, 9),
+    skip=st.integers(0, 3),
+)
 @draws(150)
 def test_only_what_is_awaited_needs_to_go_on(
     stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
 ) -> None:
-    """Each queue that is awaited can go on without anything being taken; when all of them have, something else is."""
+    """Each queue that is awaited can go on without anything being taken; when all of them have,
+    something else is.
+    """
     arriving = Arriving(lengths, plan, seed, batch=batch, skip=skip)
     interleave, found = arriving.interleave, []
     with stretches_from(stretch):
@@ -137,14 +158,18 @@ def test_only_what_is_awaited_needs_to_go_on(
 @pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5))
 @draws(100)
-def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int) -> None:
+def test_every_turn_resumes_exactly(
+    stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int
+) -> None:
     expected = all_records(lengths, plan)
     seen = 0
     with stretches_from(stretch):
         for chunk in run(Arriving(lengths, plan, seed, batch=batch)):
             assert list(chunk.elements) == expected[seen : seen + len(chunk.elements)]
             for index in range(len(chunk.elements) + 1):
-                rest = records_of(Arriving(lengths, plan, seed + 1, chunk.positions.at(index)["source"]))
+                rest = records_of(
+                    Arriving(lengths, plan, seed + 1, chunk.positions.at(index)["source"])
+                )
                 assert rest == expected[seen + index :]
             seen += len(chunk.elements)
     assert seen == len(expected)
@@ -152,14 +177,18 @@ def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], pla
 
 @given(lengths=LENGTHS, cycle=st.integers(1, 5), seed=st.integers(0, 9))
 @settings(deadline=None)
-def test_first_come_gives_each_record_once_and_resumes_exactly(lengths: list[int], cycle: int, seed: int) -> None:
+def test_first_come_gives_each_record_once_and_resumes_exactly(
+    lengths: list[int], cycle: int, seed: int
+) -> None:
     plan = Plan(cycle, deterministic=False)
     every = sorted(all_records(lengths, plan))
     found: list[bytes] = []
     for chunk in run(Arriving(lengths, plan, seed)):
         records = list(chunk.elements)
         for index in (0, len(records) // 2, len(records)):
-            rest = records_of(Arriving(lengths, plan, seed + 1, chunk.positions.at(index)["source"]))
+            rest = records_of(
+                Arriving(lengths, plan, seed + 1, chunk.positions.at(index)["source"])
+            )
             assert sorted(found + records[:index] + rest) == every
         found += records
     assert sorted(found) == every
@@ -179,10 +208,14 @@ def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wa
     assert len(pulled.elements) == wanted
 
 
-@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5), plan=PLANS, seed=st.integers(0, 9))
+@given(
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5), plan=PLANS, seed=st.integers(0, 9)
+)
 @draws(25, HealthCheck.too_slow)
 def test_datasets_come_in_that_order_too(lengths: list[int], plan: Plan, seed: int) -> None:
-    """Records of async generators, each of which waits for some turns of the loop; or in any order, each once."""
+    """Records of async generators, each of which waits for some turns of the loop; or in any order,
+    each once.
+    """
 
     async def delayed(shard: int) -> AsyncIterator[bytes]:
         chance = random.Random(10 * seed + shard)

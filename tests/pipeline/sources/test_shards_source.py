@@ -1,4 +1,6 @@
-"""The source over a store: what is asked for, how far ahead, what is kept; and how many elements there are."""
+"""The source over a store: what is asked for, how far ahead, what is kept; and how many elements
+there are.
+"""
 
 import io
 import operator
@@ -58,10 +60,13 @@ def store(root: Path) -> Iterator[ObjectStore]:
 
 
 ONCE = RetryPolicy(hedge_share=0)
-"""Requests are counted here: none is sent a second time because a busy machine made the first one late."""
+"""Requests are counted here: none is sent a second time because a busy machine made the first one
+late."""
 
 
-def dataset_of(store: ObjectStore, names: str | list[str], retry: RetryPolicy = ONCE, **options: Any) -> Dataset[bytes]:
+def dataset_of(
+    store: ObjectStore, names: str | list[str], retry: RetryPolicy = ONCE, **options: Any
+) -> Dataset[bytes]:
     return TFRecordDataset(names, storage_options=store.options(), retry=retry, **options)
 
 
@@ -71,11 +76,18 @@ def of_kind(store: ObjectStore, kind: str) -> list[Entry]:
 
 def most_at_once(entries: list[Entry]) -> int:
     """How many requests waited for their first byte at the same time."""
-    return max(sum(one.began <= entry.began < one.began + one.delay for one in entries) for entry in entries)
+    return max(
+        sum(one.began <= entry.began < one.began + one.delay for one in entries)
+        for entry in entries
+    )
 
 
-def test_shards_of_medium_size_are_opened_ahead_as_far_as_the_budget_goes(store: ObjectStore) -> None:
-    """One at a time they are over before their own connections flow: others must be under way meanwhile."""
+def test_shards_of_medium_size_are_opened_ahead_as_far_as_the_budget_goes(
+    store: ObjectStore,
+) -> None:
+    """One at a time they are over before their own connections flow: others must be under way
+    meanwhile.
+    """
     store.faults = Faults(first_byte=0.25, jitter=0)
     dataset = dataset_of(store, "s3://medium/*")
     records = list(dataset.with_options(memory_budget=150 << 20))
@@ -104,7 +116,9 @@ def test_a_listing_that_fails_comes_after_the_shards_before_it(store: ObjectStor
 
 
 @pytest.mark.parametrize("cycle", [1, 4])
-def test_small_shards_are_opened_further_ahead_in_the_same_order(store: ObjectStore, cycle: int) -> None:
+def test_small_shards_are_opened_further_ahead_in_the_same_order(
+    store: ObjectStore, cycle: int
+) -> None:
     dataset = dataset_of(store, "s3://small/*", num_parallel_reads=cycle)
     expected = list(dataset)
     store.faults = Faults(first_byte=0.4, jitter=0)
@@ -130,7 +144,9 @@ def test_a_large_shard_is_read_by_ranges(store: ObjectStore) -> None:
 
 
 def test_a_consumer_that_rests_finds_its_next_record_there(tmp_path: Path) -> None:
-    """Each shard was once the only one that moved, and asked for ranges; then no one's turn had a connection left."""
+    """Each shard was once the only one that moved, and asked for ranges; then no one's turn had a
+    connection left.
+    """
     [first] = write_shards(tmp_path / "bucket", [[bytes(100_000)] * 500])
     for shard in range(1, 16):
         (tmp_path / "bucket" / f"s-{shard}").hardlink_to(first)
@@ -193,7 +209,9 @@ def test_of_all_shards_with_a_manifest() -> None:
     folder = folder_of(COUNTS)
     manifest = f"{folder}/manifest.json"
     assert len(of(folder, 0, 1, manifest=manifest).batch(4)) == 6
-    assert len(TFRecordDataset(f"{folder}/train-000").distribute(manifest=manifest, even="drop")) == 7
+    assert (
+        len(TFRecordDataset(f"{folder}/train-000").distribute(manifest=manifest, even="drop")) == 7
+    )
     shares = TFRecordDataset(f"{folder}/*-*").distribute(even="drop", manifest=manifest)
     assert len(shares.with_options(rank=1, world_size=4)) == 5
 
@@ -213,14 +231,18 @@ def test_the_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = of(folder, 0, 1, even="drop", manifest=f"{folder}/manifest.json")
     asked: list[Any] = []
     count = Distribute.count
-    monkeypatch.setattr(Distribute, "count", lambda *arguments: asked.append(1) or count(*arguments))
+    monkeypatch.setattr(
+        Distribute, "count", lambda *arguments: asked.append(1) or count(*arguments)
+    )
     for _ in range(3):
         assert len(list(dataset)) == len(dataset) == len(dataset.batch(1)) == sum(COUNTS)
     assert len(asked) == 1
 
 
 async def test_on_the_thread_that_reads() -> None:
-    """A function of a run may ask for the length of another dataset: it is told where that cannot be had there."""
+    """A function of a run may ask for the length of another dataset: it is told where that cannot
+    be had there.
+    """
     folder = folder_of(COUNTS)
     other = of(folder, 0, 1, even="drop", manifest=f"{folder}/manifest.json")
 
@@ -231,7 +253,9 @@ async def test_on_the_thread_that_reads() -> None:
         return len(other)
 
     assert list(Dataset.range(2).map(length)) == [-1, -1]
-    with pytest.raises(TypeError, match=r"this is the thread that reads: call len.. before the run begins"):
+    with pytest.raises(
+        TypeError, match=r"this is the thread that reads: call len.. before the run begins"
+    ):
         list(Dataset.range(2).map(refused))
     assert len(other) == sum(COUNTS)
     assert list(Dataset.range(2).map(length)) == [sum(COUNTS)] * 2
@@ -242,7 +266,9 @@ async def test_on_the_thread_that_reads() -> None:
 @pytest.mark.parametrize("world", [1, 4])
 def test_of_global_shuffle(data: Indexed, even: Any, batch: int | None, world: int) -> None:
     for rank in range(world):
-        dataset = data.shuffled(even=even, global_batch_size=batch).with_options(rank=rank, world_size=world)
+        dataset = data.shuffled(even=even, global_batch_size=batch).with_options(
+            rank=rank, world_size=world
+        )
         assert len(dataset) == len(list(dataset))
 
 
@@ -299,7 +325,9 @@ class GatedFile(io.FileIO):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_shards(tmp_path, [[record(shard, index) for index in range(20)] for shard in range(READS)], "{}")
+    write_shards(
+        tmp_path, [[record(shard, index) for index in range(20)] for shard in range(READS)], "{}"
+    )
     return tmp_path
 
 
@@ -312,7 +340,9 @@ def test_a_slow_shard_idles_no_other_and_the_order_stays(folder: Path, slow: int
         others = [name for name in filesystem.read if name != str(slow)]
         full = QUEUE_BYTES - BLOCK_BYTES  # the next block does not fit
         with filesystem.changed:
-            assert filesystem.changed.wait_for(lambda: all(filesystem.read[name] >= full for name in others), 60)
+            assert filesystem.changed.wait_for(
+                lambda: all(filesystem.read[name] >= full for name in others), 60
+            )
         assert filesystem.read[str(slow)] == 0
         filesystem.gate.set()
         expected = [record(shard, index) for index in range(20) for shard in range(READS)]
@@ -326,7 +356,9 @@ def test_a_slow_shard_lets_no_other_run_away(folder: Path) -> None:
     dataset = TFRecordDataset(names, num_parallel_reads=READS, filesystem=filesystem)
     with dataset.with_options(memory_budget=budget).iterate() as elements:
         with filesystem.changed:
-            assert filesystem.changed.wait_for(lambda: all(filesystem.read[name] for name in "123"), 60)
+            assert filesystem.changed.wait_for(
+                lambda: all(filesystem.read[name] for name in "123"), 60
+            )
         filesystem.gate.set()
         for taken, element in enumerate(elements):
             in_hands = READS * (BLOCK_BYTES + RECORD_BYTES)  # what is read and not yet framed

@@ -1,4 +1,6 @@
-"""Many small shards: read together or whole, and pulled as one chunk; what is not plainly good is read as any shard."""
+"""Many small shards: read together or whole, and pulled as one chunk; what is not plainly good is
+read as any shard.
+"""
 
 import asyncio
 import gzip
@@ -9,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from streamrec import CorruptRecordError, NotFoundError, RetryPolicy, StorageError, TFRecordDataset, encode_records
+from streamrec import (
+    CorruptRecordError,
+    NotFoundError,
+    RetryPolicy,
+    StorageError,
+    TFRecordDataset,
+    encode_records,
+)
 from tests.runs import flip_bit, until_error
 from tests.servers.faults import Faults
 from tests.servers.objectstore import ObjectStore
@@ -21,7 +30,9 @@ QUICK = RetryPolicy(attempts=3, backoff_base=0.01, backoff_cap=0.02)
 
 @dataclass
 class Shards:
-    """Shards of which some have no record, some are compressed, and two are long; local, or in a store."""
+    """Shards of which some have no record, some are compressed, and two are long; local, or in a
+    store.
+    """
 
     scheme: str
     files: list[Path]
@@ -57,7 +68,9 @@ def stored(tmp_path: Path) -> Iterator[Shards]:
     (tmp_path / "bucket").mkdir()
     files = written(tmp_path / "bucket")
     with ObjectStore(tmp_path) as store:
-        yield Shards("s3", files, [f"s3://bucket/{file.name}" for file in files], store.options(), store)
+        yield Shards(
+            "s3", files, [f"s3://bucket/{file.name}" for file in files], store.options(), store
+        )
 
 
 @pytest.fixture(params=["local", "stored"])
@@ -103,18 +116,27 @@ def test_damage_is_reported_after_the_records_before_it(shards: Shards) -> None:
     """With the shard, and the record's place in it; or left out, where that is wanted."""
     flip_bit(shards.files[20], -1)
     found, error = until_error(shards.dataset(), CorruptRecordError, shards.urls[20])
-    assert found == [record for shard in range(20) for record in records_of(shard)] + records_of(20)[:-1]
+    assert (
+        found
+        == [record for shard in range(20) for record in records_of(shard)] + records_of(20)[:-1]
+    )
     assert error.record == RECORDS - 1
     assert not hasattr(error, "__notes__")  # it says itself where
-    assert list(shards.dataset(on_error="skip_record")) == [record for record in EVERYTHING if record != b"20.3"]
+    assert list(shards.dataset(on_error="skip_record")) == [
+        record for record in EVERYTHING if record != b"20.3"
+    ]
 
 
 def test_broken_bodies_go_on_where_they_broke(stored: Shards) -> None:
     """And requests that were refused are made again, with the shards in order."""
-    stored.store.faults = Faults(first_byte=0, jitter=0, seed=3, reset=0.2, cut=0.1, unavailable=0.1)
+    stored.store.faults = Faults(
+        first_byte=0, jitter=0, seed=3, reset=0.2, cut=0.1, unavailable=0.1
+    )
     iterator = stored.dataset(num_parallel_reads=4, retry=QUICK).iterate()
     found = list(iterator)
-    assert found == list(TFRecordDataset([str(file) for file in stored.files], num_parallel_reads=4))
+    assert found == list(
+        TFRecordDataset([str(file) for file in stored.files], num_parallel_reads=4)
+    )
     counts = iterator.stats().storage.backends["s3"]
     assert counts.retries["broken"] > 10
     assert counts.retries["throttled"] > 0
@@ -122,12 +144,19 @@ def test_broken_bodies_go_on_where_they_broke(stored: Shards) -> None:
 
 
 def test_what_came_before_a_network_that_fails_for_good_is_given_first(stored: Shards) -> None:
-    """Each body of one shard ends after its first record: no attempt gets further than another record."""
+    """Each body of one shard ends after its first record: no attempt gets further than another
+    record.
+    """
     first = len(encode_records(records_of(0)[:1]))
     stored.files[0].write_bytes(encode_records([records_of(0)[0], bytes(60_000)]))
-    stored.store.faults = Faults(first_byte=0, jitter=0, reset=1.0, at=(first + 100) / stored.files[0].stat().st_size)
+    stored.store.faults = Faults(
+        first_byte=0, jitter=0, reset=1.0, at=(first + 100) / stored.files[0].stat().st_size
+    )
     policy = RetryPolicy(attempts=1)
-    assert until_error(stored.dataset(1, retry=policy), StorageError, "1 attempt")[0] == records_of(0)[:1]
+    assert (
+        until_error(stored.dataset(1, retry=policy), StorageError, "1 attempt")[0]
+        == records_of(0)[:1]
+    )
 
 
 def test_a_missing_shard_is_reported_in_its_turn(shards: Shards) -> None:

@@ -1,4 +1,6 @@
-"""Dataset.shuffle: the order, its seeds and epochs, what stays columnar, its memory, and that it resumes everywhere."""
+"""Dataset.shuffle: the order, its seeds and epochs, what stays columnar, its memory, and that it
+resumes everywhere.
+"""
 
 import gzip
 import json
@@ -14,7 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import Dataset, FixedLenFeature, Frames, StreamrecError, TFRecordDataset, encode_example, encode_records
+from streamrec import (
+    Dataset,
+    FixedLenFeature,
+    Frames,
+    StreamrecError,
+    TFRecordDataset,
+    encode_example,
+    encode_records,
+)
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.columns import Columns, in_turn, window
@@ -22,7 +32,14 @@ from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine import budget
 from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer, ShuffleRule
-from streamrec.pipeline.sources.shuffle.buffer_store import END, START, TAG, BufferStore, Numbers, spans_of
+from streamrec.pipeline.sources.shuffle.buffer_store import (
+    END,
+    START,
+    TAG,
+    BufferStore,
+    Numbers,
+    spans_of,
+)
 from streamrec.pipeline.stages.batch import make_batch
 from streamrec.shards import byte_runs
 from streamrec.tfrecord import BUFFER_BITS, Scattered
@@ -43,7 +60,9 @@ def test_each_element_comes_once_and_not_too_early() -> None:
     assert list(Dataset.range(0).shuffle(3)) == []
 
 
-def test_the_order_is_the_same_where_a_thread_lets_chunks_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_is_the_same_where_a_thread_lets_chunks_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And where to resume, and what comes before an error."""
     path = tmp_path / "a.tfrecord"
     path.write_bytes(encode_records([b"%d" % number for number in range(60)])[:-3])
@@ -58,12 +77,18 @@ def test_the_order_is_the_same_where_a_thread_lets_chunks_in(tmp_path: Path, mon
 
 @pytest.mark.parametrize("taken", [0, 5, 37])
 def test_batches_of_large_records_are_copied_once(tmp_path: Path, taken: int) -> None:
-    """Chunks end between two batches, from the start and after a place in the middle: few batches are joined."""
-    paths = write_shards(tmp_path, [[bytes([shard, n]) * 10_000 for n in range(100)] for shard in range(4)])
+    """Chunks end between two batches, from the start and after a place in the middle: few batches
+    are joined.
+    """
+    paths = write_shards(
+        tmp_path, [[bytes([shard, n]) * 10_000 for n in range(100)] for shard in range(4)]
+    )
     dataset = TFRecordDataset(paths, num_parallel_reads=4).shuffle(50, seed=1).batch(7)
     batches = list(dataset.iterate(stop_after(dataset, taken)[1]))
     assert sum(map(len, batches)) == 400 - 7 * taken
-    joined = [batch for batch in batches if isinstance(batch.buffer, memoryview)]  # what was joined is part of a block
+    joined = [
+        batch for batch in batches if isinstance(batch.buffer, memoryview)
+    ]  # what was joined is part of a block
     assert len(joined) <= 8  # where shards end, and in what the buffer gives last
 
 
@@ -76,7 +101,9 @@ def test_shuffles_without_a_seed_have_nothing_to_do_with_each_other() -> None:
 
 
 def test_every_place_of_the_buffer_is_as_likely() -> None:
-    """Chi-square of which of eight comes first, over 400 seeds: 7 degrees of freedom, 99.9 % point 24; all is fixed."""
+    """Chi-square of which of eight comes first, over 400 seeds: 7 degrees of freedom, 99.9 % point
+    24; all is fixed.
+    """
     counts = np.zeros(8)
     for seed in range(400):
         counts[int(next(iter(Dataset.range(20).shuffle(8, seed).take(1))))] += 1
@@ -115,12 +142,18 @@ def test_in_any_order_each_record_comes_once_though_resumed(files: list[str], ma
     """Records, and what comes as it is ready, are held by reference."""
     records = TFRecordDataset(files, num_parallel_reads=3, deterministic=False)
     upper = bytes.upper
-    dataset = (records.map(upper, num_parallel_calls=3, deterministic=False) if mapped else records).shuffle(9)
+    dataset = (
+        records.map(upper, num_parallel_calls=3, deterministic=False) if mapped else records
+    ).shuffle(9)
     before, state = stop_after(dataset, 17)
-    assert sorted(before + list(dataset.iterate(state))) == sorted(map(upper, ALL) if mapped else ALL)
+    assert sorted(before + list(dataset.iterate(state))) == sorted(
+        map(upper, ALL) if mapped else ALL
+    )
 
 
-def test_numbers_mean_nothing_where_there_is_no_order(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_numbers_mean_nothing_where_there_is_no_order(
+    files: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     warn_once.cache_clear()
     mapped = Dataset.range(50).map(lambda number: number, num_parallel_calls=3).shuffle(9)
     with mapped.iterate() as iterator:
@@ -137,7 +170,9 @@ def test_numbers_mean_nothing_where_there_is_no_order(files: list[str], caplog: 
     assert said.startswith("state_dict() of this run will be an error: the input of this shuffle")
 
 
-def test_a_small_budget_holds_fewer_and_says_so(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_budget_holds_fewer_and_says_so(
+    files: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     found = list(TFRecordDataset(files).shuffle(1000, seed=1).with_options(memory_budget=1 << 13))
     assert sorted(found) == sorted(ALL)
     (message,) = caplog.messages
@@ -148,15 +183,21 @@ def test_a_small_budget_holds_fewer_and_says_so(files: list[str], caplog: pytest
     assert not caplog.records
 
 
-def test_the_order_does_not_follow_the_memory_of_the_machine(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With less than others have, what does not fit is an error, before all elements; with as much, it is shorter."""
+def test_the_order_does_not_follow_the_memory_of_the_machine(
+    files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With less than others have, what does not fit is an error, before all elements; with as much,
+    it is shorter.
+    """
     large = Dataset.range(64).map(lambda n: np.full(1 << 20, n, np.uint8)).shuffle(50, seed=1)
     orders = []
     for memory in (1 << 30, 4 << 30, 8 << 30, 1 << 40):
         monkeypatch.setattr(budget, "machine_memory", lambda memory=memory: memory)
         with large.with_options(epoch=0).iterate() as run:
             if memory == 1 << 30:
-                with pytest.raises(MemoryError, match=r"shuffle\(buffer_size=50\) does not fit: \d+ elem.*global_"):
+                with pytest.raises(
+                    MemoryError, match=r"shuffle\(buffer_size=50\) does not fit: \d+ elem.*global_"
+                ):
                     next(run)
                 continue
             orders.append([int(element[0]) for element in run])
@@ -167,7 +208,9 @@ def test_the_order_does_not_follow_the_memory_of_the_machine(files: list[str], m
     assert orders == orders[:1] * 6
 
 
-def test_a_state_of_a_small_machine_continues_elsewhere(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_of_a_small_machine_continues_elsewhere(
+    files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = TFRecordDataset(files).shuffle(10, seed=1)
     whole = list(dataset)
     for first, second in ((1 << 30, 1 << 40), (1 << 40, 1 << 30)):
@@ -180,7 +223,10 @@ def test_a_state_of_a_small_machine_continues_elsewhere(files: list[str], monkey
 def test_a_resumed_run_continues_within_another_budget(files: list[str]) -> None:
     """The order is that of the budget which it began with, in the epochs that follow too."""
     small = (
-        TFRecordDataset(files, num_parallel_reads=3).shuffle(1000, seed=1).repeat(2).with_options(memory_budget=1 << 13)
+        TFRecordDataset(files, num_parallel_reads=3)
+        .shuffle(1000, seed=1)
+        .repeat(2)
+        .with_options(memory_budget=1 << 13)
     )
     expected = list(small)
     before, state = stop_after(small.with_options(epoch=0), 20)
@@ -212,7 +258,9 @@ def test_an_input_that_shrank_is_refused() -> None:
     dataset = Dataset.range(100).take_while(lambda number: number < left[0]).shuffle(30, seed=1)
     _, state = stop_after(dataset, 25)
     left[0] = 40
-    with pytest.raises(PositionMismatchError, match=r"has 40 elements after the saved position, but had \d+"):
+    with pytest.raises(
+        PositionMismatchError, match=r"has 40 elements after the saved position, but had \d+"
+    ):
         list(dataset.iterate(state))
 
 
@@ -229,7 +277,9 @@ def test_an_element_that_failed_is_reported_at_once(files: list[str]) -> None:
 
 
 def test_fifty_thousand_are_less_than_a_megabyte(tmp_path: Path) -> None:
-    shards = ([b"%02d%06d" % (shard, index) + b"x" * 76 for index in range(6000)] for shard in range(16))
+    shards = (
+        [b"%02d%06d" % (shard, index) + b"x" * 76 for index in range(6000)] for shard in range(16)
+    )
     records = TFRecordDataset(write_shards(tmp_path, shards), num_parallel_reads=16)
     for dataset in (
         records.shuffle(50_000),
@@ -239,7 +289,10 @@ def test_fifty_thousand_are_less_than_a_megabyte(tmp_path: Path) -> None:
         _, state = stop_after(dataset.batch(1000), 30)
         assert len(json.dumps(state)) < 1_000_000
         rest = dataset.batch(1000).iterate(state)
-        assert sum(len(batch[1] if isinstance(batch, tuple) else batch) for batch in rest) == 96_000 - 30_000
+        assert (
+            sum(len(batch[1] if isinstance(batch, tuple) else batch) for batch in rest)
+            == 96_000 - 30_000
+        )
 
 
 # The store of what is held, the buffer, and what its positions say.
@@ -271,15 +324,21 @@ KINDS: dict[str, Any] = {
     "long": Frames.of([record * 5000 for record in RECORDS]),
     "objects": RECORDS,
     "numbers": Columns(np.arange(300)),
-    "pairs": Columns((np.arange(300), {"record": Frames.of(RECORDS), "text": np.array(RECORDS, object)})),
+    "pairs": Columns(
+        (np.arange(300), {"record": Frames.of(RECORDS), "text": np.array(RECORDS, object)})
+    ),
     "mixed": in_turn([[Frames.of(RECORDS[::2])], [RECORDS[1::2]]], 1),
-    "mixed pairs": Columns((np.arange(300), in_turn([[RECORDS[::2]], [Frames.of(RECORDS[1::2])]], 1))),
+    "mixed pairs": Columns(
+        (np.arange(300), in_turn([[RECORDS[::2]], [Frames.of(RECORDS[1::2])]], 1))
+    ),
     "batches": Batches(Frames.of(RECORDS), 3),
 }
 
 
 def test_little_is_copied_where_elements_leave_at_random() -> None:
-    """About a fifth of what comes in, a piece at a time; it was once more than all, into one block of a new size."""
+    """About a fifth of what comes in, a piece at a time; it was once more than all, into one block
+    of a new size.
+    """
     store, draw = BufferStore(), np.random.default_rng(1)
     chunk, size = Frames.of([bytes(4096)] * 50), 50 * 4096
     rows, moved = np.empty((0, 4), np.int64), 0
@@ -323,7 +382,10 @@ def fed(buffer: ShuffleBuffer, elements: Any, cuts: list[int]) -> Iterator[Chunk
 def batches_of_one(chunks: Iterable[Chunk]) -> Iterator[Any]:
     """They tell the containers and dtypes of elements."""
     for chunk in chunks:
-        yield from (plain(make_batch(window(chunk.elements, at, at + 1))) for at in range(len(chunk.elements)))
+        yield from (
+            plain(make_batch(window(chunk.elements, at, at + 1)))
+            for at in range(len(chunk.elements))
+        )
 
 
 @draws(20)
@@ -347,7 +409,9 @@ def test_the_order_does_not_depend_on_the_chunks(
 
 
 def test_chunks_weigh_what_their_positions_keep_alive() -> None:
-    """Numbers of small records are larger than the records: queues that did not count them held twice their limit."""
+    """Numbers of small records are larger than the records: queues that did not count them held
+    twice their limit.
+    """
     buffer = ShuffleBuffer(ShuffleRule(20_000, 1 << 30, 7), refers=False)
     records = [Frames.of([b"%05d" % number for number in range(10_000)])] * 20
     for frames in records[:3]:
@@ -355,7 +419,9 @@ def test_chunks_weigh_what_their_positions_keep_alive() -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        chunks = [chunk for frames in records[3:] for chunk in buffer.feed(Chunk(frames, Numbered(0), 0))]
+        chunks = [
+            chunk for frames in records[3:] for chunk in buffer.feed(Chunk(frames, Numbered(0), 0))
+        ]
         held = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -377,15 +443,25 @@ def test_places_of_the_input_are_known_for_each_round_of_the_buffer() -> None:
 
 @draws(40)
 @given(
-    offsets=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5000), st.integers(0, 300)), max_size=30),
+    offsets=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 5000), st.integers(0, 300)), max_size=30
+    ),
     gap=st.integers(0, 900),
     most=st.integers(1, 3000),
 )
-def test_stretches_hold_all_and_little_more(offsets: list[tuple[int, int, int]], gap: int, most: int) -> None:
+def test_stretches_hold_all_and_little_more(
+    offsets: list[tuple[int, int, int]], gap: int, most: int
+) -> None:
     wanted = sorted({(shard, offset): size for shard, offset, size in offsets}.items())
     references = np.array([(shard << 42) + offset for (shard, offset), _ in wanted], np.int64)
-    plan = byte_runs(references, np.array([size for _, size in wanted], np.int64), gap, most) if wanted else []
-    assert [index for each in plan for index in range(each.first, each.last)] == list(range(len(wanted)))
+    plan = (
+        byte_runs(references, np.array([size for _, size in wanted], np.int64), gap, most)
+        if wanted
+        else []
+    )
+    assert [index for each in plan for index in range(each.first, each.last)] == list(
+        range(len(wanted))
+    )
     for stretch in plan:
         inside = wanted[stretch.first : stretch.last]
         assert {shard for (shard, _), _ in inside} == {stretch.shard}

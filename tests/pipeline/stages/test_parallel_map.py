@@ -1,4 +1,6 @@
-"""map with several calls at once, as a user sees it: order, errors, async functions, leaving, states."""
+"""map with several calls at once, as a user sees it: order, errors, async functions, leaving,
+states.
+"""
 
 import asyncio
 import gc
@@ -51,13 +53,23 @@ class Squaring:
         return await square_soon(number)
 
 
-FUNCTIONS: list[Callable[..., Any]] = [square, square_soon, Squaring(), partial(square_soon), lambda n: square_soon(n)]
+FUNCTIONS: list[Callable[..., Any]] = [
+    square,
+    square_soon,
+    Squaring(),
+    partial(square_soon),
+    lambda n: square_soon(n),
+]
 
 
 @pytest.mark.parametrize("calls", CALLS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_results_come_in_order_or_as_they_are_ready(function: Callable[..., Any], calls: int) -> None:
-    assert list(Dataset.range(40).map(function, num_parallel_calls=calls)) == [n * n for n in NUMBERS]
+def test_results_come_in_order_or_as_they_are_ready(
+    function: Callable[..., Any], calls: int
+) -> None:
+    assert list(Dataset.range(40).map(function, num_parallel_calls=calls)) == [
+        n * n for n in NUMBERS
+    ]
     loose = Dataset.range(40).map(function, num_parallel_calls=calls, deterministic=False)
     assert sorted(loose) == [n * n for n in NUMBERS]
 
@@ -89,7 +101,9 @@ def test_a_tuples_parts_are_the_arguments(calls: int | None) -> None:
     async def times_soon(number: Any, text: bytes) -> bytes:
         return text * int(number)
 
-    assert list(pairs.map(lambda number, text: text * int(number), calls)) == [b"x" * n for n in range(20)]
+    assert list(pairs.map(lambda number, text: text * int(number), calls)) == [
+        b"x" * n for n in range(20)
+    ]
     assert list(pairs.map(times_soon, calls)) == [b"x" * n for n in range(20)]
 
 
@@ -135,7 +149,8 @@ class Rising(CallCount):
 def test_there_are_as_many_calls_as_their_count_says(monkeypatch: pytest.MonkeyPatch) -> None:
     call_count = Rising()
     monkeypatch.setattr(
-        "streamrec.pipeline.sources.parallel_map.source.call_count_for", lambda calls, awaits: call_count
+        "streamrec.pipeline.sources.parallel_map.source.call_count_for",
+        lambda calls, awaits: call_count,
     )
     running, at_once = 0, []
 
@@ -190,7 +205,9 @@ def test_what_is_ready_comes_before_a_slow_call_where_order_is_not_kept() -> Non
 
 
 def test_the_argument_of_a_stage_overrides_the_option() -> None:
-    dataset = Dataset.range(200).map(square, 4, deterministic=True).with_options(deterministic=False)
+    dataset = (
+        Dataset.range(200).map(square, 4, deterministic=True).with_options(deterministic=False)
+    )
     assert list(dataset) == [n * n for n in range(200)]
 
 
@@ -286,7 +303,10 @@ def test_records_reach_the_function_as_bytes(tmp_path: Any) -> None:
     assert list(TFRecordDataset(str(tmp_path / "x")).map(bytes.upper, 3)) == records
     batches = TFRecordDataset(str(tmp_path / "x")).batch(100).map(len, 3)
     assert list(batches) == [100] * 30
-    assert all(isinstance(batch, Frames) for batch in TFRecordDataset(str(tmp_path / "x")).batch(100).map(same, 3))
+    assert all(
+        isinstance(batch, Frames)
+        for batch in TFRecordDataset(str(tmp_path / "x")).batch(100).map(same, 3)
+    )
 
 
 def same(element: Any) -> Any:
@@ -297,7 +317,9 @@ async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.M
     """Each call lasts longer than a run may, so each run is of one element."""
     monkeypatch.setattr("streamrec.pipeline.sources.parallel_map.source.CUT_SECONDS", 0)
     loop, counts = asyncio.get_running_loop(), []
-    monkeypatch.setattr(TaskSize, "update", lambda self, count, seconds, nbytes: counts.append(count))
+    monkeypatch.setattr(
+        TaskSize, "update", lambda self, count, seconds, nbytes: counts.append(count)
+    )
 
     def slow(number: Any) -> int:
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
@@ -316,7 +338,9 @@ def test_what_was_delivered_out_of_order_comes_no_second_time(stop: int, calls: 
 
 
 def test_after_an_input_without_an_order_results_keep_their_order() -> None:
-    """What was delivered of an input is told by numbers, which would mean other elements in another run."""
+    """What was delivered of an input is told by numbers, which would mean other elements in another
+    run.
+    """
     unordered = Dataset.range(40).map(square_soon, 3, False)
     positions = []
     with unordered.map(square_soon, 3, False).iterate() as elements:
@@ -328,28 +352,38 @@ def test_after_an_input_without_an_order_results_keep_their_order() -> None:
 @given(stop=st.integers(0, 19), then=st.booleans())
 @draws(20)
 def test_batches_of_what_came_out_of_order_hold_each_element_once(stop: int, then: bool) -> None:
-    batches = Dataset.range(40).map(square_soon, 3, False).batch(4).map(np.negative, 2, False).repeat(2)
+    batches = (
+        Dataset.range(40).map(square_soon, 3, False).batch(4).map(np.negative, 2, False).repeat(2)
+    )
     found, state = stop_after(batches, stop)
     resumed = batches.with_options(deterministic=then).iterate(state)
     assert sorted(-np.concatenate([*found, *resumed])) == sorted([n * n for n in range(40)] * 2)
 
 
-@pytest.mark.parametrize(("seconds", "nbytes"), [(1e-7, 8), (1e-5, 8), (1e-4, 8), (1e-3, 8), (0.1, 8), (1e-6, 1 << 18)])
+@pytest.mark.parametrize(
+    ("seconds", "nbytes"), [(1e-7, 8), (1e-5, 8), (1e-4, 8), (1e-3, 8), (0.1, 8), (1e-6, 1 << 18)]
+)
 def test_runs_last_about_as_long_as_a_thread_should_be_busy_and_hold_no_more_than_they_may(
     seconds: float, nbytes: int
 ) -> None:
     task_size = TaskSize(1 << 20)
     for _ in range(30):
         task_size.update(task_size.size, task_size.size * seconds, task_size.size * nbytes)
-    assert task_size.size == max(1, min(round(RUN_SECONDS / seconds), MAX_SIZE, (1 << 20) // nbytes))
+    assert task_size.size == max(
+        1, min(round(RUN_SECONDS / seconds), MAX_SIZE, (1 << 20) // nbytes)
+    )
 
 
 def run(call_count: CallCount, windows: int, useful: int, demand: float = float("inf")) -> None:
-    """Windows of a second in which each of `useful` calls gives 100 elements, and the consumer takes `demand`."""
+    """Windows of a second in which each of `useful` calls gives 100 elements, and the consumer
+    takes `demand`.
+    """
     for _ in range(windows):
         able = min(call_count.target, useful) * 100.0
         rate = min(able, demand)
-        call_count.end_window(1.0, int(rate), waited=0.0 if able > demand else 1 - able / (2 * demand))
+        call_count.end_window(
+            1.0, int(rate), waited=0.0 if able > demand else 1 - able / (2 * demand)
+        )
 
 
 @pytest.mark.parametrize("useful", [1, 3, 8, 100])

@@ -1,4 +1,6 @@
-"""The stages that pick, split, join and bucket elements: what they give, and what stays columnar."""
+"""The stages that pick, split, join and bucket elements: what they give, and what stays
+columnar.
+"""
 
 import json
 import pickle
@@ -10,7 +12,15 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, FixedLenFeature, Frames, TFRecordDataset, VarLenFeature, encode_example, encode_records
+from streamrec import (
+    Dataset,
+    FixedLenFeature,
+    Frames,
+    TFRecordDataset,
+    VarLenFeature,
+    encode_example,
+    encode_records,
+)
 from streamrec.errors import PositionMismatchError
 from streamrec.example.features import Feature
 from tests.pipeline.stored_shards import ALL
@@ -36,18 +46,30 @@ COLUMNAR: dict[str, Callable[[Dataset[bytes], list[str], str], Dataset[Any]]] = 
     "rebatch": lambda records, files, path: records.batch(7).rebatch(3).unbatch(),
     "padded_batch": lambda records, files, path: records.padded_batch(9).unbatch(),
     "bucket": lambda records, files, path: (
-        records.enumerate().bucket_by_sequence_length(length_of, [20, 60], [3, 4, 5], no_padding=True).unbatch()
+        records.enumerate()
+        .bucket_by_sequence_length(length_of, [20, 60], [3, 4, 5], no_padding=True)
+        .unbatch()
     ),
     "shuffle": lambda records, files, path: records.enumerate().shuffle(13, seed=1),
     "cache": lambda records, files, path: records.cache().repeat(2),
-    "batches in a cache": lambda records, files, path: records.batch(8, True).cache().repeat(2).unbatch(),
+    "batches in a cache": lambda records, files, path: (
+        records.batch(8, True).cache().repeat(2).unbatch()
+    ),
     "cache in a file": lambda records, files, path: records.cache(path).repeat(2),
-    "zip": lambda records, files, path: Dataset.zip(records.batch(2, True), Dataset.range(100), records),
-    "interleave": lambda records, files, path: Dataset.list_files(files).interleave(TFRecordDataset, 3, 2),
-    "interleave of pairs": lambda records, files, path: Dataset.list_files(files).interleave(numbered, 3),
+    "zip": lambda records, files, path: Dataset.zip(
+        records.batch(2, True), Dataset.range(100), records
+    ),
+    "interleave": lambda records, files, path: Dataset.list_files(files).interleave(
+        TFRecordDataset, 3, 2
+    ),
+    "interleave of pairs": lambda records, files, path: Dataset.list_files(files).interleave(
+        numbered, 3
+    ),
     "flat_map": lambda records, files, path: Dataset.list_files(files).flat_map(TFRecordDataset),
     "sample": lambda records, files, path: Dataset.sample_from_datasets([records, records], seed=1),
-    "choose": lambda records, files, path: Dataset.choose_from_datasets([records] * 2, Dataset.range(9).map(is_odd)),
+    "choose": lambda records, files, path: Dataset.choose_from_datasets(
+        [records] * 2, Dataset.range(9).map(is_odd)
+    ),
 }
 
 
@@ -71,10 +93,14 @@ def record_of(element: Any) -> Any:
 @pytest.mark.parametrize("name", COLUMNAR)
 def test_records_stay_frames(files: list[str], tmp_path: Path, name: str) -> None:
     """Also in pairs, and where a batch is of several chunks."""
-    dataset = COLUMNAR[name](TFRecordDataset(files, "", 100), files, str(tmp_path / "cache")).with_options(epoch=0)
+    dataset = COLUMNAR[name](
+        TFRecordDataset(files, "", 100), files, str(tmp_path / "cache")
+    ).with_options(epoch=0)
     batches = [record_of(batch) for batch in dataset.batch(7)]
     assert all(isinstance(batch, Frames) for batch in batches)
-    assert [record for batch in batches for record in batch] == [record_of(element) for element in dataset]
+    assert [record for batch in batches for record in batch] == [
+        record_of(element) for element in dataset
+    ]
 
 
 def test_few_records_of_many_keep_no_block_alive(tmp_path: Path) -> None:
@@ -93,7 +119,8 @@ def test_what_ended_takes_nothing_that_earlier_stages_still_hold(files: list[str
 def test_unbatch_and_rebatch(files: list[str]) -> None:
     dataset = TFRecordDataset(files)
     assert [plain(element) for element in dataset.map(parts).batch(1).unbatch()] == [
-        {"id": len(record), "pair": ("tuple", ("<i8", list(range(len(record) % 5))), record)} for record in ALL
+        {"id": len(record), "pair": ("tuple", ("<i8", list(range(len(record) % 5))), record)}
+        for record in ALL
     ]
     columns = list(dataset.map(arrays).rebatch(6))
     assert np.concatenate([batch["b"][0] for batch in columns]).tolist() == [
@@ -114,7 +141,9 @@ def test_padded_batches(files: list[str]) -> None:
     assert batch["id"].tolist() == [4, 41, 78]
     assert batch["pair"][0].tolist() == [[0, 1, 2, 3], [0, -1, -1, -1], [0, 1, 2, -1]]
     assert batch["pair"][1].tolist() == ALL[:3]
-    with pytest.raises(ValueError, match=r"element\['pair'\]\[0\]: an array of up to \[4\] does not fit"):
+    with pytest.raises(
+        ValueError, match=r"element\['pair'\]\[0\]: an array of up to \[4\] does not fit"
+    ):
         list(dataset.padded_batch(4, {"id": (), "pair": ((3,), ())}))
     with pytest.raises(ValueError, match="padded_shapes has 0 dimensions"):
         list(dataset.padded_batch(4, {"id": (), "pair": ((), ())}))
@@ -138,27 +167,46 @@ FEATURES: dict[str, Feature] = {
 
 @pytest.fixture
 def examples(tmp_path: Path) -> str:
-    records = [encode_example({"id": [i], "name": [b"%d" % i], "ids": list(range(i % 4))}) for i in range(40)]
+    records = [
+        encode_example({"id": [i], "name": [b"%d" % i], "ids": list(range(i % 4))})
+        for i in range(40)
+    ]
     (tmp_path / "examples").write_bytes(encode_records(records))
     return str(tmp_path / "examples")
 
 
 @pytest.mark.parametrize("calls", [None, 1, 3, streamrec.AUTOTUNE])
 @pytest.mark.parametrize("string_columns", [False, True])
-def test_examples_are_parsed_in_batches(examples: str, string_columns: bool, calls: int | None) -> None:
+def test_examples_are_parsed_in_batches(
+    examples: str, string_columns: bool, calls: int | None
+) -> None:
     batched = TFRecordDataset(examples, "", 300).batch(16)
-    dataset = batched.parse_example(FEATURES, string_columns=string_columns, num_parallel_calls=calls)
+    dataset = batched.parse_example(
+        FEATURES, string_columns=string_columns, num_parallel_calls=calls
+    )
     assert pickle.loads(pickle.dumps(dataset)) == dataset
     batches = list(dataset)
-    assert [batch["id"].tolist() for batch in batches] == [[*range(16)], [*range(16, 32)], [*range(32, 40)]]
-    assert all(isinstance(batch["name"], streamrec.BytesColumn) == string_columns for batch in batches)
-    assert [name for batch in batches for name in np.asarray(batch["name"])] == [b"%d" % i for i in range(40)]
+    assert [batch["id"].tolist() for batch in batches] == [
+        [*range(16)],
+        [*range(16, 32)],
+        [*range(32, 40)],
+    ]
+    assert all(
+        isinstance(batch["name"], streamrec.BytesColumn) == string_columns for batch in batches
+    )
+    assert [name for batch in batches for name in np.asarray(batch["name"])] == [
+        b"%d" % i for i in range(40)
+    ]
     assert batches[2]["ids"].dense_shape.tolist() == [8, 3]
 
 
 @pytest.mark.parametrize("calls", [None, 2])
 def test_parsed_batches_resume_and_have_rows(examples: str, calls: int | None) -> None:
-    parsed = TFRecordDataset(examples, "", 300).batch(16).parse_example(FEATURES, num_parallel_calls=calls)
+    parsed = (
+        TFRecordDataset(examples, "", 300)
+        .batch(16)
+        .parse_example(FEATURES, num_parallel_calls=calls)
+    )
     assert_resumes_everywhere(parsed)
     assert_resumes_everywhere(parsed.unbatch().skip(7))
     rows = list(parsed.unbatch())
@@ -172,13 +220,17 @@ def test_a_position_belongs_to_the_features_that_were_parsed(examples: str) -> N
     """However many are parsed at once."""
     batched = TFRecordDataset(examples, "", 300).batch(16)
     _, state = stop_after(batched.parse_example(FEATURES, num_parallel_calls=2), 1)
-    following = batched.parse_example(FEATURES, num_parallel_calls=streamrec.AUTOTUNE).iterate(state)
+    following = batched.parse_example(FEATURES, num_parallel_calls=streamrec.AUTOTUNE).iterate(
+        state
+    )
     assert [batch["id"].tolist() for batch in following] == [[*range(16, 32)], [*range(32, 40)]]
     with pytest.raises(PositionMismatchError):
         batched.parse_example({"id": FEATURES["id"]}, num_parallel_calls=2).iterate(state)
 
 
-def test_a_record_that_is_not_an_example_is_an_error_after_those_before(examples: str, tmp_path: Path) -> None:
+def test_a_record_that_is_not_an_example_is_an_error_after_those_before(
+    examples: str, tmp_path: Path
+) -> None:
     (tmp_path / "bad").write_bytes(encode_records([b"no example"]))
     parsed = TFRecordDataset([examples, f"{tmp_path}/bad"]).batch(10).parse_example(FEATURES)
     found, _ = until_error(parsed, streamrec.FeatureError)
@@ -196,10 +248,14 @@ def first_length(sequence: Any, number: int) -> int:
 
 
 def test_the_state_is_small_and_holds_no_data() -> None:
-    dataset = Dataset.range(3_000).bucket_by_sequence_length(lambda number: int(number % 10), range(1, 10), [600] * 10)
+    dataset = Dataset.range(3_000).bucket_by_sequence_length(
+        lambda number: int(number % 10), range(1, 10), [600] * 10
+    )
     assert [len(batch) for batch in dataset] == [300] * 10
     sizes = [300, *[600] * 9]
-    dataset = Dataset.range(3_001).bucket_by_sequence_length(lambda number: int(number % 10), range(1, 10), sizes)
+    dataset = Dataset.range(3_001).bucket_by_sequence_length(
+        lambda number: int(number % 10), range(1, 10), sizes
+    )
     assert len(json.dumps(stop_after(dataset, 1)[1])) < 10_000
 
 
@@ -218,14 +274,20 @@ def test_an_error_of_the_function_comes_after_all_that_waits() -> None:
 
 
 def test_an_error_in_a_batch_comes_after_the_batches_before_it() -> None:
-    dataset = sequences([1, 1, 4, 5, 1, 1, 4, 4]).bucket_by_sequence_length(first_length, [2], [2, 2], no_padding=True)
+    dataset = sequences([1, 1, 4, 5, 1, 1, 4, 4]).bucket_by_sequence_length(
+        first_length, [2], [2, 2], no_padding=True
+    )
     [(_, before)], _ = until_error(dataset, ValueError, "shapes")
     assert before.tolist() == [0, 1]
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="as long as the last of bucket_boundaries"):
-        list(sequences([6]).bucket_by_sequence_length(first_length, [3, 6], [2, 2, 2], pad_to_bucket_boundary=True))
+        list(
+            sequences([6]).bucket_by_sequence_length(
+                first_length, [3, 6], [2, 2, 2], pad_to_bucket_boundary=True
+            )
+        )
     dataset = Dataset.range(3)
     state = dataset.bucket_by_sequence_length(len, [2], [1, 2]).iterate().state_dict()
     with pytest.raises(PositionMismatchError, match=r"Bucket\(builtins.len, \[2\]"):

@@ -1,4 +1,6 @@
-"""Progress and traces: the line in a terminal, a notebook and a plain stream; spans of what a run does."""
+"""Progress and traces: the line in a terminal, a notebook and a plain stream; spans of what a run
+does.
+"""
 
 import io
 import json
@@ -28,13 +30,17 @@ def stats(seconds: float, waited: float) -> Stats:
     """Of a run that reads 10 elements of 1 MB a second."""
     count = int(10 * seconds)
     source = StageStats("range", "Range()", 0, 0, count, count * 10**6, busy=waited)
-    return Stats(count, 0, waited, seconds - waited, 0, 10, ChainStats((source,), seconds), Snapshot({}, ()))
+    return Stats(
+        count, 0, waited, seconds - waited, 0, 10, ChainStats((source,), seconds), Snapshot({}, ())
+    )
 
 
 def test_the_line() -> None:
     expected = "streamrec: 40 elements (40 records read), 10.0 MB/s, waited 50%, bottleneck: range"
     assert format_line(stats(4.0, 2.0), None, 0.0) == expected
-    assert format_line(stats(0.0, 0.0), None, 0.0).endswith("0.0 MB/s, waited 0%, bottleneck: nothing yet")
+    assert format_line(stats(0.0, 0.0), None, 0.0).endswith(
+        "0.0 MB/s, waited 0%, bottleneck: nothing yet"
+    )
 
 
 def test_speed_and_bottleneck_are_of_the_last_seconds() -> None:
@@ -44,7 +50,10 @@ def test_speed_and_bottleneck_are_of_the_last_seconds() -> None:
         now[0] = float(second)
         lines.append(display.line())
     assert "waited 100%, bottleneck: range" in lines[9]
-    assert lines[29] == "streamrec: 290 elements (290 records read), 10.0 MB/s, waited 0%, bottleneck: the consumer"
+    assert (
+        lines[29]
+        == "streamrec: 290 elements (290 records read), 10.0 MB/s, waited 0%, bottleneck: the consumer"  # noqa: E501
+    )
 
 
 def test_plain_lines_come_now_and_then() -> None:
@@ -76,11 +85,15 @@ async def test_async_iterators_show_it_too(capsys: pytest.CaptureFixture[str]) -
 
 
 def in_terminal(code: str, interrupt_at: bytes = b"") -> tuple[int, bytes]:
-    """Runs a program in a terminal, interrupts it when it has written something; its exit code and its output."""
+    """Runs a program in a terminal, interrupts it when it has written something; its exit code and
+    its output.
+    """
     ours, theirs = pty.openpty()
     command = [sys.executable, "-W", "error", "-c", code]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "200"}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
         os.close(theirs)
         output = b""
         while True:
@@ -100,7 +113,8 @@ def in_terminal(code: str, interrupt_at: bytes = b"") -> tuple[int, bytes]:
 
 SHOWN, HIDDEN_CURSOR, CURSOR = b"bottleneck:", b"\x1b[?25l", b"\x1b[?25h"
 LEFT = (
-    "import threading; [thread.join(5) for thread in threading.enumerate() if 'Refresh' in type(thread).__name__]; "
+    "import threading; [thread.join(5) for thread in threading.enumerate() if 'Refresh' in "
+    "type(thread).__name__]; "
     "print([thread.name for thread in threading.enumerate()])"
 )
 """Says which threads are left; rich's own has been told to end, and is not waited for by it."""
@@ -115,7 +129,11 @@ def test_a_terminal_shows_it_until_the_end() -> None:
     assert code == 0
     assert b"3 elements (3 records read)" in output
     assert output.index(HIDDEN_CURSOR) < min(output.index(b"number 0"), output.index(SHOWN))
-    assert output.rindex(SHOWN) < output.rindex(CURSOR) < output.index(b"['MainThread', 'streamrec-loop']")
+    assert (
+        output.rindex(SHOWN)
+        < output.rindex(CURSOR)
+        < output.index(b"['MainThread', 'streamrec-loop']")
+    )
 
 
 @pytest.mark.parametrize("leave", ["break", "raise LookupError('left')"])
@@ -170,14 +188,22 @@ FIELDS = {
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Dataset[Any]:
-    records = TFRecordDataset(write_shards(tmp_path, [[bytes(84)] * 30_000] * 3), num_parallel_reads=3)
+    records = TFRecordDataset(
+        write_shards(tmp_path, [[bytes(84)] * 30_000] * 3), num_parallel_reads=3
+    )
     return (
-        Dataset.zip(records.batch(500).map(len).prefetch(buffer_bytes=1 << 16), Dataset.range(10**6)).repeat(2).batch(2)
+        Dataset.zip(
+            records.batch(500).map(len).prefetch(buffer_bytes=1 << 16), Dataset.range(10**6)
+        )
+        .repeat(2)
+        .batch(2)
     )
 
 
 def checked(path: Path) -> list[Event]:
-    """The events of a trace, each of them as the format wants it, slices of a track one after the other."""
+    """The events of a trace, each of them as the format wants it, slices of a track one after the
+    other.
+    """
     events: list[Event] = json.loads(path.read_text())
     tracks: dict[int, list[Event]] = defaultdict(list)
     for event in events:
@@ -191,7 +217,9 @@ def checked(path: Path) -> list[Event]:
         slices.sort(key=lambda event: event["ts"])
         for before, after in zip(slices, slices[1:], strict=False):
             assert before["dur"] >= 0
-            assert before["ts"] + before["dur"] <= after["ts"] + 0.01  # microseconds, rounded to a thousandth
+            assert (
+                before["ts"] + before["dur"] <= after["ts"] + 0.01
+            )  # microseconds, rounded to a thousandth
     named = {event["tid"] for event in events if event["name"] == "thread_name"}
     assert tracks.keys() <= named
     return events
@@ -203,7 +231,9 @@ def test_a_trace_replaces_a_trace_and_nothing_else(dataset: Dataset[Any], tmp_pa
         for _ in dataset.iterate(trace=tmp_path / "run.json"):
             break
         checked(tmp_path / "run.json")
-        with pytest.raises(FileExistsError, match="s-0 already exists and is not a trace: use another name"):
+        with pytest.raises(
+            FileExistsError, match="s-0 already exists and is not a trace: use another name"
+        ):
             next(dataset.iterate(trace=tmp_path / "s-0"))
     assert (tmp_path / "s-0").read_bytes() == data
 
@@ -214,23 +244,41 @@ def test_a_run_is_written_as_it_went(dataset: Dataset[Any], tmp_path: Path) -> N
         count = len(list(batches))
         stats = batches.stats()
     events = checked(path)
-    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert sorted(names.values()) == sorted(["the consumer", *(stage.title for stage in stats.stages)])
+    names = {
+        event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
+    }
+    assert sorted(names.values()) == sorted(
+        ["the consumer", *(stage.title for stage in stats.stages)]
+    )
     (mapped,) = (number for number, name in names.items() if name == "map: your function len")
-    busy = [event for event in events if event["ph"] == "X" and event["tid"] == mapped and event["name"] == "busy"]
+    busy = [
+        event
+        for event in events
+        if event["ph"] == "X" and event["tid"] == mapped and event["name"] == "busy"
+    ]
     (row,) = (stage for stage in stats.stages if stage.title == "map: your function len")
     assert sum(event["dur"] for event in busy) / 1e6 == pytest.approx(row.busy, abs=1e-4)
-    assert sum(event.get("args", {}).get("elements", 0) for event in busy) == row.elements_out == 360
+    assert (
+        sum(event.get("args", {}).get("elements", 0) for event in busy) == row.elements_out == 360
+    )
     (consumer,) = (number for number, name in names.items() if name == "the consumer")
-    taken = [event for event in events if event["ph"] == "X" and event["tid"] == consumer and "args" in event]
+    taken = [
+        event
+        for event in events
+        if event["ph"] == "X" and event["tid"] == consumer and "args" in event
+    ]
     assert sum(event["args"]["elements"] for event in taken) == count == 180
 
 
 def test_counters_are_written(tmp_path: Path) -> None:
-    """Of queues that live: with little memory, the one of prefetch does until the last elements are taken."""
+    """Of queues that live: with little memory, the one of prefetch does until the last elements are
+    taken.
+    """
     path = tmp_path / "run.json"
     consumed = 0
-    numbers_ahead = Dataset.range(1_000_000).prefetch(buffer_bytes=1 << 20).with_options(memory_budget=4 << 20)
+    numbers_ahead = (
+        Dataset.range(1_000_000).prefetch(buffer_bytes=1 << 20).with_options(memory_budget=4 << 20)
+    )
     with numbers_ahead.iterate(trace=path) as numbers:
         for _ in numbers:
             consumed += 1

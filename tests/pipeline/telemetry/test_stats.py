@@ -1,4 +1,6 @@
-"""Statistics of a run: the rule for the bottleneck on made-up figures, and figures of real pipelines."""
+"""Statistics of a run: the rule for the bottleneck on made-up figures, and figures of real
+pipelines.
+"""
 
 import hashlib
 import threading
@@ -43,7 +45,12 @@ MADE_UP = [
     (run(reader(8, 1)), 9.0, ["s3"], READING),
     (run(reader(1, 8)), 9.0, ["memory"], READING),
     (run(reader(1, 8)), 9.0, [], "TFRecordDataset"),
-    (run(StageStats("from_generator: f", "", waited_for_input=8)), 9.0, ["s3"], "from_generator: f"),
+    (
+        run(StageStats("from_generator: f", "", waited_for_input=8)),
+        9.0,
+        ["s3"],
+        "from_generator: f",
+    ),
     (run(reader(1, 2), stage("batch", 3), stage("parse_example", 4)), 9.0, ["s3"], "parse_example"),
     (run(reader(1, 2), stage("map", 3), stage("batch", 2)), 9.0, ["s3"], NETWORK),
     (run(reader(1, 8)), 0.9, ["s3"], "the consumer"),
@@ -52,7 +59,9 @@ MADE_UP = [
 
 
 @pytest.mark.parametrize(("chain", "waited", "backends", "expected"), MADE_UP)
-def test_the_rule_on_made_up_figures(chain: ChainStats, waited: float, backends: list[str], expected: str) -> None:
+def test_the_rule_on_made_up_figures(
+    chain: ChainStats, waited: float, backends: list[str], expected: str
+) -> None:
     assert find_bottleneck(chain, waited, 10.0, backends) == expected
 
 
@@ -64,7 +73,10 @@ def test_the_rule_follows_the_chain_that_was_waited_for() -> None:
     slow = run(reader(0, 1), stage("map: your function slow", 8), asked=9.0)
     quick = run(reader(0, 8), asked=2.0)
     zipped = StageStats("zip", "Zip()", busy=1, waited_for_input=8, chains=(quick, slow))
-    assert find_bottleneck(run(zipped, stage("batch", 1)), 9.0, 10.0, ["s3"]) == "map: your function slow"
+    assert (
+        find_bottleneck(run(zipped, stage("batch", 1)), 9.0, 10.0, ["s3"])
+        == "map: your function slow"
+    )
     assert find_bottleneck(run(replace(zipped, busy=9)), 9.0, 10.0, ["s3"]) == "zip"
 
 
@@ -113,7 +125,13 @@ def test_chains_that_a_function_makes_share_a_row() -> None:
 
 def test_figures_never_fall_and_stand_still_at_the_end(files: list[str]) -> None:
     ended, seen = threading.Event(), list[Stats]()
-    with TFRecordDataset(files, num_parallel_reads=4).map(upper).batch(100).prefetch().iterate() as batches:
+    with (
+        TFRecordDataset(files, num_parallel_reads=4)
+        .map(upper)
+        .batch(100)
+        .prefetch()
+        .iterate() as batches
+    ):
 
         def counter() -> None:
             while not ended.is_set():
@@ -130,7 +148,10 @@ def test_figures_never_fall_and_stand_still_at_the_end(files: list[str]) -> None
     for earlier, later in zip(seen, seen[1:], strict=False):
         change = later.since(earlier)
         assert min(change.elements, change.bytes) >= 0 <= change.consumer_busy
-        assert all(row.elements_in >= 0 <= row.bytes_out and row.elements_out >= 0 <= row.busy for row in change.stages)
+        assert all(
+            row.elements_in >= 0 <= row.bytes_out and row.elements_out >= 0 <= row.busy
+            for row in change.stages
+        )
 
 
 def test_a_call_that_has_not_returned_is_counted() -> None:
@@ -163,7 +184,14 @@ def test_queues_are_reported() -> None:
             ahead.set()
         return bytes(1000)
 
-    with Dataset.range(10**9).take(8).repeat().map(note).prefetch(buffer_bytes=4000).iterate() as elements:
+    with (
+        Dataset.range(10**9)
+        .take(8)
+        .repeat()
+        .map(note)
+        .prefetch(buffer_bytes=4000)
+        .iterate() as elements
+    ):
         next(elements)
         assert ahead.wait(30)
         stats = elements.stats()
@@ -205,7 +233,9 @@ def test_a_slow_consumer_is_named(files: list[str]) -> None:
 def test_a_slow_store_is_named(tmp_path: Path) -> None:
     write_shards(tmp_path / "bucket", [RECORDS] * 4)
     with ObjectStore(tmp_path, replace(NO_FAULTS, rate=2e6)) as store:
-        dataset = TFRecordDataset("s3://bucket/s-*", num_parallel_reads=2, storage_options=store.options())
+        dataset = TFRecordDataset(
+            "s3://bucket/s-*", num_parallel_reads=2, storage_options=store.options()
+        )
         with dataset.batch(500).map(len).iterate() as batches:
             assert sum(batches) == 80_000
             stats = batches.stats()

@@ -1,14 +1,16 @@
-"""The fault server: a socket on the loopback interface, a thread for each connection, and the loop over its requests.
+"""The fault server: a socket on the loopback interface, a thread for each connection, and the loop
+over its requests.
 
-For each request: understand it, draw its fate, open its entry in the log, wait as long as the fate says,
-answer 503 where the fate says so, and else hand over to `respond`. Requests to the control path are answered
-at once, without fate or entry.
+For each request: understand it, draw its fate, open its entry in the log, wait as long as the fate
+says, answer 503 where the fate says so, and else hand over to `respond`. Requests to the control
+path are answered at once, without fate or entry.
 
-Threads with blocking sockets, because `sendfile` then sleeps in the kernel for a whole body: measured at 16
-connections paced to 60 MB/s, 0.07 CPU-s/GB against 0.11 for asyncio's `sock_sendfile`.
+Threads with blocking sockets, because `sendfile` then sleeps in the kernel for a whole body:
+measured at 16 connections paced to 60 MB/s, 0.07 CPU-s/GB against 0.11 for asyncio's
+`sock_sendfile`.
 
-A client that vanishes ends its own connection and nothing else. After `close` no thread of the server is left, whatever
-it was doing: every socket is shut down, and delays end.
+A client that vanishes ends its own connection and nothing else. After `close` no thread of the
+server is left, whatever it was doing: every socket is shut down, and delays end.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Exchange:
         return str(self.client.headers.get(name, ""))
 
     def head(self, status: int, fields: Fields, promised: int, *, more: bool = True) -> None:
-        """Sends the head of the answer and enters it in the log; `more` says that a body follows at once."""
+        """Sends the head of the answer and enters it in the log; `more` says that a body follows at
+        once.
+        """
         self.note(status=status, promised=promised)
         flags = socket.MSG_MORE if more and hasattr(socket, "MSG_MORE") else 0
         self.client.connection.sendall(response_head(status, fields), flags)
@@ -124,17 +128,23 @@ class FaultServer(FaultControl):
         port: 0 lets the system choose.
     """
 
-    def __init__(self, respond: Callable[[Exchange], bool], faults: Faults = NO_FAULTS, port: int = 0) -> None:
+    def __init__(
+        self, respond: Callable[[Exchange], bool], faults: Faults = NO_FAULTS, port: int = 0
+    ) -> None:
         super().__init__(faults)
         self._respond = respond
         self._stopping = threading.Event()
         self._server = _Server(port, self._answer)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
-        """Stops listening, breaks all connections, and returns when every thread has ended. May be called twice."""
+        """Stops listening, breaks all connections, and returns when every thread has ended. May be
+        called twice.
+        """
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -188,14 +198,18 @@ _REFUSALS = {
 
 
 def _unavailable(exchange: Exchange, status: int, retry_after: int | None) -> bool:
-    """Refuses a request. A client that waits for "100 Continue" gets it instead, and the connection ends."""
+    """Refuses a request. A client that waits for "100 Continue" gets it instead, and the connection
+    ends.
+    """
     exchange.note(fault="unavailable")
     expects = exchange.field("expect") != ""
     if not expects:
         exchange.client.body()
     fields: Fields = () if retry_after is None else (("Retry-After", str(retry_after)),)
     fields += (("Connection", "close"),) if expects else ()
-    code, message = _REFUSALS.get(status, ("InternalError", "We encountered an internal error. Please try again."))
+    code, message = _REFUSALS.get(
+        status, ("InternalError", "We encountered an internal error. Please try again.")
+    )
     body, content_type = error_body(exchange.route, status, code, message)
     exchange.whole(status, body, content_type, fields)
     return not expects

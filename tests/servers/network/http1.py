@@ -1,4 +1,6 @@
-"""HTTP/1.1 for servers on the loopback interface (RFC 9110, RFC 9112): connections, heads of answers, ranges."""
+"""HTTP/1.1 for servers on the loopback interface (RFC 9110, RFC 9112): connections, heads of
+answers, ranges.
+"""
 
 import re
 from abc import abstractmethod
@@ -21,7 +23,9 @@ class Connection(BaseHTTPRequestHandler):
 
     @abstractmethod
     def answer(self) -> None:
-        """Answers a request, whose head was read; `close_connection` says whether it is the last one."""
+        """Answers a request, whose head was read; `close_connection` says whether it is the last
+        one.
+        """
 
     def do_GET(self) -> None:
         self.answer()
@@ -38,15 +42,19 @@ class Connection(BaseHTTPRequestHandler):
 
 def response_head(status: int, fields: Fields) -> bytes:
     """The bytes of an answer's head."""
-    lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, 'Unknown')}", *(f"{name}: {value}" for name, value in fields)]
+    lines = [
+        f"HTTP/1.1 {status} {_PHRASES.get(status, 'Unknown')}",
+        *(f"{name}: {value}" for name, value in fields),
+    ]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def window(value: str, size: int) -> tuple[int, int, int]:
-    """What a Range header asks for of an object of `size` bytes: status, first byte, one past the last.
+    """What a Range header asks for of an object of `size` bytes: status, first byte, one past the
+    last.
 
-    200 is the whole object: no Range, or one that is malformed or has several parts, which a server may
-    ignore (RFC 9110, 14.2). 416 is a range that begins past the end.
+    200 is the whole object: no Range, or one that is malformed or has several parts, which a server
+    may ignore (RFC 9110, 14.2). 416 is a range that begins past the end.
     """
     match = _RANGE.fullmatch(value.strip())
     first, last = match.groups() if match else ("", "")

@@ -1,8 +1,8 @@
 """Runs one server and ends it when the process that wanted it is gone, however that ended.
 
-Usage: `watchdog.py DIRECTORY COMMAND...`, with a pipe as standard input. When a byte comes, or the pipe
-closes (the parent crashed or was killed), the server is killed and the directory is removed. Run as a
-script by `tests.servers.real`; imports nothing but the standard library.
+Usage: `watchdog.py DIRECTORY COMMAND...`, with a pipe as standard input. When a byte comes, or the
+pipe closes (the parent crashed or was killed), the server is killed and the directory is removed.
+Run as a script by `tests.servers.real`; imports nothing but the standard library.
 """
 
 import shutil

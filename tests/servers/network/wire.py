@@ -1,8 +1,8 @@
 """Wire: controls a connected socket below HTTP.
 
-Pacing is the kernel's (`SO_MAX_PACING_RATE`, Linux 3.13 and later): it holds for short bodies as for long
-ones, costs no thread and no timer here, and each connection has its own. Sockets are blocking; whoever wants
-a thread back that waits in here shuts its socket down.
+Pacing is the kernel's (`SO_MAX_PACING_RATE`, Linux 3.13 and later): it holds for short bodies as
+for long ones, costs no thread and no timer here, and each connection has its own. Sockets are
+blocking; whoever wants a thread back that waits in here shuts its socket down.
 """
 
 import contextlib
@@ -41,7 +41,8 @@ def pacing(sock: socket.socket) -> int | None:
 
 
 def send(sock: socket.socket, file: int, start: int, stop: int, mask: int = 0) -> int:
-    """Sends bytes `start` to `stop` of an open file, each XORed with `mask`; without a mask they are not copied here.
+    """Sends bytes `start` to `stop` of an open file, each XORed with `mask`; without a mask they
+    are not copied here.
 
     Returns:
         How many it sent: fewer only where the file ends before `stop`.
@@ -67,8 +68,8 @@ def send(sock: socket.socket, file: int, start: int, stop: int, mask: int = 0) -
 def drain(sock: socket.socket) -> None:
     """Waits until all that was sent has left for the peer, or the connection is down.
 
-    The kernel calls a socket writable only when less than TCP_NOTSENT_LOWAT bytes wait in it: at 1, when
-    none does.
+    The kernel calls a socket writable only when less than TCP_NOTSENT_LOWAT bytes wait in it: at 1,
+    when none does.
     """
     if sys.platform == "linux":
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1)
@@ -86,7 +87,9 @@ def reset(sock: socket.socket) -> None:
 
 
 def stall(sock: socket.socket) -> None:
-    """Sends nothing more, and returns when the peer has closed the connection or it was shut down."""
+    """Sends nothing more, and returns when the peer has closed the connection or it was shut
+    down.
+    """
     with contextlib.suppress(OSError):
         while sock.recv(_PIECE):
             pass

@@ -1,4 +1,6 @@
-"""Answers in the words of Google Cloud Storage's JSON API (v1): JSON with what clients read. Pure."""
+"""Answers in the words of Google Cloud Storage's JSON API (v1): JSON with what clients read.
+Pure.
+"""
 
 import json
 from collections.abc import Mapping
@@ -41,11 +43,15 @@ def _resource(bucket: str, item: Found, etag: str, generation: int) -> dict[str,
     }
 
 
-def list_json(bucket: str, page: Page, etags: Mapping[str, str], generations: Mapping[str, int]) -> bytes:
+def list_json(
+    bucket: str, page: Page, etags: Mapping[str, str], generations: Mapping[str, int]
+) -> bytes:
     """A page of Objects: list; `etags` and `generations` map keys to versions."""
     answer: dict[str, Any] = {"kind": "storage#objects"}
     if page.found:
-        answer["items"] = [_resource(bucket, item, etags[item.key], generations[item.key]) for item in page.found]
+        answer["items"] = [
+            _resource(bucket, item, etags[item.key], generations[item.key]) for item in page.found
+        ]
     if page.prefixes:
         answer["prefixes"] = list(page.prefixes)
     if page.token:
@@ -55,4 +61,6 @@ def list_json(bucket: str, page: Page, etags: Mapping[str, str], generations: Ma
 
 def bucket_json(name: str) -> bytes:
     """A bucket's metadata."""
-    return json.dumps({"kind": "storage#bucket", "id": name, "name": name, "location": "US"}).encode()
+    return json.dumps(
+        {"kind": "storage#bucket", "id": name, "name": name, "location": "US"}
+    ).encode()

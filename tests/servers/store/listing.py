@@ -1,7 +1,8 @@
 """Listing: which files of a directory are objects, and one page of their names.
 
-A bucket is a directory, an object a regular file below it, its key the path with "/". Names come in the
-order of their UTF-8 bytes, as S3 and Google Cloud Storage have it (which is the order of their code points).
+A bucket is a directory, an object a regular file below it, its key the path with "/". Names come in
+the order of their UTF-8 bytes, as S3 and Google Cloud Storage have it (which is the order of their
+code points).
 """
 
 import base64
@@ -16,7 +17,9 @@ _PAST = "\U0010ffff"  # sorts after every key below a common prefix
 
 @dataclass(frozen=True)
 class Found:
-    """An object: its key, its size in bytes, and when it was written, in nanoseconds of the epoch."""
+    """An object: its key, its size in bytes, and when it was written, in nanoseconds of the
+    epoch.
+    """
 
     key: str
     size: int
@@ -46,13 +49,18 @@ def locate(root: Path, bucket: str, key: str) -> Path | None:
 
 
 def objects(bucket: Path, prefix: str) -> list[Found]:
-    """The objects whose key begins with `prefix`, sorted; only directories that can hold one are read."""
+    """The objects whose key begins with `prefix`, sorted; only directories that can hold one are
+    read.
+    """
     folder = prefix.rpartition("/")[0]
     start = locate(bucket.parent, bucket.name, folder) if folder else bucket
     if start is None or not start.is_dir():
         return []
     base = f"{folder}/" if folder else ""
-    return sorted((item for item in _walk(start, base) if item.key.startswith(prefix)), key=lambda item: item.key)
+    return sorted(
+        (item for item in _walk(start, base) if item.key.startswith(prefix)),
+        key=lambda item: item.key,
+    )
 
 
 def _walk(folder: Path, base: str) -> Iterator[Found]:
@@ -66,7 +74,8 @@ def _walk(folder: Path, base: str) -> Iterator[Found]:
 
 
 def page(items: Iterable[Found], prefix: str, delimiter: str, token: str, limit: int) -> Page:
-    """The first `limit` names after the token's; names that continue after a delimiter are folded into one prefix.
+    """The first `limit` names after the token's; names that continue after a delimiter are folded
+    into one prefix.
 
     Args:
         items: Objects, sorted by key.
@@ -85,7 +94,9 @@ def page(items: Iterable[Found], prefix: str, delimiter: str, token: str, limit:
         if item.key <= after or (prefixes and item.key.startswith(prefixes[-1])):
             continue
         if len(found) + len(prefixes) == limit:
-            return Page(tuple(found), tuple(prefixes), base64.urlsafe_b64encode(last.encode()).decode())
+            return Page(
+                tuple(found), tuple(prefixes), base64.urlsafe_b64encode(last.encode()).decode()
+            )
         folded = _fold(item.key, prefix, delimiter)
         if folded:
             prefixes.append(folded)

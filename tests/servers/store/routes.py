@@ -1,7 +1,8 @@
 """Routes: parses requests to an object store. Pure.
 
-Two ways of speaking are understood: S3 with the bucket in the path (which Google's XML API shares), and the
-JSON API of Google Cloud Storage. Everything is read off the request line; headers are not looked at.
+Two ways of speaking are understood: S3 with the bucket in the path (which Google's XML API shares),
+and the JSON API of Google Cloud Storage. Everything is read off the request line; headers are not
+looked at.
 """
 
 from collections.abc import Mapping
@@ -13,8 +14,15 @@ from tests.servers.faults import Kind
 
 Op = Literal["media", "metadata", "list", "bucket", "other"]
 
-_GCS_ROOTS = ("storage/v1/b", "download/storage/v1/b", "upload/storage/v1/b", "resumable/upload/storage/v1/b")
-_S3_SUBRESOURCES = frozenset({"uploads", "uploadId", "acl", "tagging", "attributes", "torrent", "retention"})
+_GCS_ROOTS = (
+    "storage/v1/b",
+    "download/storage/v1/b",
+    "upload/storage/v1/b",
+    "resumable/upload/storage/v1/b",
+)
+_S3_SUBRESOURCES = frozenset(
+    {"uploads", "uploadId", "acl", "tagging", "attributes", "torrent", "retention"}
+)
 
 
 @dataclass(frozen=True)
@@ -23,8 +31,8 @@ class Route:
 
     Args:
         api: The dialect to answer in.
-        op: What is asked: an object's bytes, its metadata, a listing, a bucket, or something that the
-            simulated store does not do.
+        op: What is asked: an object's bytes, its metadata, a listing, a bucket, or something that
+            the simulated store does not do.
         kind: The kind of request that faults are drawn for.
         bucket: Its name, or "".
         key: The object's key, decoded, or "".
@@ -61,7 +69,9 @@ def _s3(method: str, path: str, query: Mapping[str, str]) -> Route:
     if method not in ("GET", "HEAD"):
         return Route("s3", "other", "write", bucket, key, query)
     if not key:
-        op: Op = "bucket" if method == "HEAD" else "other" if _S3_SUBRESOURCES & query.keys() else "list"
+        op: Op = (
+            "bucket" if method == "HEAD" else "other" if _S3_SUBRESOURCES & query.keys() else "list"
+        )
         return Route("s3", op, "list", bucket, "", query)
     if _S3_SUBRESOURCES & query.keys():
         return Route("s3", "other", "list", bucket, key, query)
@@ -75,7 +85,9 @@ def _gcs(method: str, path: str, query: Mapping[str, str], *, download: bool) ->
     bucket = unquote(raw_bucket)
     collection, _, raw_key = rest.partition("/")
     if method not in ("GET", "HEAD"):
-        return Route("gcs", "other", "write", bucket, unquote(raw_key) or query.get("name", ""), query)
+        return Route(
+            "gcs", "other", "write", bucket, unquote(raw_key) or query.get("name", ""), query
+        )
     if collection != "o":
         return Route("gcs", "other" if collection else "bucket", "list", bucket, "", query)
     if not raw_key:

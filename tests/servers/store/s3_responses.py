@@ -1,4 +1,6 @@
-"""Answers in the words of Amazon S3 (API reference 2006-03-01): XML bodies and header fields. Pure."""
+"""Answers in the words of Amazon S3 (API reference 2006-03-01): XML bodies and header fields.
+Pure.
+"""
 
 from collections.abc import Mapping
 from email.utils import formatdate
@@ -21,7 +23,9 @@ def error_xml(code: str, message: str, resource: str) -> bytes:
 
 
 def object_fields(etag: str, generation: int, written: int) -> Fields:
-    """The fields of an object's GET and HEAD except its length; Google's XML API adds the generation."""
+    """The fields of an object's GET and HEAD except its length; Google's XML API adds the
+    generation.
+    """
     return (
         ("ETag", etag),
         ("Last-Modified", formatdate(written / 1e9, usegmt=True)),
@@ -31,7 +35,9 @@ def object_fields(etag: str, generation: int, written: int) -> Fields:
     )
 
 
-def list_xml(bucket: str, query: Mapping[str, str], page: Page, limit: int, etags: Mapping[str, str]) -> bytes:
+def list_xml(
+    bucket: str, query: Mapping[str, str], page: Page, limit: int, etags: Mapping[str, str]
+) -> bytes:
     """A page of ListObjectsV2; `etags` maps keys to entity tags."""
     spell = (lambda text: quote(text, safe="/")) if query.get("encoding-type") == "url" else escape
     lines = [
@@ -47,7 +53,9 @@ def list_xml(bucket: str, query: Mapping[str, str], page: Page, limit: int, etag
     if page.token:
         lines.append(f"<NextContinuationToken>{page.token}</NextContinuationToken>")
     lines += [_contents(item, spell(item.key), etags[item.key]) for item in page.found]
-    lines += [f"<CommonPrefixes><Prefix>{spell(name)}</Prefix></CommonPrefixes>" for name in page.prefixes]
+    lines += [
+        f"<CommonPrefixes><Prefix>{spell(name)}</Prefix></CommonPrefixes>" for name in page.prefixes
+    ]
     return "".join([*lines, "</ListBucketResult>"]).encode()
 
 

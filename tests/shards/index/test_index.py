@@ -1,4 +1,6 @@
-"""The index as an object: it is small and checked, gives the written values, and identifies its data set."""
+"""The index as an object: it is small and checked, gives the written values, and identifies its
+data set.
+"""
 
 import pickle
 from dataclasses import replace
@@ -15,13 +17,22 @@ from streamrec import RecordSource, verify_sync
 from streamrec.errors import ManifestError
 from streamrec.kernels import crc32c
 from streamrec.shards import Index, IndexedRecords, ShardInfo, open_index
-from streamrec.shards.index import FOOT_BYTES, MAGIC, IndexedShard, encode_end, encode_index, read_end, read_foot
+from streamrec.shards.index import (
+    FOOT_BYTES,
+    MAGIC,
+    IndexedShard,
+    encode_end,
+    encode_index,
+    read_end,
+    read_foot,
+)
 from streamrec.storage import Storages
 from streamrec.tfrecord import LengthPacker, PackedLengths
 from tests.storage.contract import put
 
 lengths_of_shards = st.lists(
-    st.tuples(st.lists(st.integers(0, 100_000), max_size=12), st.sampled_from([0, 1, 100, 400])), max_size=5
+    st.tuples(st.lists(st.integers(0, 100_000), max_size=12), st.sampled_from([0, 1, 100, 400])),
+    max_size=5,
 )
 
 
@@ -33,7 +44,9 @@ def pack(lengths: npt.ArrayLike) -> PackedLengths:
 
 def shard(number: int, lengths: Any, folder: str = "s3://b/d", **more: Any) -> IndexedShard:
     packed = pack(lengths)
-    info = ShardInfo(f"{folder}/s-{number}", packed.records, packed.end, number, version=f"v{number}")
+    info = ShardInfo(
+        f"{folder}/s-{number}", packed.records, packed.end, number, version=f"v{number}"
+    )
     return IndexedShard(replace(info, **more), packed)
 
 
@@ -43,13 +56,17 @@ def parsed(path: str, data: bytes) -> Index:
 
 @settings(max_examples=60, deadline=None)
 @given(lengths_of_shards, st.randoms(use_true_random=False))
-async def test_an_index_gives_the_written_lengths_and_places(shards: list[tuple[list[int], int]], random: Any) -> None:
+async def test_an_index_gives_the_written_lengths_and_places(
+    shards: list[tuple[list[int], int]], random: Any
+) -> None:
     lengths = [part * repeats for part, repeats in shards]
     written = [shard(number, part) for number, part in enumerate(lengths)]
     url = "memory://index-read/x.index"
     everything = [length for part in lengths for length in part]
     wanted_places = [
-        (number, sum(part[:i]) + 16 * i, length) for number, part in enumerate(lengths) for i, length in enumerate(part)
+        (number, sum(part[:i]) + 16 * i, length)
+        for number, part in enumerate(lengths)
+        for i, length in enumerate(part)
     ]
     async with Storages() as storages:
         storage = await storages.at(url)
@@ -64,29 +81,44 @@ async def test_an_index_gives_the_written_lengths_and_places(shards: list[tuple[
         assert (await reader.lengths(first, last)).tolist() == everything[first:last]
         records = [random.randrange(len(everything)) for _ in range(20)] if everything else []
         places = await reader.places(np.array(records, np.int64))
-        assert [tuple(map(int, place)) for place in zip(*places, strict=True)] == [wanted_places[i] for i in records]
+        assert [tuple(map(int, place)) for place in zip(*places, strict=True)] == [
+            wanted_places[i] for i in records
+        ]
 
 
 def test_the_digest_identifies_the_data_set() -> None:
     data = encode_index("s3://b/d/x.index", [shard(0, [1, 2]), shard(1, [3])])
     index = parsed("s3://b/d/x.index", data)
     copied = [shard(0, [1, 2], "gs://c/e", version="w"), shard(1, [3], "gs://c/e", crc32c=None)]
-    assert parsed("gs://c/e/x.index", encode_index("gs://c/e/x.index", copied)).digest == index.digest
-    assert parsed("gs://c/e/x.index", data).shards[1].path == "gs://c/e/s-1"  # moved with its shards
+    assert (
+        parsed("gs://c/e/x.index", encode_index("gs://c/e/x.index", copied)).digest == index.digest
+    )
+    assert (
+        parsed("gs://c/e/x.index", data).shards[1].path == "gs://c/e/s-1"
+    )  # moved with its shards
     for other in (
         [shard(0, [2, 1]), shard(1, [3])],
         [shard(0, [1, 2]), shard(2, [3])],
         [shard(1, [3]), shard(0, [1, 2])],
         [shard(0, [1, 2])],
     ):
-        assert parsed("s3://b/d/x.index", encode_index("s3://b/d/x.index", other)).digest != index.digest
+        assert (
+            parsed("s3://b/d/x.index", encode_index("s3://b/d/x.index", other)).digest
+            != index.digest
+        )
     assert pickle.loads(pickle.dumps(index)).digest == index.digest
 
 
-@pytest.mark.parametrize("damage", ["cut", "head cut", "empty", "no index", "foot", "tables", "size", "version"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "head cut", "empty", "no index", "foot", "tables", "size", "version"]
+)
 async def test_a_damaged_index_is_one_clear_error(tmp_path: Path, damage: str) -> None:
     data = encode_index(f"{tmp_path}/x.index", [shard(0, range(3000)), shard(1, [3])])
-    flip = {"foot": len(data) - FOOT_BYTES + 8, "tables": len(data) - FOOT_BYTES - 5, "version": len(data) - FOOT_BYTES}
+    flip = {
+        "foot": len(data) - FOOT_BYTES + 8,
+        "tables": len(data) - FOOT_BYTES - 5,
+        "version": len(data) - FOOT_BYTES,
+    }
     broken = {
         "cut": data[:-20],
         "head cut": data[20:],
@@ -95,7 +127,9 @@ async def test_a_damaged_index_is_one_clear_error(tmp_path: Path, damage: str) -
         "size": data[:100] + data[108:],
     }
     if damage in flip:
-        broken[damage] = data[: flip[damage]] + bytes([data[flip[damage]] ^ 1]) + data[flip[damage] + 1 :]
+        broken[damage] = (
+            data[: flip[damage]] + bytes([data[flip[damage]] ^ 1]) + data[flip[damage] + 1 :]
+        )
     path = tmp_path / "x.index"
     path.write_bytes(broken[damage])
     async with Storages() as storages:
@@ -106,7 +140,9 @@ async def test_a_damaged_index_is_one_clear_error(tmp_path: Path, damage: str) -
 
 def hostile(folder: Path, change: Any) -> bytes:
     """An index with correct checksums, whose tables `change` has changed."""
-    data = encode_index(f"{folder}/x.index", [shard(0, range(3000), str(folder)), shard(1, [3], str(folder))])
+    data = encode_index(
+        f"{folder}/x.index", [shard(0, range(3000), str(folder)), shard(1, [3], str(folder))]
+    )
     index = parsed(f"{folder}/x.index", data)
     index = replace(index, blocks=index.blocks.copy())
     lengths = data[: int(index.block_places[-1])]
@@ -133,11 +169,16 @@ def first_shard(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     "change",
     [
-        *[first_shard(records=number) for number in (-1, True, 2999, 3001, 1 << 62, 10**30, None, "3000", 3000.0)],
+        *[
+            first_shard(records=number)
+            for number in (-1, True, 2999, 3001, 1 << 62, 10**30, None, "3000", 3000.0)
+        ],
         *[first_shard(bytes=number) for number in (-1, False, 16 * 3000, 1 << 62, 10**30, None)],
         *[first_shard(version=version) for version in (5, [], {})],
         *[first_shard(path=path) for path in ("x\0", "../x", "")],
-        lambda index: replace(index, shards=(index.shards[0], replace(index.shards[1], path=index.shards[0].path))),
+        lambda index: replace(
+            index, shards=(index.shards[0], replace(index.shards[1], path=index.shards[0].path))
+        ),
         lambda index: replace(index, compression_type="GZIP"),
         lambda index: replace(index, pattern="../x"),
         *[block("end", row, value) for row in range(3) for value in (-1, 0, 1 << 62, -(1 << 63))],
@@ -148,7 +189,9 @@ def first_shard(**changes: Any) -> Any:
 def test_a_hostile_index_is_one_error(tmp_path: Path, change: Any) -> None:
     """All checksums are correct; the error comes before anything is allocated."""
     (tmp_path / "x.index").write_bytes(hostile(tmp_path, change))
-    with pytest.raises(ManifestError, match=r"x\.index: this (index|file) is damaged.*write it again"):
+    with pytest.raises(
+        ManifestError, match=r"x\.index: this (index|file) is damaged.*write it again"
+    ):
         RecordSource(tmp_path / "x.index")
     with pytest.raises(ManifestError, match=r"x\.index: this (index|file) is damaged"):
         verify_sync(str(tmp_path / "x.index"))
@@ -177,7 +220,9 @@ async def test_damaged_lengths_are_found_when_they_are_read(tmp_path: Path) -> N
     async with Storages() as storages:
         storage = await storages.at(str(path))
         reader = IndexedRecords(storages, await open_index(storage, str(path)))
-        assert (await reader.lengths(4000, 5000)).tolist() == [number % 999 for number in range(4000, 5000)]
+        assert (await reader.lengths(4000, 5000)).tolist() == [
+            number % 999 for number in range(4000, 5000)
+        ]
         with pytest.raises(ManifestError, match="the CRC32C of the lengths at byte"):
             await reader.lengths(1500, 1600)
         with pytest.raises(IndexError, match="records 4,999 to 5,001 of 5,000"):

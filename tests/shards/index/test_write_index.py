@@ -1,4 +1,6 @@
-"""write_index: the same index from any source and any number of processes; an index serves as a manifest."""
+"""write_index: the same index from any source and any number of processes; an index serves as a
+manifest.
+"""
 
 import gzip
 from collections.abc import Sequence
@@ -25,7 +27,9 @@ COUNTS = [1500, 0, 3, 2048]
 
 def records_of(counts: Sequence[int], largest: int = 900) -> list[list[bytes]]:
     random = np.random.default_rng(7)
-    return [[random.bytes(int(size)) for size in random.integers(0, largest, count)] for count in counts]
+    return [
+        [random.bytes(int(size)) for size in random.integers(0, largest, count)] for count in counts
+    ]
 
 
 RECORDS = records_of(COUNTS)
@@ -55,8 +59,12 @@ async def test_an_index_from_headers_equals_one_from_all_bytes(tmp_path: Path) -
     assert list(await source.get(range(len(ALL)))) == ALL
 
 
-@pytest.mark.parametrize("sizes", [[20_000] * 40, [5] * 9 + [200_000] * 9 + [3] * 20_000, [1 << 21] * 3, [0] * 5])
-def test_headers_give_the_lengths_of_short_and_long_records(tmp_path: Path, sizes: list[int]) -> None:
+@pytest.mark.parametrize(
+    "sizes", [[20_000] * 40, [5] * 9 + [200_000] * 9 + [3] * 20_000, [1 << 21] * 3, [0] * 5]
+)
+def test_headers_give_the_lengths_of_short_and_long_records(
+    tmp_path: Path, sizes: list[int]
+) -> None:
     """Long records are skipped one by one, short ones are read together."""
     records = [[bytes([number % 251]) * size for number, size in enumerate(sizes)]]
     index = write_index_sync(write(tmp_path, records), f"{tmp_path}/x.index")
@@ -118,7 +126,9 @@ async def test_a_missing_part_is_named() -> None:
     assert part_of("x", 2, 3) == "x.part-00002-of-00003"
 
 
-def test_an_update_reads_only_changed_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_reads_only_changed_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names, url = write(tmp_path), f"{tmp_path}/x.index"
     write_index_sync(names, url)
     (tmp_path / "s-2").write_bytes(encode_records([b"new", b"newer"]))
@@ -160,8 +170,14 @@ def test_an_index_from_the_files_of_tfrecord2idx_is_the_same() -> None:
         (b"0 19\n19 99999999999999999999\n", "not a file of tfrecord2idx"),
         (b"0 19\n19 1e5\n", "not a file of tfrecord2idx"),
         (b"0 19\n19 -19\n", "line 2: a frame at byte 19 of -19 bytes"),
-        (b"0 9223372036854775807\n9223372036854775807 16\n", "line 1: a frame at byte 0 of 9,223,372,036,854,775,807"),
-        (b"0 19\n20 19\n", "line 2: a frame at byte 20 of 19 bytes, and the one before ends at byte 19"),
+        (
+            b"0 9223372036854775807\n9223372036854775807 16\n",
+            "line 1: a frame at byte 0 of 9,223,372,036,854,775,807",
+        ),
+        (
+            b"0 19\n20 19\n",
+            "line 2: a frame at byte 20 of 19 bytes, and the one before ends at byte 19",
+        ),
         (b"0 19\n", "the last record ends at byte 19"),
         (b"0 18\n18 20\n", "has no record of 4 bytes at byte 18"),
         (b"0 38\n", "has no record of 22 bytes at byte 0"),
@@ -181,7 +197,9 @@ def test_each_shard_needs_an_idx_file(tmp_path: Path) -> None:
         write_index_sync(write(tmp_path), f"{tmp_path}/x.index", idx_files=f"{tmp_path}/x.idx")
 
 
-def test_names_are_relative_to_the_index_or_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_relative_to_the_index_or_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Shards below the directory of the index move with it; the others keep their full path."""
     monkeypatch.chdir(tmp_path)
     write("below")
@@ -202,9 +220,13 @@ def test_no_index_or_manifest_is_written_over_a_shard(tmp_path: Path) -> None:
     link.symlink_to(shard)
     before = shard.read_bytes()
     for name in (str(shard), f"{tmp_path}/./s-0", f"file://{shard}", str(link)):
-        with pytest.raises(streamrec.StorageError, match="is read, and would be overwritten: choose another name"):
+        with pytest.raises(
+            streamrec.StorageError, match="is read, and would be overwritten: choose another name"
+        ):
             write_index_sync(names, name)
-        with pytest.raises(streamrec.StorageError, match="is read, and would be overwritten: choose another name"):
+        with pytest.raises(
+            streamrec.StorageError, match="is read, and would be overwritten: choose another name"
+        ):
             streamrec.write_manifest_sync(names, name)
     assert shard.read_bytes() == before
     write_index_sync(names, f"{tmp_path}/x.index")
@@ -232,7 +254,9 @@ async def test_a_writer_writes_the_same_index() -> None:
 
 @pytest.mark.parametrize("kind", ["s3_store", "gcs_store"])
 def test_versions_are_those_that_readers_see(kind: str, request: pytest.FixtureRequest) -> None:
-    """In a real store, for a writer's index and one made later; a shard that is written again is refused."""
+    """In a real store, for a writer's index and one made later; a shard that is written again is
+    refused.
+    """
     store: Store = request.getfixturevalue(kind)
     folder = f"{store.url}/{uuid4()}"
     options = dict(store.options)
@@ -253,7 +277,10 @@ def test_versions_are_those_that_readers_see(kind: str, request: pytest.FixtureR
         source = RecordSource(f"{folder}/{name}.index", storage_options=options)
         assert list(source.__getitems__([4999, 0, 2500])) == [SHORT[4999], SHORT[0], SHORT[2500]]
     own = RecordSource(f"{folder}/own.index", storage_options=options).index
-    assert {shard.version for shard in own.shards} <= {*(shard.version for shard in counted.shards), None}
+    assert {shard.version for shard in own.shards} <= {
+        *(shard.version for shard in counted.shards),
+        None,
+    }
     streamrec.bridge.run(write, -1)
     with pytest.raises(ObjectChangedError, match=r"s-0.*streamrec index --update"):
         source[0]

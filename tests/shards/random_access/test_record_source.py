@@ -1,4 +1,6 @@
-"""RecordSource: a sequence of records, for sync and async callers, threads, forks and pickles; few requests."""
+"""RecordSource: a sequence of records, for sync and async callers, threads, forks and pickles; few
+requests.
+"""
 
 import asyncio
 import multiprocessing
@@ -13,7 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec import CorruptRecordError, Frames, RecordSource, RetryPolicy, encode_records, write_index_sync
+from streamrec import (
+    CorruptRecordError,
+    Frames,
+    RecordSource,
+    RetryPolicy,
+    encode_records,
+    write_index_sync,
+)
 from streamrec.errors import NotFoundError, ObjectChangedError
 from tests.runs import flip_bit
 from tests.servers.faults import Faults
@@ -62,7 +71,9 @@ def test_a_slice_gives_frames(source: RecordSource, part: slice) -> None:
 @given(st.lists(st.integers(-len(ALL), len(ALL) - 1), max_size=40))
 def test_many_numbers_give_their_records_in_order(source: RecordSource, numbers: list[int]) -> None:
     assert list(source.__getitems__(numbers)) == [ALL[number] for number in numbers]
-    assert list(source.__getitems__(np.array(numbers, np.int64))) == [ALL[number] for number in numbers]
+    assert list(source.__getitems__(np.array(numbers, np.int64))) == [
+        ALL[number] for number in numbers
+    ]
 
 
 @pytest.mark.parametrize("number", [len(ALL), -len(ALL) - 1, 1 << 62])
@@ -85,7 +96,9 @@ async def test_async_callers_share_the_connections_of_their_loop(index: str) -> 
     source = await RecordSource.open(index)
     numbers = [random.Random(seed).choices(range(len(ALL)), k=9) for seed in range(30)]
     found = await asyncio.gather(*map(source.get, numbers))
-    assert [list(frames) for frames in found] == [[ALL[number] for number in part] for part in numbers]
+    assert [list(frames) for frames in found] == [
+        [ALL[number] for number in part] for part in numbers
+    ]
     assert source[7] == ALL[7]
     source.close()
     assert source[7] == ALL[7]
@@ -96,7 +109,9 @@ async def test_async_callers_share_the_connections_of_their_loop(index: str) -> 
 def test_threads_may_share_a_source(source: RecordSource) -> None:
     def work(seed: int) -> None:
         numbers = random.Random(seed).choices(range(len(ALL)), k=50)
-        found = [source[number] for number in numbers[:10]] + list(source.__getitems__(numbers[10:]))
+        found = [source[number] for number in numbers[:10]] + list(
+            source.__getitems__(numbers[10:])
+        )
         assert found == [ALL[number] for number in numbers]
 
     with ThreadPoolExecutor(8) as pool:
@@ -128,7 +143,9 @@ def test_shards_that_changed_are_refused(tmp_path: Path) -> None:
     source = RecordSource(index)
     (tmp_path / "s-3").write_bytes(encode_records(RECORDS[3][::-1]))
     assert source[0] == ALL[0]
-    with pytest.raises(ObjectChangedError, match=r"s-3, bytes .*streamrec index --update .*x\.index"):
+    with pytest.raises(
+        ObjectChangedError, match=r"s-3, bytes .*streamrec index --update .*x\.index"
+    ):
         source[2000]
     (tmp_path / "s-2").unlink()
     with pytest.raises(NotFoundError, match=r"s-2, bytes .*x\.index names this shard"):
@@ -148,7 +165,11 @@ def test_a_damaged_record_is_an_error_only_if_it_is_read(tmp_path: Path) -> None
     assert source[699] == ALL[699]
     with pytest.raises(CorruptRecordError) as caught:
         source[690:710]
-    assert (caught.value.path, caught.value.offset, caught.value.record) == (f"{tmp_path}/s-0", place - 14, 700)
+    assert (caught.value.path, caught.value.offset, caught.value.record) == (
+        f"{tmp_path}/s-0",
+        place - 14,
+        700,
+    )
     unverified = RecordSource(index, verify=False)
     assert unverified[700] != ALL[700]
 
@@ -163,7 +184,9 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 
 
 def source_of(store: ObjectStore, folder: Path, **more: Any) -> RecordSource:
-    return RecordSource(f"{folder}/x.index", shard_root="s3://bucket", storage_options=store.options(), **more)
+    return RecordSource(
+        f"{folder}/x.index", shard_root="s3://bucket", storage_options=store.options(), **more
+    )
 
 
 @pytest.fixture
@@ -188,7 +211,8 @@ def test_records_near_each_other_are_one_request(store: ObjectStore, remote: Rec
     store.clear()
     assert list(remote.__getitems__([1, 1501, 1600])) == [ALL[1], ALL[1501], ALL[1600]]
     assert gets(store) == [
-        (f"bucket/s-{shard}", len(encode_records([ALL[number]]))) for shard, number in ((0, 1), (2, 1501), (3, 1600))
+        (f"bucket/s-{shard}", len(encode_records([ALL[number]])))
+        for shard, number in ((0, 1), (2, 1501), (3, 1600))
     ]
 
 
@@ -201,7 +225,9 @@ def test_a_storm_changes_no_byte(store: ObjectStore, remote: RecordSource, tmp_p
     retry = RetryPolicy(attempts=30, backoff_base=0.01, backoff_cap=0.05, stall_timeout=0.5)
     source = source_of(store, tmp_path, retry=retry, parallel=8)
     lies = {"truncate": 0.1, "wrong_content_range": 0.1, "ignore_range": 0.1}
-    store.faults = Faults(seed=3, first_byte=0, jitter=0, reset=0.1, cut=0.1, unavailable=0.1, stall=0.05, **lies)
+    store.faults = Faults(
+        seed=3, first_byte=0, jitter=0, reset=0.1, cut=0.1, unavailable=0.1, stall=0.05, **lies
+    )
     draw = random.Random(3)
     for _ in range(16):
         numbers = draw.sample(range(len(ALL)), 20)

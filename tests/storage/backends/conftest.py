@@ -11,8 +11,12 @@ from tests.servers.real import ServerError, Store, azurite
 
 @pytest.fixture(autouse=True)
 def _clients_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives each test clients of its own: many tests change what clients do, and a client stays open for seconds."""
-    monkeypatch.setenv("AWS_CLIENTS_OF_A_TEST", uuid4().hex)  # clients are shared if options and environment are equal
+    """Gives each test clients of its own: many tests change what clients do, and a client stays
+    open for seconds.
+    """
+    monkeypatch.setenv(
+        "AWS_CLIENTS_OF_A_TEST", uuid4().hex
+    )  # clients are shared if options and environment are equal
 
 
 @pytest.fixture(scope="module")

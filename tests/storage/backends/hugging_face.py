@@ -1,4 +1,6 @@
-"""A server that answers as the Hugging Face Hub does, as far as reading a data set needs it, from files in memory."""
+"""A server that answers as the Hugging Face Hub does, as far as reading a data set needs it, from
+files in memory.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -29,7 +31,12 @@ class Hub:
     def entry(self, path: str) -> dict[str, Any] | None:
         """The API's entry for a file or directory, or None."""
         if path in self.files:
-            return {"type": "file", "path": path, "size": len(self.files[path]), "oid": f"{hash(path):x}"}
+            return {
+                "type": "file",
+                "path": path,
+                "size": len(self.files[path]),
+                "oid": f"{hash(path):x}",
+            }
         below = any(name.startswith(f"{path}/") for name in self.files)
         return {"type": "directory", "path": path, "oid": "0"} if below else None
 
@@ -51,15 +58,28 @@ class Hub:
             return self._paths(asked)
         if path.startswith(tree):
             _, _, directory = path.removeprefix(tree).partition("/")
-            found = self.below(directory, parse_qs(place.query)["recursive"] in (["true"], ["True"]))
+            found = self.below(
+                directory, parse_qs(place.query)["recursive"] in (["true"], ["True"])
+            )
             return Answer(200 if found else 404, json.dumps(found).encode())
         if path in (API, f"{API}/revision/main"):
-            said = {"id": REPOSITORY, "sha": COMMIT, "private": False, "tags": [], "downloads": 0, "likes": 0}
+            said = {
+                "id": REPOSITORY,
+                "sha": COMMIT,
+                "private": False,
+                "tags": [],
+                "downloads": 0,
+                "likes": 0,
+            }
             return Answer(200, json.dumps(said).encode())
         if not path.startswith(FILES):
             return Answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         data = self.files.get(path.removeprefix(FILES).partition("/")[2])
-        return Answer(404, b"{}", {"X-Error-Code": "EntryNotFound"}) if data is None else given(data, asked)
+        return (
+            Answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
+            if data is None
+            else given(data, asked)
+        )
 
     def _paths(self, asked: Asked) -> Answer:
         """What is known of single paths."""
@@ -74,7 +94,9 @@ def given(data: bytes, asked: Asked) -> Answer:
     wanted = asked.headers.get("range")
     if wanted is None:
         return Answer(200, data, {"X-Repo-Commit": COMMIT})
-    first, last = (int(number or len(data) - 1) for number in wanted.removeprefix("bytes=").split("-"))
+    first, last = (
+        int(number or len(data) - 1) for number in wanted.removeprefix("bytes=").split("-")
+    )
     part = data[first : last + 1]
     told = f"bytes {first}-{first + len(part) - 1}/{len(data)}"
     return Answer(206 if part else 416, part, {"Content-Range": told, "X-Repo-Commit": COMMIT})

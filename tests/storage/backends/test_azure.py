@@ -20,7 +20,9 @@ def store(azure: Store) -> Store:
     return azure
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # azure-core's own way of uploading
+@pytest.mark.filterwarnings(
+    "ignore:Sending a large body:ResourceWarning"
+)  # azure-core's own way of uploading
 class TestAzure(NotExclusiveTests):
     @pytest.fixture
     def place(self, store: Store) -> Place:
@@ -29,22 +31,32 @@ class TestAzure(NotExclusiveTests):
 
 @pytest.mark.parametrize("scheme", ["az", "abfs"])
 def test_shards(store: Store, scheme: str) -> None:
-    """Written, found by a pattern, read by several readers and in pieces, and gone on with from a state."""
+    """Written, found by a pattern, read by several readers and in pieces, and gone on with from a
+    state.
+    """
     url = f"{scheme}://streamrec/{uuid4().hex}"
     assert check(url, store.options) == 0
-    with pytest.raises(streamrec.StorageError, match=rf"this is a directory: write {url}/\*.tfrecord\*"):
+    with pytest.raises(
+        streamrec.StorageError, match=rf"this is a directory: write {url}/\*.tfrecord\*"
+    ):
         list(streamrec.TFRecordDataset(url, storage_options=store.options))
 
 
 async def test_a_wrong_key_is_refused_at_once(store: Store) -> None:
-    wrong = {"connection_string": store.options["connection_string"].replace("AccountKey=Eby8", "AccountKey=AAAA")}
+    wrong = {
+        "connection_string": store.options["connection_string"].replace(
+            "AccountKey=Eby8", "AccountKey=AAAA"
+        )
+    }
     with pytest.raises(streamrec.errors.PermissionDeniedError, match="check the credentials"):
         [_ async for _ in streamrec.TFRecordDataset("az://streamrec/x", storage_options=wrong)]
 
 
 @pytest.mark.parametrize(("status", "cause"), [(None, Cause.CREDENTIALS), (403, Cause.REFUSED)])
 def test_credentials_that_fail_may_pass(status: int | None, cause: Cause) -> None:
-    """The service that gives tokens is busy, or a token expired just now: each is waited for as its cause says."""
+    """The service that gives tokens is busy, or a token expired just now: each is waited for as its
+    cause says.
+    """
     error = ClientAuthenticationError("no token, or not this one")
     error.status_code = status
     with pytest.raises(TransientError) as caught, common.translate_errors("az://streamrec/x"):
@@ -62,7 +74,9 @@ async def test_the_retry_policy_is_the_only_one(store: Store) -> None:
     with answering(busy) as url:
         account = store.options["connection_string"].rpartition("BlobEndpoint=")[0]
         options = {"connection_string": f"{account}BlobEndpoint={url}/account;"}
-        dataset = streamrec.TFRecordDataset("az://streamrec/x", storage_options=options, retry=QUICK)
+        dataset = streamrec.TFRecordDataset(
+            "az://streamrec/x", storage_options=options, retry=QUICK
+        )
         with pytest.raises(streamrec.errors.ThrottledError, match=r"in 3 attempts in a row"):
             [_ async for _ in dataset]
     assert len(asked) == QUICK.attempts

@@ -1,4 +1,5 @@
-"""Connections that break in the middle of a file: through chained URLs, and filesystems that only fsspec knows.
+"""Connections that break in the middle of a file: through chained URLs, and filesystems that only
+fsspec knows.
 
 The reader goes on at the byte it reached, or reads the file again: each record comes once.
 """
@@ -44,12 +45,15 @@ from tests.storage.faultproxy import Fault, FaultProxy, Request
 __all__ = ["ftp_store", "sftp_store"]
 
 BREAKS = 2
-"""How often a connection breaks: less often than a body is tried again without a byte of progress."""
+"""How often a connection breaks: less often than a body is tried again without a byte of
+progress."""
 
 
 @asynccontextmanager
 async def broken(upstream: str, at: int = 300_000) -> AsyncIterator[FaultProxy]:
-    """A proxy in front of a server, which breaks the first long answers off; there must be so many."""
+    """A proxy in front of a server, which breaks the first long answers off; there must be so
+    many.
+    """
     faults = iter([Fault(cut=at)] * BREAKS)
 
     def choose(request: Request) -> Fault | None:
@@ -62,7 +66,10 @@ async def broken(upstream: str, at: int = 300_000) -> AsyncIterator[FaultProxy]:
 
 
 async def read(url: str, options: dict[str, Any]) -> list[bytes]:
-    return [record async for record in streamrec.TFRecordDataset(url, storage_options=options, retry=QUICK)]
+    return [
+        record
+        async for record in streamrec.TFRecordDataset(url, storage_options=options, retry=QUICK)
+    ]
 
 
 ARCHIVES: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -89,14 +96,18 @@ async def test_hugging_face() -> None:
             assert await read(f"hf://datasets/{REPOSITORY}/a/x-0.tfrecord", options) == RECORDS
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # azure-core's own way of uploading
+@pytest.mark.filterwarnings(
+    "ignore:Sending a large body:ResourceWarning"
+)  # azure-core's own way of uploading
 async def test_azure(azure: Store) -> None:
     """Damage is found, too: the record before it is the last one read."""
     url, damaged = f"{azure.url}/broken.tfrecord", f"{azure.url}/damaged.tfrecord"
     await asyncio.to_thread(azure.put, {url: WHOLE, damaged: FILES["b/damaged.tfrecord"]})
     upstream = azure.endpoint.rpartition("/")[0]
     async with broken(upstream) as proxy:
-        options = {"connection_string": azure.options["connection_string"].replace(upstream, proxy.url)}
+        options = {
+            "connection_string": azure.options["connection_string"].replace(upstream, proxy.url)
+        }
         assert await read(url, options) == RECORDS
         with pytest.raises(streamrec.CorruptRecordError) as caught:
             await read(damaged, options)
@@ -112,7 +123,9 @@ LOSES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("kind", LOSES)
 async def test_servers_with_one_connection(kind: str, request: pytest.FixtureRequest) -> None:
-    """The connection breaks in the middle of a body, and between requests, as servers close it after some minutes."""
+    """The connection breaks in the middle of a body, and between requests, as servers close it
+    after some minutes.
+    """
     store: Store = request.getfixturevalue(f"{kind.partition(',')[0]}_store")
     url = f"{store.url}/a/x-0.tfrecord"
     async with opened(url) as storage:
@@ -130,7 +143,10 @@ async def test_servers_with_one_connection(kind: str, request: pytest.FixtureReq
         for _ in range(3):
             LOSES[kind](storage._backend._fs)  # type: ignore[attr-defined]
             assert await storage.read_range(url, 1_000_000, 1_000_100) == WHOLE[1_000_000:1_000_100]
-            assert [info.size async for info in storage.list(f"{store.url}/a/x-")] == [len(WHOLE), len(HALF)]
+            assert [info.size async for info in storage.list(f"{store.url}/a/x-")] == [
+                len(WHOLE),
+                len(HALF),
+            ]
 
 
 READS: list[int] = []
@@ -161,12 +177,16 @@ class BreakingSync(SyncOnly):
 class BreakingCat(OnlyCatFile):
     protocol = "breakingcat"
 
-    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **more: Any) -> bytes:
+    async def _cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **more: Any
+    ) -> bytes:
         note_read(1, 2)
         return await super()._cat_file(path, start, end, **more)
 
 
-@pytest.mark.parametrize("url", ["breakingsync://a/x-0.tfrecord", "breakingcat://a/x-0.tfrecord", "dir"])
+@pytest.mark.parametrize(
+    "url", ["breakingsync://a/x-0.tfrecord", "breakingcat://a/x-0.tfrecord", "dir"]
+)
 async def test_unknown_filesystems(url: str, tmp_path: Path) -> None:
     READS.clear()
     fsspec.register_implementation("breakingsync", BreakingSync, clobber=True)
@@ -178,12 +198,17 @@ async def test_unknown_filesystems(url: str, tmp_path: Path) -> None:
 
 
 Stored = tuple[str, dict[str, Any], list[Any]]
-"""A small object's URL, options that no other test uses, and the clients of S3 that are made from now on."""
+"""A small object's URL, options that no other test uses, and the clients of S3 that are made from
+now on."""
 
 
 @pytest.fixture
 def stored(s3_store: Store, monkeypatch: pytest.MonkeyPatch) -> Stored:
-    options = {**s3_store.options, "username": None, "config_kwargs": {"user_agent_extra": uuid4().hex}}
+    options = {
+        **s3_store.options,
+        "username": None,
+        "config_kwargs": {"user_agent_extra": uuid4().hex},
+    }
     url = f"{s3_store.url}/{uuid4().hex}"
     s3_store.put({url: streamrec.encode_records([b"one"])})
     made: list[Any] = []
@@ -212,7 +237,10 @@ def test_a_service_has_one_client(stored: Stored) -> None:
         assert several == [[b"one"]] * 200
         async with streamrec.ShardWriter(f"{url}-more", storage_options=options) as writer:
             await writer.write(b"two")
-        assert [record async for record in TFRecordDataset(f"{url}*", storage_options=options)] == [b"one", b"two"]
+        assert [record async for record in TFRecordDataset(f"{url}*", storage_options=options)] == [
+            b"one",
+            b"two",
+        ]
         assert len(made) == 1
 
     asyncio.run(serve())
@@ -273,7 +301,9 @@ def test_an_unused_client_is_closed(stored: Stored, monkeypatch: pytest.MonkeyPa
         idle()  # an earlier timer, which was cancelled because the client was used again
         await records_of(url, options)
         later[-1]()
-        closing = [task for task in asyncio.all_tasks() if task.get_name() == "streamrec closes a client"]
+        closing = [
+            task for task in asyncio.all_tasks() if task.get_name() == "streamrec closes a client"
+        ]
         await asyncio.gather(*closing)
         assert any(is_closed(backend) for backend in made)
         await records_of(url, options)
@@ -282,7 +312,9 @@ def test_an_unused_client_is_closed(stored: Stored, monkeypatch: pytest.MonkeyPa
     assert len(made) >= 2
 
 
-async def test_a_client_that_cannot_be_made_is_not_kept(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_cannot_be_made_is_not_kept(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, options, _ = stored
     connect, fails = s3.connect, [True]
 
@@ -303,6 +335,9 @@ def test_keys_tell_options_apart() -> None:
 
     one, other = Credentials(), Credentials()
     assert make_key({"token": one})[0] != make_key({"token": other})[0]
-    assert make_key({"token": one, "a": [1, {"b": None}]})[0] == make_key({"a": [1, {"b": None}], "token": one})[0]
+    assert (
+        make_key({"token": one, "a": [1, {"b": None}]})[0]
+        == make_key({"a": [1, {"b": None}], "token": one})[0]
+    )
     assert make_key({"a": 1})[0] != make_key({"a": "1"})[0]
     assert make_key({"token": one})[1] == (one,)

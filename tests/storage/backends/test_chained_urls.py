@@ -1,4 +1,6 @@
-"""Chained URLs, and filesystems that only fsspec knows: shards are read through them as through any store."""
+"""Chained URLs, and filesystems that only fsspec knows: shards are read through them as through any
+store.
+"""
 
 import asyncio
 import gzip
@@ -16,7 +18,12 @@ from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 
 import streamrec
-from streamrec.errors import CorruptRecordError, NotFoundError, StorageError, UnsupportedOperationError
+from streamrec.errors import (
+    CorruptRecordError,
+    NotFoundError,
+    StorageError,
+    UnsupportedOperationError,
+)
 from streamrec.storage import Storages
 from tests.effort import thorough
 from tests.runs import tarred
@@ -59,7 +66,9 @@ class Place:
         return Storages(self.options, retry=QUICK)
 
     def dataset(self, *names: str, **arguments: Any) -> streamrec.TFRecordDataset:
-        return streamrec.TFRecordDataset(list(map(self.url, names)), storage_options=self.options, **arguments)
+        return streamrec.TFRecordDataset(
+            list(map(self.url, names)), storage_options=self.options, **arguments
+        )
 
 
 def write_files(directory: Path) -> None:
@@ -84,7 +93,11 @@ class SyncOnly(AbstractFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         prefix = f"{path.strip('/')}/".lstrip("/")
-        below = {prefix + name.removeprefix(prefix).partition("/")[0] for name in FILES if name.startswith(prefix)}
+        below = {
+            prefix + name.removeprefix(prefix).partition("/")[0]
+            for name in FILES
+            if name.startswith(prefix)
+        }
         return [self.info(name) if detail else name for name in sorted(below)]
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
@@ -111,7 +124,9 @@ class OnlyCatFile(AsyncFileSystem):  # type: ignore[misc]
     async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         return SyncOnly().ls(path, detail)
 
-    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+    async def _cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_: Any
+    ) -> bytes:
         return FILES[path][start:end]
 
 
@@ -147,7 +162,11 @@ def hf_hub() -> Iterator[Hub]:
 
 
 def archived(protocol: str, url: str, options: Mapping[str, Any]) -> Place:
-    return Place(lambda file: f"{protocol}://{file}::{url}", options, f"{protocol}://a/x-0.tfrecord::{url}-missing")
+    return Place(
+        lambda file: f"{protocol}://{file}::{url}",
+        options,
+        f"{protocol}://a/x-0.tfrecord::{url}-missing",
+    )
 
 
 def client_scope(kind: str, directory: Path, request: pytest.FixtureRequest) -> Place:
@@ -174,12 +193,17 @@ def client_scope(kind: str, directory: Path, request: pytest.FixtureRequest) -> 
         return Place(lambda file: f"{store.url}/{file}")
     if kind == "hf":
         found: Hub = request.getfixturevalue("hf_hub")
-        return Place(lambda file: f"hf://datasets/{REPOSITORY}/{file}", {"endpoint": found.endpoint, "token": False})
+        return Place(
+            lambda file: f"hf://datasets/{REPOSITORY}/{file}",
+            {"endpoint": found.endpoint, "token": False},
+        )
     if kind == "sync":
         fsspec.register_implementation("synconly", SyncOnly, clobber=True)
         return Place(lambda file: f"synconly://{file}")
     if kind in ("onlycat", "sizeless"):
-        fsspec.register_implementation(kind, Sizeless if kind == "sizeless" else OnlyCatFile, clobber=True)
+        fsspec.register_implementation(
+            kind, Sizeless if kind == "sizeless" else OnlyCatFile, clobber=True
+        )
         return Place(lambda file: f"{kind}://{file}")
     write_files(directory)
     if kind == "dir":
@@ -190,8 +214,20 @@ def client_scope(kind: str, directory: Path, request: pytest.FixtureRequest) -> 
     return Place(lambda file: f"{kind}::{directory}/{file}")
 
 
-KINDS = ["q.zip", *thorough("d.zip"), "zip on s3", *thorough("zip on http"), "q.tar", *thorough("q.tar.gz")]
-KINDS += ["simplecache", "simplecache on s3", *thorough("simplecache on a zip"), *thorough("filecache")]
+KINDS = [
+    "q.zip",
+    *thorough("d.zip"),
+    "zip on s3",
+    *thorough("zip on http"),
+    "q.tar",
+    *thorough("q.tar.gz"),
+]
+KINDS += [
+    "simplecache",
+    "simplecache on s3",
+    *thorough("simplecache on a zip"),
+    *thorough("filecache"),
+]
 KINDS += ["dir", "ftp", "sftp", "hf", "sync", "onlycat", "sizeless"]
 
 
@@ -214,16 +250,27 @@ async def test_ranges(place: Place) -> None:
     async with place.storages() as storages:
         url = place.url("a/x-0.tfrecord")
         storage = await storages.at(url)
-        for start, end in [(0, 10), (5, 5), (7, 300_000), (len(WHOLE) - 1, None), (9, 10**9), (len(WHOLE), None)]:
+        for start, end in [
+            (0, 10),
+            (5, 5),
+            (7, 300_000),
+            (len(WHOLE) - 1, None),
+            (9, 10**9),
+            (len(WHOLE), None),
+        ]:
             stream = await storage.stream(url, start, end)
             assert stream.info.path == url
             assert await read_all(stream) == WHOLE[start:end]
         streams = await asyncio.gather(*[storage.stream(url, start) for start in range(5)])
-        assert await asyncio.gather(*map(read_all, streams)) == [WHOLE[start:] for start in range(5)]
+        assert await asyncio.gather(*map(read_all, streams)) == [
+            WHOLE[start:] for start in range(5)
+        ]
 
 
 async def test_a_pattern(place: Place) -> None:
-    names = streamrec.Dataset.list_files(place.url("a/x-*.tfrecord"), shuffle=False, storage_options=place.options)
+    names = streamrec.Dataset.list_files(
+        place.url("a/x-*.tfrecord"), shuffle=False, storage_options=place.options
+    )
     found = [bytes(name).decode() async for name in names]
     assert found == [place.url("a/x-0.tfrecord"), place.url("a/x-1.tfrecord")]
     assert sorted(await read(place, "a/x-?.tfrecord")) == sorted(RECORDS + RECORDS[:1500])
@@ -245,7 +292,12 @@ async def test_what_is_missing(place: Place) -> None:
     assert caught.value.path == place.url("a/missing.tfrecord")
     if place.missing is not None:
         with pytest.raises(NotFoundError) as caught:
-            [_ async for _ in streamrec.TFRecordDataset(place.missing, storage_options=place.options)]
+            [
+                _
+                async for _ in streamrec.TFRecordDataset(
+                    place.missing, storage_options=place.options
+                )
+            ]
         assert caught.value.path == place.missing
 
 
@@ -291,8 +343,15 @@ async def test_an_unknown_link(tmp_path: Path) -> None:
 
 
 async def test_options_of_a_link_stand_under_its_protocol() -> None:
-    with pytest.raises(StorageError, match=r"'key', which zip does not know.*storage_options={'s3': {'key': ...}}"):
-        [_ async for _ in streamrec.TFRecordDataset("zip://x::s3://b/c.zip", storage_options={"key": "k"})]
+    with pytest.raises(
+        StorageError, match=r"'key', which zip does not know.*storage_options={'s3': {'key': ...}}"
+    ):
+        [
+            _
+            async for _ in streamrec.TFRecordDataset(
+                "zip://x::s3://b/c.zip", storage_options={"key": "k"}
+            )
+        ]
 
 
 async def test_a_link_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +384,9 @@ async def test_a_server_that_is_down() -> None:
 
 async def test_a_data_set_with_its_manifest_in_an_archive(tmp_path: Path) -> None:
     async with streamrec.ShardWriter(
-        f"{tmp_path}/x-{{shard}}.tfrecord", max_shard_records=1_000, manifest=f"{tmp_path}/manifest.json"
+        f"{tmp_path}/x-{{shard}}.tfrecord",
+        max_shard_records=1_000,
+        manifest=f"{tmp_path}/manifest.json",
     ) as writer:
         for record in RECORDS:
             await writer.write(record)

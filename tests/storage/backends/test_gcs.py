@@ -9,7 +9,15 @@ from gcsfs.core import GCSFileSystem
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.storage import Storage
 from tests.servers.real import Store
-from tests.storage.contract import DATA, PART, Place, ReadingTests, RemoteTests, check, kill_while_writing
+from tests.storage.contract import (
+    DATA,
+    PART,
+    Place,
+    ReadingTests,
+    RemoteTests,
+    check,
+    kill_while_writing,
+)
 
 
 class TestGcs(RemoteTests):
@@ -19,7 +27,9 @@ class TestGcs(RemoteTests):
     def place(self, gcs_store: Store) -> Place:
         return Place(f"{gcs_store.url}/{uuid4().hex}", gcs_store.options)
 
-    async def test_a_killed_process_leaves_no_object(self, storage: Storage, place: Place, path: str) -> None:
+    async def test_a_killed_process_leaves_no_object(
+        self, storage: Storage, place: Place, path: str
+    ) -> None:
         kill_while_writing([path], place.options, PART)
         await self.check_nothing_is_left(storage, path)
 
@@ -46,7 +56,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "requester pays": {"requester_pays": True, "project": "who-pays"},
     "another project pays": {"requester_pays": "who-pays"},
-    "others": {"requests_timeout": 20, "timeout": 30, "default_location": "EU", "block_size": 1 << 20},
+    "others": {
+        "requests_timeout": 20,
+        "timeout": 30,
+        "default_location": "EU",
+        "block_size": 1 << 20,
+    },
     "session": {"session_kwargs": {"trust_env": True}, "version_aware": True},
 }
 

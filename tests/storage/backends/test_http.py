@@ -39,7 +39,9 @@ class TestHttp(ReadOnlyTests):
             with pytest.raises(PermissionDeniedError, match="403"):
                 await call
 
-    async def test_a_pinned_object_that_changes_while_read(self, storage: Storage, path: str) -> None:
+    async def test_a_pinned_object_that_changes_while_read(
+        self, storage: Storage, path: str
+    ) -> None:
         await self.put(storage, path, DATA)
         stream = await storage.stream(path)
         await self.put(storage, path, os.urandom(len(DATA)))
@@ -54,7 +56,8 @@ class TestTheUsersOwn(TestHttp):
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"), [({}, True), ({"limit": 0}, False), ({"limit": 0, "limit_per_host": 8}, True)]
+    ("limits", "told"),
+    [({}, True), ({"limit": 0}, False), ({"limit": 0, "limit_per_host": 8}, True)],
 )
 async def test_a_pool_that_may_be_too_small_is_reported(
     caplog: pytest.LogCaptureFixture, limits: dict[str, int], told: bool

@@ -12,10 +12,24 @@ from typing import Any
 import pytest
 
 import streamrec
-from streamrec.errors import ObjectChangedError, PermissionDeniedError, StorageError, UnsupportedOperationError
+from streamrec.errors import (
+    ObjectChangedError,
+    PermissionDeniedError,
+    StorageError,
+    UnsupportedOperationError,
+)
 from streamrec.storage import Storage
 from streamrec.storage.backends.local.backend import SHORT_BYTES
-from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, opened, put, read_all
+from tests.storage.contract import (
+    DATA,
+    PART,
+    Place,
+    StorageTests,
+    kill_while_writing,
+    opened,
+    put,
+    read_all,
+)
 
 
 def overwrite_in_place(path: str) -> None:
@@ -63,14 +77,18 @@ class TestPlainPaths(StorageTests):
         await super().check_nothing_is_left(storage, path)
         assert [info async for info in storage.list(str(Path(path).parent) + "/")] == []
 
-    async def test_the_next_upload_removes_what_a_killed_one_left(self, storage: Storage, path: str) -> None:
+    async def test_the_next_upload_removes_what_a_killed_one_left(
+        self, storage: Storage, path: str
+    ) -> None:
         kill_while_writing([path, path + "-longer"], {}, PART)
         await self.put(storage, path, DATA)
         [left, name] = sorted(os.listdir(Path(path).parent))
         assert name == Path(path).name
         assert left.startswith(f".{name}-longer.streamrec-")
 
-    async def test_temporary_files_of_others_are_left_alone(self, storage: Storage, path: str) -> None:
+    async def test_temporary_files_of_others_are_left_alone(
+        self, storage: Storage, path: str
+    ) -> None:
         elsewhere = Path(path).parent / f".{Path(path).name}.streamrec-01234567-0123456789abcdef"
         elsewhere.write_bytes(b"of another machine")
         alive = await storage.upload(path)
@@ -97,7 +115,9 @@ class TestPlainPaths(StorageTests):
             monkeypatch.setattr(os, name, call)
 
         def name_of(handle: int) -> str:
-            return os.path.basename(os.readlink(f"/proc/self/fd/{handle}")).partition(".streamrec-")[0]
+            return os.path.basename(os.readlink(f"/proc/self/fd/{handle}")).partition(
+                ".streamrec-"
+            )[0]
 
         spy("fsync", lambda handle: f"fsync {name_of(handle)}")
         spy("replace", lambda old, new: f"rename to {os.path.basename(new)}")
@@ -126,7 +146,9 @@ class TestPlainPaths(StorageTests):
         Path(path + "-other").touch()
         assert os.stat(path).st_mode == os.stat(path + "-other").st_mode
 
-    async def test_relative_paths(self, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_relative_paths(
+        self, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.chdir(tmp_path)
         for name in ("train-1", "sub/train-2", "other"):
             await self.put(storage, name, DATA)
@@ -143,12 +165,21 @@ class TestFileUrls(StorageTests):
         return Place(f"file://{tmp_path}")
 
 
-async def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tilde_is_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    async with streamrec.ShardWriter("~/shards/x-{shard}.tfrecord", manifest="~/shards/manifest.json") as writer:
+    async with streamrec.ShardWriter(
+        "~/shards/x-{shard}.tfrecord", manifest="~/shards/manifest.json"
+    ) as writer:
         await writer.write(b"a record")
     assert sorted(os.listdir(tmp_path / "shards")) == ["manifest.json", "x-0.tfrecord"]
-    for name in ("~/shards/x-0.tfrecord", "~/shards/x-*.tfrecord", "~/**/x-*", "file://~/shards/x-?.tfrecord"):
+    for name in (
+        "~/shards/x-0.tfrecord",
+        "~/shards/x-*.tfrecord",
+        "~/**/x-*",
+        "file://~/shards/x-?.tfrecord",
+    ):
         assert [record async for record in streamrec.TFRecordDataset(name)] == [b"a record"]
     found = [bytes(name) async for name in streamrec.Dataset.list_files("~/shards/x-*")]
     assert found == [b"~/shards/x-0.tfrecord"]
@@ -180,7 +211,10 @@ async def test_other_tasks_run_between_the_blocks_of_files(tmp_path: Path) -> No
 
     async def read() -> None:
         nonlocal reads
-        stream, buffer = await storage.stream(str(tmp_path / "x")), memoryview(bytearray(SHORT_BYTES))
+        stream, buffer = (
+            await storage.stream(str(tmp_path / "x")),
+            memoryview(bytearray(SHORT_BYTES)),
+        )
         while await stream.readinto(buffer):
             reads += 1
         await stream.aclose()
@@ -203,7 +237,12 @@ async def test_a_short_range_of_a_long_file(tmp_path: Path) -> None:
     path.write_bytes(data)
     async with opened(str(path)) as storage:
         version = (await storage.stat(str(path))).version
-        for start, end in ((0, 10), (5, SHORT_BYTES + 5), (len(data) - 7, len(data) + 100), (10, len(data))):
+        for start, end in (
+            (0, 10),
+            (5, SHORT_BYTES + 5),
+            (len(data) - 7, len(data) + 100),
+            (10, len(data)),
+        ):
             assert await storage.read_range(str(path), start, end, version) == data[start:end]
         path.write_bytes(data[:-1])
         with pytest.raises(ObjectChangedError):
@@ -211,7 +250,9 @@ async def test_a_short_range_of_a_long_file(tmp_path: Path) -> None:
 
 
 async def test_a_written_buffer_may_be_used_again(tmp_path: Path) -> None:
-    """Pieces of all lengths, across parts: the content of the buffer at the time of the write is stored."""
+    """Pieces of all lengths, across parts: the content of the buffer at the time of the write is
+    stored.
+    """
     path, expected, buffer = str(tmp_path / "x"), bytearray(), bytearray(1 << 20)
     async with opened(path) as storage, await storage.upload(path, part_size=PART) as upload:
         for size in (1, 70_000, 300_001, 5, 1 << 20, 0, 64 << 10, 3):
@@ -223,7 +264,9 @@ async def test_a_written_buffer_may_be_used_again(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_bytes() == expected
 
 
-def test_the_tilde_of_a_pattern_is_the_beginning_of_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tilde_of_a_pattern_is_the_beginning_of_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "~.tfrecord").touch()
     assert streamrec.matching_files("~*") == ["~.tfrecord"]

@@ -19,7 +19,10 @@ RECORDS = [b"record %d " % number * 50 for number in range(300)]
 
 
 def filesystem_of(store: Store, **config: str) -> Any:
-    credentials = {"access_key_id": store.options["key"], "secret_access_key": store.options["secret"]}
+    credentials = {
+        "access_key_id": store.options["key"],
+        "secret_access_key": store.options["secret"],
+    }
     return FsspecStore(
         "s3",
         config={"endpoint": store.endpoint, "region": "us-east-1", **credentials, **config},
@@ -38,7 +41,9 @@ def test_shards_are_written_and_read_by_pattern(s3_store: Store) -> None:
     url, filesystem = f"{s3_store.url}/{uuid4().hex}", filesystem_of(s3_store)
 
     async def write() -> None:
-        async with ShardWriter(f"{url}/x-{{shard}}.tfrecord", max_shard_records=100, filesystem=filesystem) as writer:
+        async with ShardWriter(
+            f"{url}/x-{{shard}}.tfrecord", max_shard_records=100, filesystem=filesystem
+        ) as writer:
             for record in RECORDS:
                 await writer.write(record)
 
@@ -55,11 +60,22 @@ def test_what_obstore_reports_is_retried_and_then_quoted(s3_store: Store) -> Non
     url = f"{s3_store.url}/{uuid4().hex}.tfrecord"
     filesystem_of(s3_store).pipe_file(url, encode_records(RECORDS))
     faults = iter([status("503 Slow Down"), Fault(cut=1000)])
-    proxy = FaultProxy(s3_store.endpoint, lambda request: next(faults, None) if request.method == "GET" else None)
+    proxy = FaultProxy(
+        s3_store.endpoint, lambda request: next(faults, None) if request.method == "GET" else None
+    )
     with in_a_thread(proxy):
         through_faults = filesystem_of(s3_store, endpoint=proxy.url)
-        assert list(TFRecordDataset(url, filesystem=through_faults, retry=replace(QUICK, attempts=5))) == RECORDS
+        assert (
+            list(TFRecordDataset(url, filesystem=through_faults, retry=replace(QUICK, attempts=5)))
+            == RECORDS
+        )
         assert next(faults, None) is None
-    with pytest.raises(StorageError, match=r"(?s)PermissionDeniedError.* in 3 attempts in a row") as caught:
-        list(TFRecordDataset(url, filesystem=filesystem_of(s3_store, secret_access_key="wrong"), retry=QUICK))
+    with pytest.raises(
+        StorageError, match=r"(?s)PermissionDeniedError.* in 3 attempts in a row"
+    ) as caught:
+        list(
+            TFRecordDataset(
+                url, filesystem=filesystem_of(s3_store, secret_access_key="wrong"), retry=QUICK
+            )
+        )
     assert caught.value.path == url

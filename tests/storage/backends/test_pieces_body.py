@@ -44,7 +44,11 @@ BREAKS: dict[str, tuple[object, str, object]] = {
 @pytest.mark.parametrize("case", BREAKS)
 @pytest.mark.parametrize("size", [1_000, 3 * PART + 17])
 async def test_a_client_that_does_not_take_it_gets_a_file(
-    s3_store: Store, case: str, size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    s3_store: Store,
+    case: str,
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """No upload fails; it is said once, counted once, and not tried again."""
     monkeypatch.setattr(*BREAKS[case])
@@ -56,7 +60,9 @@ async def test_a_client_that_does_not_take_it_gets_a_file(
             await put(storage, path, data, part_size=PART)
             assert await read_all(await storage.stream(path)) == data
         assert storage._backend._sending.fallbacks == 1  # type: ignore[attr-defined]
-    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    warnings = [
+        record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
+    ]
     assert len([warning for warning in warnings if warning.startswith("sending bodies")]) == 1
 
 
@@ -80,7 +86,9 @@ async def test_over_plain_http_bodies_are_signed_unless_told_otherwise(
 
 
 async def test_cancelling_sends_no_more(moto_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An upload is cancelled in the middle of a body: nothing is stored, and the client works on."""
+    """An upload is cancelled in the middle of a body: nothing is stored, and the client works
+    on.
+    """
     begun = asyncio.Event()
 
     async def held(body: PiecesBody, writer: Any) -> None:
@@ -111,10 +119,14 @@ DATA = bytes(range(256)) * 2_000
 
 
 @asynccontextmanager
-async def landed(size: int = len(DATA)) -> AsyncIterator[tuple[SocketBody, asyncio.Transport, asyncio.StreamWriter]]:
+async def landed(
+    size: int = len(DATA),
+) -> AsyncIterator[tuple[SocketBody, asyncio.Transport, asyncio.StreamWriter]]:
     """A landing, its transport, and the other end of the connection."""
     accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
-    server = await asyncio.start_server(lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0)
+    server = await asyncio.start_server(
+        lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0
+    )
     host, port = server.sockets[0].getsockname()
     transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port)
     body = SocketBody(transport, size, lambda: None, FastPath("receiving bodies"))
@@ -187,8 +199,12 @@ def server(tmp_path: Path) -> Iterator[ObjectStore]:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "http"])
-async def test_a_connection_serves_one_request_after_another(server: ObjectStore, scheme: str) -> None:
-    """Bodies of every size that are read to their end; one that is closed before costs its connection alone."""
+async def test_a_connection_serves_one_request_after_another(
+    server: ObjectStore, scheme: str
+) -> None:
+    """Bodies of every size that are read to their end; one that is closed before costs its
+    connection alone.
+    """
     path = server.url_of(scheme, "bucket/object")
     async with opened(path, server.options(scheme), UNHEDGED) as storage:
 

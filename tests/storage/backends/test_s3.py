@@ -66,7 +66,9 @@ class TestS3(RemoteTests):
     async def test_what_replaces_objects_ends_what_a_killed_process_left(
         self, storage: Storage, place: Place, path: str
     ) -> None:
-        """It writes under hidden names, also the second object, which does not exist; the third one is alone."""
+        """It writes under hidden names, also the second object, which does not exist; the third one
+        is alone.
+        """
         left = [path, path + "-2", path + "-3"]
         kill_while_writing(left, place.options, PART)
         for name in (left[0], left[2]):
@@ -91,17 +93,31 @@ class TestS3(RemoteTests):
         assert await read_all(await storage.stream(path)) == DATA
         assert await unfinished(storage, path) == []
 
-    async def test_the_size_of_the_whole_and_its_checksum_stand_in_the_store(self, storage: Storage, path: str) -> None:
+    async def test_the_size_of_the_whole_and_its_checksum_stand_in_the_store(
+        self, storage: Storage, path: str
+    ) -> None:
         data = os.urandom(2 * PART + 1)
         await put(storage, path, data, part_size=PART)
         bucket, _, key = path.removeprefix("s3://").partition("/")
-        head = await client(storage)._call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-        assert (head["ContentLength"], head["ChecksumCRC32C"]) == (len(data), encode_crc32c(crc32c(data)))
+        head = await client(storage)._call_s3(
+            "head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED"
+        )
+        assert (head["ContentLength"], head["ChecksumCRC32C"]) == (
+            len(data),
+            encode_crc32c(crc32c(data)),
+        )
 
     @newest
-    async def test_further_gets_are_those_of_the_client_but_lighter(self, storage: Storage, path: str) -> None:
-        """Keys that need quoting are found; errors are the same, and no reason to leave this way."""
-        names = [f"{path}/{name}" for name in ("plain", "a b+c/ü~x*(1)", "p%q?r=1&#", "äö/__(-.)", "x//y")]
+    async def test_further_gets_are_those_of_the_client_but_lighter(
+        self, storage: Storage, path: str
+    ) -> None:
+        """Keys that need quoting are found; errors are the same, and no reason to leave this
+        way.
+        """
+        names = [
+            f"{path}/{name}"
+            for name in ("plain", "a b+c/ü~x*(1)", "p%q?r=1&#", "äö/__(-.)", "x//y")
+        ]
         for name in names:
             await self.put(storage, name, name.encode())
         sent = gets_of_the_client(storage)
@@ -118,7 +134,9 @@ class TestS3(RemoteTests):
         assert len(sent) == 1
 
     @newest
-    async def test_the_client_sends_one_of_many_first_gets(self, storage: Storage, path: str) -> None:
+    async def test_the_client_sends_one_of_many_first_gets(
+        self, storage: Storage, path: str
+    ) -> None:
         names = [f"{path}/{number}" for number in range(8)]
         for name in names:
             await self.put(storage, name, name.encode())
@@ -180,7 +198,10 @@ def gets_of_the_client(storage: Storage) -> list[str]:
 async def test_a_copy_keeps_what_the_store_knows_of_an_object(
     s3_store: Store, monkeypatch: pytest.MonkeyPatch, in_parts: bool
 ) -> None:
-    bucket, name = s3_store.url.removeprefix("s3://"), f"{uuid4()}{'' if in_parts else '?versionId=3'}"
+    bucket, name = (
+        s3_store.url.removeprefix("s3://"),
+        f"{uuid4()}{'' if in_parts else '?versionId=3'}",
+    )
     if in_parts:  # as objects above 5 GiB are
         monkeypatch.setattr(s3, "MAX_COPIED", 2)
         monkeypatch.setattr("s3fs.core.MANAGED_COPY_THRESHOLD", 2)
@@ -195,7 +216,9 @@ async def test_a_copy_keeps_what_the_store_knows_of_an_object(
             await storage.copy(f"{s3_store.url}/{name}-3", f"{s3_store.url}/{name}")
 
 
-async def test_descriptions_of_services_are_parsed_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_descriptions_of_services_are_parsed_once_a_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with Storages({"anon": True}) as storages:
         await storages.at("s3://bucket/key")
     parsed: list[str] = []

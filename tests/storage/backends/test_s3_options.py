@@ -1,8 +1,10 @@
-"""S3 as people have it: each option of s3fs and botocore that changes a request, against moto's server.
+"""S3 as people have it: each option of s3fs and botocore that changes a request, against moto's
+server.
 
-For each of them shards are written, read side by side, read in pieces, and gone on with from a state. The same tests
-run with awscrt installed, and with the oldest s3fs that we take (`make test-s3`): there fast paths may fall back, but
-no request may fail that the client itself would get answered.
+For each of them shards are written, read side by side, read in pieces, and gone on with from a
+state. The same tests run with awscrt installed, and with the oldest s3fs that we take
+(`make test-s3`): there fast paths may fall back, but no request may fail that the client itself
+would get answered.
 """
 
 import json
@@ -24,8 +26,8 @@ from tests.storage.contract import QUICK, check, noted, opened, put
 
 CUSTOMER = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0123456789abcdef0123456789abcdef"}
 OWNER = "123456789012"
-# Moto takes "key:signature" of the old signatures for a scope of the new ones where it has four slashes, which is one
-# request in a thousand, and answers 500. With six it never has.
+# Moto takes "key:signature" of the old signatures for a scope of the new ones where it has four
+# slashes, which is one request in a thousand, and answers 500. With six it never has.
 SLASHES = "a/key/of/moto/with/six/slashes"
 
 
@@ -39,14 +41,24 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "requester pays": {"requester_pays": True},
     "customer's key": {"s3_additional_kwargs": CUSTOMER},
-    "KMS": {"s3_additional_kwargs": {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/aws/s3"}},
+    "KMS": {
+        "s3_additional_kwargs": {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/aws/s3"}
+    },
     "expected owner": {"s3_additional_kwargs": {"ExpectedBucketOwner": OWNER}},
     "session token": {"token": "a-session-token"},
     "path addressing": {"config_kwargs": {"s3": {"addressing_style": "path"}}},
     "signature s3": {"key": SLASHES, "config_kwargs": {"signature_version": "s3"}},
     "signature s3v4": {"config_kwargs": {"signature_version": "s3v4"}},
-    "retries": {"config_kwargs": {"retries": {"max_attempts": 3, "mode": "adaptive"}, "user_agent_extra": "tests/1"}},
-    "version aware": {"version_aware": True, "s3_additional_kwargs": {"ACL": "private", "CacheControl": "no-cache"}},
+    "retries": {
+        "config_kwargs": {
+            "retries": {"max_attempts": 3, "mode": "adaptive"},
+            "user_agent_extra": "tests/1",
+        }
+    },
+    "version aware": {
+        "version_aware": True,
+        "s3_additional_kwargs": {"ACL": "private", "CacheControl": "no-cache"},
+    },
 }
 
 
@@ -74,12 +86,19 @@ def test_a_profile(moto_store: Store, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_endpoint_with_a_path(moto_store: Store, proxy: str) -> None:
-    check(f"{moto_store.url}/{uuid4().hex}", {**moto_store.options, "endpoint_url": f"{proxy}/some/path"})
+    check(
+        f"{moto_store.url}/{uuid4().hex}",
+        {**moto_store.options, "endpoint_url": f"{proxy}/some/path"},
+    )
 
 
 def test_virtual_hosts_by_a_proxy(moto_store: Store, proxy: str) -> None:
     config = {"s3": {"addressing_style": "virtual"}, "proxies": {"http": proxy}}
-    options = {**moto_store.options, "endpoint_url": "http://s3.streamrec.test", "config_kwargs": config}
+    options = {
+        **moto_store.options,
+        "endpoint_url": "http://s3.streamrec.test",
+        "config_kwargs": config,
+    }
     check(f"{moto_store.url}/{uuid4().hex}", options)
 
 
@@ -110,7 +129,9 @@ def test_a_body_of_another_kind_is_read_as_the_clients_users_do(
     """Where neither the GET can be repeated nor aiohttp's response be had."""
     monkeypatch.setattr(RepeatedGets, "_send", broken)
     monkeypatch.setattr(backend, "_logged", set())
-    monkeypatch.setattr("streamrec.storage.backends.s3.backend.aiohttp.ClientResponse", PrivateDetailError)
+    monkeypatch.setattr(
+        "streamrec.storage.backends.s3.backend.aiohttp.ClientResponse", PrivateDetailError
+    )
     assert check(f"{moto_store.url}/{uuid4().hex}", moto_store.options) >= 1
     assert "no aiohttp.ClientResponse" in caplog.text
 
@@ -129,7 +150,9 @@ async def test_a_refusal_that_the_client_does_not_get_ends_it(
             assert await storage.read_range(name, 0, 1000) == name.encode()
         gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
         [(bucket, sent)] = gets._proven.items()
-        gets._proven[bucket] = type(sent)(sent.base, {**sent.headers, "x-amz-copy-source": "?"}, sent.context)
+        gets._proven[bucket] = type(sent)(
+            sent.base, {**sent.headers, "x-amz-copy-source": "?"}, sent.context
+        )
         monkeypatch.setattr(RepeatedGets, "_send", refused)
         for name in names:
             assert await storage.read_range(name, 0, 1000) == name.encode()
@@ -139,12 +162,17 @@ async def test_a_refusal_that_the_client_does_not_get_ends_it(
 
 async def refused(*_: Any) -> Any:
     """What a store says of a request that it does not like."""
-    raise ClientError({"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "GetObject")
+    raise ClientError(
+        {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}},
+        "GetObject",
+    )
 
 
 @newest
 async def test_an_empty_object_says_nothing_of_the_others(moto_store: Store) -> None:
-    """Nor before the path is proven, as when many objects are opened at once: a 416 is the answer in either way."""
+    """Nor before the path is proven, as when many objects are opened at once: a 416 is the answer
+    in either way.
+    """
     names = [f"{moto_store.url}/{uuid4().hex}/{number}" for number in range(3)]
     async with Storages(moto_store.options, retry=QUICK) as storages:
         storage = await storages.at(moto_store.url)

@@ -1,4 +1,6 @@
-"""Special files and limits: pipes, devices, links, /proc, many parts; and listings of directories."""
+"""Special files and limits: pipes, devices, links, /proc, many parts; and listings of
+directories.
+"""
 
 import gzip
 import os
@@ -42,7 +44,9 @@ def fed(path: Path, data: bytes) -> threading.Thread:
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_a_named_pipe_is_read_to_its_end(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+def test_a_named_pipe_is_read_to_its_end(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     thread = fed(path, compress(DATA))
@@ -105,12 +109,16 @@ with streamrec.TFRecordWriter("/dev/stdout") as writer:
 
 def test_standard_input_and_output(tmp_path: Path) -> None:
     """They may be pipes or files; devices are not replaced."""
-    done = subprocess.run([sys.executable, "-c", COPY], input=DATA, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", COPY], input=DATA, capture_output=True, check=False, timeout=60
+    )
     assert done.stderr == b""
     assert done.stdout == DATA
     (tmp_path / "in").write_bytes(DATA)
     with open(tmp_path / "in", "rb") as source, open(tmp_path / "out", "wb") as target:
-        subprocess.run([sys.executable, "-c", COPY], stdin=source, stdout=target, check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-c", COPY], stdin=source, stdout=target, check=True, timeout=60
+        )
     assert (tmp_path / "out").read_bytes() == DATA
     assert not Path("/dev/stdout").is_file() or Path("/dev/stdout").is_symlink()
 
@@ -156,7 +164,9 @@ def test_parts_grow_up_to_what_s3_takes() -> None:
     assert uploads.part_bytes(9_999, uploads.PART_SIZE, False) == uploads.PART_SIZE
 
 
-async def test_parts_that_grow_are_put_together(s3_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parts_that_grow_are_put_together(
+    s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(uploads, "GROWTH_AFTER", 1)
     monkeypatch.setattr(uploads, "GROWTH_EVERY", 1)
     monkeypatch.setattr(uploads, "LARGE_BYTES", 8 << 20)
@@ -180,14 +190,20 @@ print(sum(map(len, streamrec.TFRecordDataset(folder + "/*", num_parallel_reads=r
 
 def test_too_many_files_say_what_lowers_them(tmp_path: Path) -> None:
     """The default stays well below the limit of the process."""
-    (tmp_path / "0").write_bytes(encode_records([bytes(150)] * 2000))  # shorter ones are read as they are opened
+    (tmp_path / "0").write_bytes(
+        encode_records([bytes(150)] * 2000)
+    )  # shorter ones are read as they are opened
     for number in range(1, 300):
         os.link(tmp_path / "0", tmp_path / f"{number}")
     command = [sys.executable, "-c", MANY, str(tmp_path)]
     few = subprocess.run([*command, "16"], capture_output=True, text=True, check=False, timeout=60)
     assert few.stdout == "600000\n", few.stderr
-    many = subprocess.run([*command, "200"], capture_output=True, text=True, check=False, timeout=60)
-    assert "this process has reached its limit of 64 open files and connections: lower" in many.stderr
+    many = subprocess.run(
+        [*command, "200"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (
+        "this process has reached its limit of 64 open files and connections: lower" in many.stderr
+    )
 
 
 def tree(root: Path, *names: str) -> None:
@@ -221,14 +237,32 @@ def looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[st
     return seen
 
 
-def test_a_pattern_lists_only_the_directories_that_it_can_match(tmp_path: Path, looked: dict[str, list[str]]) -> None:
-    tree(tmp_path, *(f"{top}/{below}/x.rec" for top in "abc" for below in ("train", "test", "other")), "top.rec")
+def test_a_pattern_lists_only_the_directories_that_it_can_match(
+    tmp_path: Path, looked: dict[str, list[str]]
+) -> None:
+    tree(
+        tmp_path,
+        *(f"{top}/{below}/x.rec" for top in "abc" for below in ("train", "test", "other")),
+        "top.rec",
+    )
     for pattern, listed, matched in (
         ("*.rec", [""], ["top.rec"]),
         ("a/train/*.rec", ["a/train"], ["a/train/x.rec"]),
-        ("*/test/*.rec", ["", "a", "b", "c", "a/test", "b/test", "c/test"], [f"{top}/test/x.rec" for top in "abc"]),
-        ("[ab]/t*/x.*", ["", "a", "b", *(f"{top}/{x}" for top in "ab" for x in ("train", "test"))], None),
-        ("b/**", ["b", "b/train", "b/test", "b/other"], [f"b/{x}/x.rec" for x in ("other", "test", "train")]),
+        (
+            "*/test/*.rec",
+            ["", "a", "b", "c", "a/test", "b/test", "c/test"],
+            [f"{top}/test/x.rec" for top in "abc"],
+        ),
+        (
+            "[ab]/t*/x.*",
+            ["", "a", "b", *(f"{top}/{x}" for top in "ab" for x in ("train", "test"))],
+            None,
+        ),
+        (
+            "b/**",
+            ["b", "b/train", "b/test", "b/other"],
+            [f"b/{x}/x.rec" for x in ("other", "test", "train")],
+        ),
         ("a/t*/**", ["a", "a/test", "a/train"], ["a/test/x.rec", "a/train/x.rec"]),
         ("nothing/here/*", [], []),
     ):
@@ -238,8 +272,15 @@ def test_a_pattern_lists_only_the_directories_that_it_can_match(tmp_path: Path, 
         assert matched is None or names == matched
 
 
-def test_one_match_among_very_many_files_costs_a_few_calls(tmp_path: Path, looked: dict[str, list[str]]) -> None:
-    tree(tmp_path, "x.tfrecord", *(f"{number}.txt" for number in range(300)), *(f"logs/{n}/y" for n in range(30)))
+def test_one_match_among_very_many_files_costs_a_few_calls(
+    tmp_path: Path, looked: dict[str, list[str]]
+) -> None:
+    tree(
+        tmp_path,
+        "x.tfrecord",
+        *(f"{number}.txt" for number in range(300)),
+        *(f"logs/{n}/y" for n in range(30)),
+    )
     looked.clear()
     assert found(tmp_path, "*.tfrecord") == ["x.tfrecord"]
     assert sum(map(len, looked.values())) < 5, looked
@@ -261,8 +302,15 @@ def test_links(tmp_path: Path) -> None:
     assert found(tmp_path, "d/*.rec") == ["d/x.rec"]
     assert found(tmp_path, "*/*.rec") == ["d/x.rec", "far/y.rec"]
     assert found(tmp_path, "d/*/y.rec") == ["d/far/y.rec"]
-    # Links are followed unless they lead to a directory that is being walked: each path is found once, and it ends.
-    expected = ["d/far/deep/z.rec", "d/far/y.rec", "d/itself", "d/up/far/deep/z.rec", "d/up/far/y.rec"]
+    # Links are followed unless they lead to a directory that is being walked: each path is found
+    # once, and it ends.
+    expected = [
+        "d/far/deep/z.rec",
+        "d/far/y.rec",
+        "d/itself",
+        "d/up/far/deep/z.rec",
+        "d/up/far/y.rec",
+    ]
     assert found(tmp_path, "d/**") == sorted([*expected, "d/up/unrelated/dangling", "d/x.rec"])
 
 
@@ -292,7 +340,7 @@ PROGRAM = textwrap.dedent("""
             list(streamrec.TFRecordDataset(names))
         except streamrec.errors.PermissionDeniedError as error:
             print("refused:", error)
-""")
+""")  # noqa: E501
 
 
 @pytest.fixture
@@ -309,7 +357,10 @@ def refusals(root: Path, *patterns: str) -> list[str]:
     """The result of each pattern for a user without rights."""
     urls = [f"{root}/{pattern}" for pattern in patterns]
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, f"{root}/top.rec", *urls], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM, f"{root}/top.rec", *urls],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return ran.stdout.replace(f"{root}/", "").splitlines()
 
@@ -318,7 +369,15 @@ def test_a_directory_that_cannot_be_listed_is_an_error_that_names_it(public: Pat
     tree(public, "open/x.rec", "closed/x.rec", "passed/inner/x.rec", "top.rec")
     (public / "closed").chmod(0)
     (public / "passed").chmod(0o111)
-    patterns = ["*.rec", "open/*", "passed/inner/*", "closed/*", "**/x.rec", "[c]*/x.rec", "pass*/inner/*"]
+    patterns = [
+        "*.rec",
+        "open/*",
+        "passed/inner/*",
+        "closed/*",
+        "**/x.rec",
+        "[c]*/x.rec",
+        "pass*/inner/*",
+    ]
     lines = refusals(public, *patterns)
     assert lines[:3] == ["top.rec", "open/x.rec", "passed/inner/x.rec"]
     for line, directory in zip(lines[3:], ("closed", "", "closed", "passed"), strict=True):
@@ -326,7 +385,9 @@ def test_a_directory_that_cannot_be_listed_is_an_error_that_names_it(public: Pat
         assert f"'{directory}" in line.partition("Permission denied")[2]
 
 
-def test_a_file_that_must_not_be_looked_at_is_listed_and_refused_when_it_is_opened(public: Path) -> None:
+def test_a_file_that_must_not_be_looked_at_is_listed_and_refused_when_it_is_opened(
+    public: Path,
+) -> None:
     tree(public, "d/x.rec", "top.rec")
     (public / "d").chmod(0o744)
     found, refused = refusals(public, "d/*")

@@ -1,4 +1,6 @@
-"""S3 over TLS, against a SeaweedFS with a certificate: uploads without SHA-256, and bodies that OpenSSL decrypts."""
+"""S3 over TLS, against a SeaweedFS with a certificate: uploads without SHA-256, and bodies that
+OpenSSL decrypts.
+"""
 
 import asyncio
 import contextlib
@@ -27,7 +29,9 @@ PART = 5 << 20
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with seaweedfs("secure", certificate=make_certificate(tmp_path_factory.mktemp("certificate"))) as store:
+    with seaweedfs(
+        "secure", certificate=make_certificate(tmp_path_factory.mktemp("certificate"))
+    ) as store:
         yield store
 
 
@@ -60,7 +64,10 @@ async def test_an_upload_is_verified_without_sha256(storage: Storage, path: str,
     bucket, _, key = path.removeprefix("s3://").partition("/")
     fs = storage._backend._fs  # type: ignore[attr-defined]
     head = await fs._call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-    assert (head["ContentLength"], head.get("ChecksumCRC32C")) == (size, encode_crc32c(crc32c(data)))
+    assert (head["ContentLength"], head.get("ChecksumCRC32C")) == (
+        size,
+        encode_crc32c(crc32c(data)),
+    )
 
 
 async def test_other_settings_of_the_users_leave_bodies_unsigned(store: Store, path: str) -> None:
@@ -73,16 +80,24 @@ async def test_other_settings_of_the_users_leave_bodies_unsigned(store: Store, p
 
 @pytest.fixture(params=["by OpenSSL", "record by record"])
 def decryption(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bodies are decrypted by one call of OpenSSL, or by Python's ssl module where OpenSSL is built in."""
+    """Bodies are decrypted by one call of OpenSSL, or by Python's ssl module where OpenSSL is built
+    in.
+    """
     if request.param == "record by record":
-        monkeypatch.setattr(responses, "BUFFERED_BODIES", FastPath("receiving bodies with OpenSSL built in"))
+        monkeypatch.setattr(
+            responses, "BUFFERED_BODIES", FastPath("receiving bodies with OpenSSL built in")
+        )
         monkeypatch.delattr("_ssl.__file__")
         tls_reader.library.cache_clear()
 
 
 @pytest.mark.usefixtures("decryption")
-async def test_bodies_are_decrypted(storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole object by one GET and by several, in reads of any size: every byte, though the kernel gathers."""
+async def test_bodies_are_decrypted(
+    storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole object by one GET and by several, in reads of any size: every byte, though the kernel
+    gathers.
+    """
     landed: list[tls_reader.TLSReader] = []
     begin = tls_reader.TLSReader.begin
 
@@ -108,7 +123,9 @@ async def test_an_untrusted_certificate_is_refused_at_once(store: Store, path: s
 
 
 def test_the_other_scheme(store: Store, http_store: Store) -> None:
-    with pytest.raises(StorageError, match=r"this port does not speak TLS \(.*\): write http:// where https:// is"):
+    with pytest.raises(
+        StorageError, match=r"this port does not speak TLS \(.*\): write http:// where https:// is"
+    ):
         list(TFRecordDataset(http_store.url.replace("http:", "https:") + "/x"))
     with pytest.raises(StorageError, match="write http:// where https:// is"):
         endpoint = {"endpoint_url": http_store.url.replace("http:", "https:")}
@@ -117,22 +134,28 @@ def test_the_other_scheme(store: Store, http_store: Store) -> None:
         list(TFRecordDataset(store.endpoint.replace("https:", "http:") + "/x", retry=QUICK))
     with pytest.raises(StorageError, match="https"):
         endpoint = {"endpoint_url": store.endpoint.replace("https:", "http:")}
-        list(TFRecordDataset(f"{store.url}/x", storage_options=store.options | endpoint, retry=QUICK))
+        list(
+            TFRecordDataset(f"{store.url}/x", storage_options=store.options | endpoint, retry=QUICK)
+        )
 
 
 @contextlib.asynccontextmanager
-async def relayed(store: Store, harm: Callable[[int, int, bytes], bytes | None]) -> AsyncIterator[dict[str, object]]:
+async def relayed(
+    store: Store, harm: Callable[[int, int, bytes], bytes | None]
+) -> AsyncIterator[dict[str, object]]:
     """Options for the store through a relay of ciphered bytes.
 
     Args:
         store: Where they go.
-        harm: Gets a connection's number, how many bytes came through it from the server, and the next ones; gives
-            what is sent instead, or None to break the connection off.
+        harm: Gets a connection's number, how many bytes came through it from the server, and the
+            next ones; gives what is sent instead, or None to break the connection off.
     """
     numbers = itertools.count()
     port = int(store.endpoint.rpartition(":")[2])
 
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int | None) -> None:
+    async def pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int | None
+    ) -> None:
         came = 0
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
@@ -158,7 +181,10 @@ async def relayed(store: Store, harm: Callable[[int, int, bytes], bytes | None])
 
     server = await asyncio.start_server(begun, "127.0.0.1", 0)
     try:
-        yield {**store.options, "endpoint_url": f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+        yield {
+            **store.options,
+            "endpoint_url": f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}",
+        }
     finally:
         server.close()
         await asyncio.gather(*tasks)
@@ -169,8 +195,12 @@ def flipped(data: bytes) -> bytes:
 
 
 @pytest.mark.usefixtures("decryption")
-async def test_a_connection_serves_one_request_after_another(store: Store, storage: Storage, path: str) -> None:
-    """A handshake is expensive: after a body that was decrypted past asyncio, asyncio continues with the connection."""
+async def test_a_connection_serves_one_request_after_another(
+    store: Store, storage: Storage, path: str
+) -> None:
+    """A handshake is expensive: after a body that was decrypted past asyncio, asyncio continues
+    with the connection.
+    """
     data = await put_random(storage, path, 8 << 20)
     used: set[int] = set()
 
@@ -210,8 +240,12 @@ async def test_damage_on_the_way_is_a_broken_body_that_is_resumed(
 
 
 def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
-    """Every third connection breaks within its body: the same records in the same order, also from a state on."""
-    shards = {f"{path}-{index}.tfrecord": [os.urandom(50_000) for _ in range(60)] for index in range(6)}
+    """Every third connection breaks within its body: the same records in the same order, also from
+    a state on.
+    """
+    shards = {
+        f"{path}-{index}.tfrecord": [os.urandom(50_000) for _ in range(60)] for index in range(6)
+    }
     broken = itertools.count()
 
     async def write() -> None:
@@ -228,7 +262,9 @@ def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
 
     async def read() -> list[bytes]:
         async with relayed(store, harm) as options:
-            dataset = TFRecordDataset(list(shards), num_parallel_reads=6, storage_options=options, retry=QUICK)
+            dataset = TFRecordDataset(
+                list(shards), num_parallel_reads=6, storage_options=options, retry=QUICK
+            )
 
             def resumed() -> list[bytes]:
                 first, state = stop_after(dataset, 133)
@@ -237,13 +273,19 @@ def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
             return await asyncio.to_thread(resumed)
 
     asyncio.run(write())
-    assert asyncio.run(read()) == [record for turn in zip(*shards.values(), strict=True) for record in turn]
+    assert asyncio.run(read()) == [
+        record for turn in zip(*shards.values(), strict=True) for record in turn
+    ]
     assert next(broken) > 0
 
 
 @pytest.mark.parametrize("broken", ["asyncio", "OpenSSL", "reading"])
 async def test_where_asyncio_is_not_as_expected_the_client_reads(
-    storage: Storage, path: str, broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    storage: Storage,
+    path: str,
+    broken: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Permanently; the log says so once, it is counted, and every byte comes."""
     way = FastPath(f"receiving bodies, {broken}")

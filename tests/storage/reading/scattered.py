@@ -1,4 +1,6 @@
-"""A backend whose answers come late, in pieces, in any order, and broken, as a seed says. For the parallel reading."""
+"""A backend whose answers come late, in pieces, in any order, and broken, as a seed says. For the
+parallel reading.
+"""
 
 import asyncio
 import random
@@ -37,8 +39,8 @@ class Scattered(MemoryBackend):
         fails: From which byte on requests fail for good, and how.
         changes_at: After so many requests the object is another one.
         watch: Called whenever bytes are given.
-        dries_up: After that many bytes, the body of one request for 4 MiB or more gives no more until
-            `answered` is set.
+        dries_up: After that many bytes, the body of one request for 4 MiB or more gives no more
+            until `answered` is set.
 
     Attributes:
         waits: That request, once it has come.
@@ -79,14 +81,20 @@ class Scattered(MemoryBackend):
         if self.draw.random() < self.broken / 2:
             raise TransientError(Cause.SERVER, "busy")
         stop = min(len(self.data), end or len(self.data))
-        length = self.draw.randrange(stop - start) if self.draw.random() < self.broken else stop - start
-        return ScatteredBody(self, ObjectInfo(path, len(self.data), now), asked, start + length, stop)
+        length = (
+            self.draw.randrange(stop - start) if self.draw.random() < self.broken else stop - start
+        )
+        return ScatteredBody(
+            self, ObjectInfo(path, len(self.data), now), asked, start + length, stop
+        )
 
 
 class ScatteredBody:
     splits = True
 
-    def __init__(self, backend: Scattered, info: ObjectInfo, asked: Asked, breaks_at: int, stop: int) -> None:
+    def __init__(
+        self, backend: Scattered, info: ObjectInfo, asked: Asked, breaks_at: int, stop: int
+    ) -> None:
         self.info = info
         self._backend = backend
         self._asked = asked
@@ -134,7 +142,9 @@ def request_of(
     backend: Scattered, traffic: Traffic | None = None
 ) -> Callable[[int, int | None, str | None], ResumingStream]:
     """What makes the requests of a stream over it."""
-    return lambda start, end, version: ResumingStream(backend, AT_ONCE, "memory://x", start, end, version, traffic)
+    return lambda start, end, version: ResumingStream(
+        backend, AT_ONCE, "memory://x", start, end, version, traffic
+    )
 
 
 def landing() -> list[asyncio.Task[object]]:

@@ -38,7 +38,9 @@ async def opened(
     end: int | None = None,
     traffic: Traffic | None = None,
 ) -> ParallelStream:
-    stream = await open_parallel(request_of(backend, traffic), connections or Connections(BUDGET), start, end, None)
+    stream = await open_parallel(
+        request_of(backend, traffic), connections or Connections(BUDGET), start, end, None
+    )
     assert isinstance(stream, ParallelStream)
     return stream
 
@@ -65,7 +67,9 @@ def check_nothing_is_left(backend: Scattered, connections: Connections) -> None:
     st.sampled_from([None, 27 * MIB, 10**9]),
     st.sampled_from([100_000, MIB, 3 * MIB]),
 )
-def test_every_byte_once_and_in_order(seed: int, broken: float, start: int, end: int | None, step: int) -> None:
+def test_every_byte_once_and_in_order(
+    seed: int, broken: float, start: int, end: int | None, step: int
+) -> None:
     async def run() -> None:
         connections = Connections(BUDGET)
         backend = Scattered(DATA, seed, broken)
@@ -85,8 +89,12 @@ def test_every_byte_once_and_in_order(seed: int, broken: float, start: int, end:
     asyncio.run(run())
 
 
-def check_requests(backend: Scattered, start: int, end: int | None, broken: float, size: int = len(DATA)) -> None:
-    """The delivered ranges are adjacent: no byte came twice, and without faults none was requested twice."""
+def check_requests(
+    backend: Scattered, start: int, end: int | None, broken: float, size: int = len(DATA)
+) -> None:
+    """The delivered ranges are adjacent: no byte came twice, and without faults none was requested
+    twice.
+    """
     given = sorted((asked.start, asked.start + asked.given) for asked in backend.log if asked.given)
     assert given[0][0] == start
     assert given[-1][1] == min(size, end or size)
@@ -107,7 +115,9 @@ async def test_an_error_comes_after_all_bytes_before_it() -> None:
     assert len(got) >= 20 * MIB
     with pytest.raises(ClosedError):
         await stream.readinto(memoryview(bytearray(1)))
-    assert sum(asked.start >= 20 * MIB for asked in backend.log) <= 16, "nothing further is asked for"
+    assert sum(asked.start >= 20 * MIB for asked in backend.log) <= 16, (
+        "nothing further is asked for"
+    )
     check_nothing_is_left(backend, connections)
 
 
@@ -152,7 +162,9 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
             relieved.set()
 
     backend.watch = watch
-    traffic = Traffic(hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=200.0, stall_timeout=200.0)))
+    traffic = Traffic(
+        hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=200.0, stall_timeout=200.0))
+    )
     reading = asyncio.create_task(read_all(await opened(backend, connections, traffic=traffic)))
     await asyncio.wait_for(relieved.wait(), 30)
     slow = backend.waits
@@ -220,7 +232,9 @@ async def read_up_to_8_mib(stream: ParallelStream) -> bytes:
 
 
 class FirstAnswered(Scattered):
-    """Answers only requests for the object's start until `answered` is set; `waiting` others wait."""
+    """Answers only requests for the object's start until `answered` is set; `waiting` others
+    wait.
+    """
 
     waiting = 0
 
@@ -233,7 +247,9 @@ class FirstAnswered(Scattered):
 
 
 async def test_ranges_of_streams_that_rest_count_too() -> None:
-    """Each stream was the only active one for a while, and had all connections; then they waited for each other."""
+    """Each stream was the only active one for a while, and had all connections; then they waited
+    for each other.
+    """
     now = 0.0
     connections = Connections(1 << 30, KneeSearch(start=16, most=16), clock=lambda: now)
     backends = [FirstAnswered(DATA, seed) for seed in range(16)]
@@ -255,8 +271,12 @@ async def test_ranges_of_streams_that_rest_count_too() -> None:
 
 @draws(15)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 400), min_size=2, max_size=4))
-def test_streams_that_come_and_go_cut_and_join_each_others_requests(seed: int, starts: list[int]) -> None:
-    """A stream has several connections while it is alone, else one: no byte comes twice or is missing."""
+def test_streams_that_come_and_go_cut_and_join_each_others_requests(
+    seed: int, starts: list[int]
+) -> None:
+    """A stream has several connections while it is alone, else one: no byte comes twice or is
+    missing.
+    """
 
     async def run() -> None:
         connections = Connections(BUDGET, KneeSearch(start=4, most=8))
@@ -321,13 +341,23 @@ async def storages(simulated: ObjectStore) -> AsyncIterator[Storages]:
     [
         NO_FAULTS,
         Faults(first_byte=0.005, jitter=0.02, rate=60e6),
-        Faults(first_byte=0, reset=0.2, cut=0.1, unavailable=0.2, stall=0.1, slow=0.2, slow_first_byte=0.5),
+        Faults(
+            first_byte=0,
+            reset=0.2,
+            cut=0.1,
+            unavailable=0.2,
+            stall=0.1,
+            slow=0.2,
+            slow_first_byte=0.5,
+        ),
         Faults(first_byte=0, truncate=0.2, wrong_content_range=0.2, ignore_range=0.1),
         Faults(first_byte=0, rate=200e6, crawl=0.4, crawl_rate=15e6, reset=0.1),
     ],
     ids=["fair", "paced", "broken", "lying", "crawling"],
 )
-async def test_over_http_in_any_network(simulated: ObjectStore, storages: Storages, faults: Faults) -> None:
+async def test_over_http_in_any_network(
+    simulated: ObjectStore, storages: Storages, faults: Faults
+) -> None:
     simulated.faults = faults
     stream = await (await storages.at("s3://b/large")).stream("s3://b/large")
     assert isinstance(stream, ParallelStream)
@@ -352,7 +382,9 @@ async def test_an_object_that_is_replaced_by_a_shorter_one(
     assert landing() == []
 
 
-async def test_a_record_that_is_longer_than_any_range(simulated: ObjectStore, storages: Storages) -> None:
+async def test_a_record_that_is_longer_than_any_range(
+    simulated: ObjectStore, storages: Storages
+) -> None:
     simulated.faults = Faults(first_byte=0.005, jitter=0.02, rate=100e6)
     reader = await ShardReader.open(await storages.at("s3://b/record"), "s3://b/record")
     assert [record async for record in reader] == [b"a", DATA, b"z"]
@@ -361,8 +393,12 @@ async def test_a_record_that_is_longer_than_any_range(simulated: ObjectStore, st
 
 
 async def test_the_first_bytes_come_with_the_first_answer(simulated: ObjectStore) -> None:
-    """No other request comes before them, neither a HEAD nor a range. (Hedges are off: a busy machine is late.)"""
-    async with Storages(simulated.options(), retry=RetryPolicy(hedge_share=0), buffer_bytes=BUDGET) as storages:
+    """No other request comes before them, neither a HEAD nor a range. (Hedges are off: a busy
+    machine is late.)
+    """
+    async with Storages(
+        simulated.options(), retry=RetryPolicy(hedge_share=0), buffer_bytes=BUDGET
+    ) as storages:
         stream = await (await storages.at("s3://b/large")).stream("s3://b/large")
         for size in (100, 64 << 10):
             assert await stream.readinto(memoryview(bytearray(size))) > 0

@@ -1,4 +1,6 @@
-"""Parallel ranges, the pure part: which ranges, how many at a time, and how streams share connections."""
+"""Parallel ranges, the pure part: which ranges, how many at a time, and how streams share
+connections.
+"""
 
 import math
 from itertools import pairwise
@@ -152,7 +154,9 @@ def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: flo
         take(share, 0, connections.record_bytes(int(rate * 0.01)))
 
 
-@pytest.mark.parametrize(("wire", "expected"), [(10e9, MAX_CONNECTIONS), (1.5e9, 25), (1e9, START), (125e6, START)])
+@pytest.mark.parametrize(
+    ("wire", "expected"), [(10e9, MAX_CONNECTIONS), (1.5e9, 25), (1e9, START), (125e6, START)]
+)
 def test_more_connections_only_where_they_bring_more(wire: float, expected: int) -> None:
     clock = Clock()
     connections = Connections(1 << 30, clock=clock)

@@ -1,4 +1,6 @@
-"""Reading over a bad network: all records, in order, byte-identical, and statistics that show the faults."""
+"""Reading over a bad network: all records, in order, byte-identical, and statistics that show the
+faults.
+"""
 
 import os
 from collections import Counter
@@ -37,7 +39,9 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 def test_every_record_comes(store: ObjectStore, scheme: str, network: str) -> None:
     store.faults = replace(FAULTS[network], seed=11, first_byte=0.002, jitter=0.002)
     urls = [store.url_of(scheme, f"bucket/shard-{index}") for index in range(8)]
-    dataset = TFRecordDataset(urls, storage_options=store.options(scheme), retry=POLICY, num_parallel_reads=1)
+    dataset = TFRecordDataset(
+        urls, storage_options=store.options(scheme), retry=POLICY, num_parallel_reads=1
+    )
     found: list[bytes] = []
     with dataset.batch(64).iterate() as batches:
         for frames in batches:
@@ -51,7 +55,10 @@ def test_every_record_comes(store: ObjectStore, scheme: str, network: str) -> No
     assert met.keys() >= {name for name in FAULTS_OF["read"] if getattr(FAULTS[network], name)}
     assert any(entry.slow for entry in store.log) or not FAULTS[network].slow
     # if a request or its hedge meets a fault, the other one continues
-    assert sum(counts.retries.values()) + counts.hedges >= met.total() - met["stall"] - met["ignore_range"]
+    assert (
+        sum(counts.retries.values()) + counts.hedges
+        >= met.total() - met["stall"] - met["ignore_range"]
+    )
     # a hedge that loses at once is cancelled, perhaps before the store reads it
     assert counts.requests - counts.hedges <= store.counters.requests <= counts.requests
 

@@ -1,4 +1,6 @@
-"""Credentials that expire in the middle of a run: renewed once for all, and never on the event loop."""
+"""Credentials that expire in the middle of a run: renewed once for all, and never on the event
+loop.
+"""
 
 import asyncio
 import json
@@ -63,16 +65,22 @@ class Guard:
         return self.token
 
     def __call__(self, request: Request) -> Fault | None:
-        sent = request.headers.get("x-amz-security-token") or request.headers.get("authorization", "")
+        sent = request.headers.get("x-amz-security-token") or request.headers.get(
+            "authorization", ""
+        )
         if sent.removeprefix("Bearer ") == self.token:
             return None
         self.refused += 1
-        google = "authorization" in request.headers and "x-amz-security-token" not in request.headers
+        google = (
+            "authorization" in request.headers and "x-amz-security-token" not in request.headers
+        )
         refusal = f"<Error><Code>{self.code}</Code><Message>Refused.</Message></Error>".encode()
         line, body = ("401 Unauthorized", b"{}") if google else ("400 Bad Request", refusal)
         if request.method == "HEAD":
             body = b""
-        head = f"HTTP/1.1 {line}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+        head = (
+            f"HTTP/1.1 {line}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+        )
         return Fault(answer=head.encode() + b"Connection: close\r\n\r\n" + body)
 
 
@@ -110,7 +118,11 @@ def aws_session(guard: Guard, lasts: float) -> AioSession:
 def options(scheme: str, guard: Guard, endpoint: str, lasts: float = 3600) -> dict[str, Any]:
     if scheme == "gs":
         return {"endpoint_url": endpoint, "token": GoogleCredentials(guard, lasts), "project": "p"}
-    return {"endpoint_url": endpoint, "session": aws_session(guard, lasts), "client_kwargs": {"region_name": "r"}}
+    return {
+        "endpoint_url": endpoint,
+        "session": aws_session(guard, lasts),
+        "client_kwargs": {"region_name": "r"},
+    }
 
 
 both = pytest.mark.parametrize("scheme", ["s3", "gs"])
@@ -140,7 +152,9 @@ def _no_keys_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @both
-async def test_a_refused_token_is_renewed_once_for_all_streams(store: ObjectStore, guard: Guard, scheme: str) -> None:
+async def test_a_refused_token_is_renewed_once_for_all_streams(
+    store: ObjectStore, guard: Guard, scheme: str
+) -> None:
     async with guarded(store, scheme, guard) as (storages, storage):
 
         async def one(index: int) -> bytes:
@@ -161,7 +175,9 @@ async def test_a_refused_token_is_renewed_once_for_all_streams(store: ObjectStor
 
 
 @both
-async def test_metadata_and_listings_renew_too(store: ObjectStore, guard: Guard, scheme: str) -> None:
+async def test_metadata_and_listings_renew_too(
+    store: ObjectStore, guard: Guard, scheme: str
+) -> None:
     async with guarded(store, scheme, guard) as (_, storage):
         guard.expire()
         assert (await storage.stat(f"{scheme}://bucket/shard-1")).size == len(DATA)
@@ -171,7 +187,9 @@ async def test_metadata_and_listings_renew_too(store: ObjectStore, guard: Guard,
 
 
 @both
-async def test_a_token_is_renewed_before_it_expires(store: ObjectStore, guard: Guard, scheme: str) -> None:
+async def test_a_token_is_renewed_before_it_expires(
+    store: ObjectStore, guard: Guard, scheme: str
+) -> None:
     """A token valid for two minutes counts as stale; its successor is not renewed again."""
     async with guarded(store, scheme, guard, lasts=120) as (_, storage):
         for index in range(4):
@@ -182,7 +200,9 @@ async def test_a_token_is_renewed_before_it_expires(store: ObjectStore, guard: G
 
 
 @both
-async def test_credentials_that_cannot_be_renewed_are_a_refusal(store: ObjectStore, guard: Guard, scheme: str) -> None:
+async def test_credentials_that_cannot_be_renewed_are_a_refusal(
+    store: ObjectStore, guard: Guard, scheme: str
+) -> None:
     async with guarded(store, scheme, guard) as (_, storage):
         guard.expire()
         guard.error = RefreshError("revoked")  # type: ignore[no-untyped-call]
@@ -194,7 +214,9 @@ async def test_credentials_that_cannot_be_renewed_are_a_refusal(store: ObjectSto
 
 
 @both
-async def test_a_token_service_that_is_away_for_a_moment(store: ObjectStore, guard: Guard, scheme: str) -> None:
+async def test_a_token_service_that_is_away_for_a_moment(
+    store: ObjectStore, guard: Guard, scheme: str
+) -> None:
     """Found before a request is sent: tried again like any other fault."""
     guard.error = TransportError("unreachable")  # type: ignore[no-untyped-call]
     async with guarded(store, scheme, guard, lasts=-1) as (storages, storage):
@@ -210,7 +232,9 @@ async def test_keys_of_a_file_that_is_rewritten(
     file = tmp_path / "credentials"
 
     def write() -> None:
-        keys = f"aws_access_key_id = k\naws_secret_access_key = s\naws_session_token = {guard.token}"
+        keys = (
+            f"aws_access_key_id = k\naws_secret_access_key = s\naws_session_token = {guard.token}"
+        )
         file.write_text(f"[default]\n{keys}\n")
 
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
@@ -220,7 +244,9 @@ async def test_keys_of_a_file_that_is_rewritten(
         async with opened("s3://bucket", own, POLICY) as storage:
             assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
             guard.expire()
-            with pytest.raises(PermissionDeniedError, match=r"refused.*ExpiredToken.*in 3 attempts"):
+            with pytest.raises(
+                PermissionDeniedError, match=r"refused.*ExpiredToken.*in 3 attempts"
+            ):
                 await storage.stream("s3://bucket/shard-0")
             file.write_text("[default]\naws_access_key_id = ")  # half of it
             reading = asyncio.ensure_future(storage.stream("s3://bucket/shard-0"))
@@ -230,13 +256,17 @@ async def test_keys_of_a_file_that_is_rewritten(
 
 
 @pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch"])
-async def test_keys_that_were_rotated_are_waited_for(store: ObjectStore, guard: Guard, code: str) -> None:
+async def test_keys_that_were_rotated_are_waited_for(
+    store: ObjectStore, guard: Guard, code: str
+) -> None:
     """Credentials that never worked are an error at once."""
     guard.code = code
     async with guarded(store, "s3", guard, retry=replace(POLICY, attempts=None)) as (_, storage):
         guard.error = OSError("no new keys yet")
         guard.expire()
-        with pytest.raises(PermissionDeniedError, match=f"{code}; .*no new keys yet.* in 1 attempt"):
+        with pytest.raises(
+            PermissionDeniedError, match=f"{code}; .*no new keys yet.* in 1 attempt"
+        ):
             await storage.stream("s3://bucket/shard-0")
         guard.number -= 1
         assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
@@ -249,10 +279,19 @@ async def test_keys_that_were_rotated_are_waited_for(store: ObjectStore, guard: 
 
 @pytest.mark.parametrize("written", [datetime.isoformat, format_datetime])
 async def test_a_program_that_makes_keys_runs_once_in_their_life(
-    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Callable[[datetime], str]
+    store: ObjectStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: Callable[[datetime], str],
 ) -> None:
     until = written(datetime.now(UTC) + timedelta(seconds=300))
-    keys = {"Version": 1, "AccessKeyId": "k", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": until}
+    keys = {
+        "Version": 1,
+        "AccessKeyId": "k",
+        "SecretAccessKey": "s",
+        "SessionToken": "t",
+        "Expiration": until,
+    }
     (tmp_path / "keys.json").write_text(json.dumps(keys))
     program = f"sh -c 'echo run >> {tmp_path}/runs; cat {tmp_path}/keys.json'"
     (tmp_path / "config").write_text(f"[default]\ncredential_process = {program}\n")

@@ -1,4 +1,6 @@
-"""Network faults: reading and writing over connections that break, stall and lie. Ours is the only retry layer."""
+"""Network faults: reading and writing over connections that break, stall and lie. Ours is the only
+retry layer.
+"""
 
 import asyncio
 import os
@@ -25,7 +27,12 @@ from tests.storage.network import Network, through
 
 DATA = os.urandom(3_000_001)  # long enough that bodies land, short enough that their ends do not
 POLICY = RetryPolicy(
-    attempts=3, backoff_base=0.01, connect_timeout=30, first_byte_timeout=30, stall_timeout=30, hedge_share=0
+    attempts=3,
+    backoff_base=0.01,
+    connect_timeout=30,
+    first_byte_timeout=30,
+    stall_timeout=30,
+    hedge_share=0,
 )
 """Requests are counted: on a machine with much else to do, one may take seconds."""
 
@@ -54,13 +61,20 @@ async def test_a_broken_body_continues_where_it_broke(network: Network, start: i
     network.meets(Fault(cut=300_000), Fault(cut=0), Fault(cut=1), Fault(cut=500_000))
     stream = await network.storage.stream(network.path, start)
     assert await read_all(stream) == DATA[start:]
-    starts = [int(text.removeprefix("bytes=").split("-")[0] or 0) - start for text in network.proxy.ranges()]
+    starts = [
+        int(text.removeprefix("bytes=").split("-")[0] or 0) - start
+        for text in network.proxy.ranges()
+    ]
     assert len(starts) == 5
     assert starts == sorted(starts)
     assert starts[0] == 0 < starts[1] <= 300_000  # less if the broken connection lost bytes
     assert starts[2] == starts[1]
     assert starts[4] > starts[3]
-    pins = [r.headers.get("if-match") or "generation=" in r.path for r in network.proxy.log if r.method == "GET"]
+    pins = [
+        r.headers.get("if-match") or "generation=" in r.path
+        for r in network.proxy.log
+        if r.method == "GET"
+    ]
     assert all(pins[1:])
 
 
@@ -93,14 +107,18 @@ async def test_retry_after_is_honoured(network: Network) -> None:
         ("400 No", StorageError),
     ],
 )
-async def test_what_does_not_pass_is_final(network: Network, line: str, error: type[StorageError]) -> None:
+async def test_what_does_not_pass_is_final(
+    network: Network, line: str, error: type[StorageError]
+) -> None:
     network.proxy.choose = lambda request: status(line)
     for verb in (network.storage.stream, network.storage.stat):
         network.proxy.log.clear()
         with pytest.raises(error):
             await verb(network.path)
         first, *others = network.proxy.log
-        assert not others or (line, first.method) == ("400 No", "HEAD"), "only botocore asks for the bucket's region"
+        assert not others or (line, first.method) == ("400 No", "HEAD"), (
+            "only botocore asks for the bucket's region"
+        )
 
 
 async def test_a_stalled_body_is_resumed_by_another_request(store: Store) -> None:
@@ -110,7 +128,9 @@ async def test_a_stalled_body_is_resumed_by_another_request(store: Store) -> Non
 
 
 async def test_an_answer_that_never_comes(store: Store) -> None:
-    async with through_a_proxy(store, replace(POLICY, connect_timeout=0.3, first_byte_timeout=0.2)) as network:
+    async with through_a_proxy(
+        store, replace(POLICY, connect_timeout=0.3, first_byte_timeout=0.2)
+    ) as network:
         network.meets(then=Fault(answer=b"HTTP/1.1 "))
         with pytest.raises(StorageError):
             await network.read()
@@ -166,7 +186,9 @@ async def test_a_server_that_goes_away(store: Store) -> None:
 @pytest.mark.parametrize("store", ["s3_store", "gcs_store"], indirect=True)
 @pytest.mark.parametrize("lost", ["request", "answer"])
 async def test_each_request_of_an_upload_may_fail_once(store: Store, lost: str) -> None:
-    """Parts, the start and the end: with the request lost, or with its answer lost after it took effect."""
+    """Parts, the start and the end: with the request lost, or with its answer lost after it took
+    effect.
+    """
     data = os.urandom(17 << 20)
     seen: set[tuple[str, str]] = set()
     fault = status("503 Slow Down") if lost == "request" else Fault(cut=0, head=lambda head: b"")
@@ -189,7 +211,9 @@ async def test_each_request_of_an_upload_may_fail_once(store: Store, lost: str) 
 @pytest.mark.parametrize("store", ["s3_store", "gcs_store"], indirect=True)
 async def test_an_upload_that_cannot_be_stored(network: Network) -> None:
     before = await network.read()
-    network.proxy.choose = lambda request: status("503 Slow Down") if "upload" in request.path.lower() else None
+    network.proxy.choose = lambda request: (
+        status("503 Slow Down") if "upload" in request.path.lower() else None
+    )
     with pytest.raises(ThrottledError) as caught:
         async with await network.storage.upload(network.path, part_size=5 << 20) as upload:
             for _ in range(20):

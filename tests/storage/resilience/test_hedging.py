@@ -26,7 +26,9 @@ from tests.storage.reading.scattered import Scattered
 
 RECORDS = [os.urandom(1000) for _ in range(3000)]
 DATA = encode_records(RECORDS)
-PATIENT = RetryPolicy(first_byte_timeout=20, stall_timeout=20, backoff_base=0.01)  # only a hedge is fast
+PATIENT = RetryPolicy(
+    first_byte_timeout=20, stall_timeout=20, backoff_base=0.01
+)  # only a hedge is fast
 
 
 @pytest.fixture(params=["s3", *thorough("gs", "http")])
@@ -48,7 +50,9 @@ def first_is_slow(name: str, slow: int = 1) -> Faults:
     """A network in which the first requests for an object are slow, and the next one is not."""
     for seed in range(1000):
         faults = Faults(slow=0.5, slow_first_byte=10.0, first_byte=0.0, jitter=0.0, seed=seed)
-        if [decide(faults, "read", name, ordinal).slow for ordinal in range(slow + 1)] == [True] * slow + [False]:
+        if [decide(faults, "read", name, ordinal).slow for ordinal in range(slow + 1)] == [
+            True
+        ] * slow + [False]:
             return faults
     raise AssertionError("no seed does it")
 
@@ -78,7 +82,10 @@ def test_slow_bodies_are_not_stalled_ones() -> None:
     assert hedging.stall_limit >= 3.6
 
 
-@given(st.floats(0, 1), st.lists(st.sampled_from(["request", "hedge"]) | st.integers(0, 64 << 20), max_size=200))
+@given(
+    st.floats(0, 1),
+    st.lists(st.sampled_from(["request", "hedge"]) | st.integers(0, 64 << 20), max_size=200),
+)
 def test_extra_traffic_is_capped(share: float, events: list[str | int]) -> None:
     hedging = Hedging(RetryPolicy(hedge_share=share))
     hedges, earned = 0, 1.0 if share else 0.0
@@ -123,7 +130,9 @@ def asked(hedging: Hedging, requests: int, answered: int, seconds: float) -> Non
         (1, 0, 1.5),
     ],
 )
-def test_siblings_that_were_answered_say_what_late_is(requests: int, answered: int, limit: float) -> None:
+def test_siblings_that_were_answered_say_what_late_is(
+    requests: int, answered: int, limit: float
+) -> None:
     hedging = Hedging(RetryPolicy())
     asked(hedging, requests, answered, 0.040)
     assert hedging.first_byte_limit() == pytest.approx(limit, rel=0.01)
@@ -142,7 +151,9 @@ def test_a_few_blocks_of_siblings_say_what_a_stall_is() -> None:
 
 
 def test_the_floors_and_the_allowance_are_the_policys() -> None:
-    assert not Hedging(RetryPolicy(hedge_share=0.0)).spend(others_on_time=True), "without a share there is no allowance"
+    assert not Hedging(RetryPolicy(hedge_share=0.0)).spend(others_on_time=True), (
+        "without a share there is no allowance"
+    )
     hedging = Hedging(RetryPolicy(hedge_allowance=1, first_byte_floor=0.3, stall_floor=0.05))
     asked(hedging, 16, 15, 0.010)
     for _ in range(8):
@@ -160,7 +171,9 @@ def test_the_allowance_is_for_requests_later_than_their_siblings() -> None:
     assert [hedging.spend(others_on_time=True) for _ in range(5)] == [True, True, True, True, False]
 
 
-def test_a_store_that_throttles_gets_second_requests_only_for_stalled_bodies_and_in_their_turn() -> None:
+def test_a_store_that_throttles_gets_second_requests_only_for_stalled_bodies_and_in_their_turn() -> (  # noqa: E501
+    None
+):
     traffic = Traffic(hedging=Hedging(RetryPolicy()))
     limiter = traffic.limiter("s3://bucket/key")
     limiter.record_throttling(time.monotonic(), time.monotonic())
@@ -169,7 +182,9 @@ def test_a_store_that_throttles_gets_second_requests_only_for_stalled_bodies_and
     assert not traffic.hedge(limiter, traffic.tally, others_on_time=True)
     assert traffic.hedge(limiter, traffic.tally, stalled=True)
     limiter.record_request(time.monotonic())
-    assert not traffic.hedge(limiter, traffic.tally, others_on_time=True, stalled=True), "it is another's turn"
+    assert not traffic.hedge(limiter, traffic.tally, others_on_time=True, stalled=True), (
+        "it is another's turn"
+    )
     limiter._next = 0.0
     assert not traffic.hedge(limiter, traffic.tally, stalled=True), "the share is spent"
     assert traffic.hedge(limiter, traffic.tally, others_on_time=True, stalled=True)
@@ -194,7 +209,9 @@ async def test_a_slow_answer_is_overtaken(store: ObjectStore, scheme: str, slow:
     assert counts.requests == 11 + counts.hedges
 
 
-async def test_a_stalled_body_is_overtaken_at_the_byte_reached(store: ObjectStore, scheme: str) -> None:
+async def test_a_stalled_body_is_overtaken_at_the_byte_reached(
+    store: ObjectStore, scheme: str
+) -> None:
     store.faults = replace(NO_FAULTS, script=("stall",), at=0.5)
     path = url(store, scheme, 0)
     async with Storages(store.options(scheme), retry=PATIENT) as storages:
@@ -235,13 +252,17 @@ async def test_a_network_that_is_slow_everywhere_is_not_doubled(store: ObjectSto
     assert counts.hedges <= 1 + 0.1 * 16
     assert counts.requests <= 16 + counts.hedges
     seen = store.counters
-    assert seen.requests + seen.in_flight == counts.requests, "the store counts an answer when it has been sent"
+    assert seen.requests + seen.in_flight == counts.requests, (
+        "the store counts an answer when it has been sent"
+    )
 
 
 @pytest.mark.parametrize("seed", [1, *thorough(2, 5)])
 def test_a_short_run_of_stalls_resets_and_refusals(store: ObjectStore, seed: int) -> None:
     """It ends long before a time limit, though it has earned next to no second requests."""
-    store.faults = Faults(seed=seed, first_byte=0.01, jitter=0.01, rate=3e6, stall=0.15, reset=0.2, unavailable=0.1)
+    store.faults = Faults(
+        seed=seed, first_byte=0.01, jitter=0.01, rate=3e6, stall=0.15, reset=0.2, unavailable=0.1
+    )
     names = [f"shard-{index:02}" for index in range(16)]
     first = [decide(store.faults, "read", f"bucket/{name}", 0).fault for name in names]
     assert first.count("stall") >= 2
@@ -298,12 +319,18 @@ async def never(body: Body) -> Body:
 def impatient(*script: Step) -> tuple[Scripted, ResumingStream]:
     """A stream whose second request comes soon, and what answers it."""
     backend = Scripted(SHORT, script=script)
-    traffic = Traffic(hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=1.0, stall_timeout=200.0)))
-    return backend, ResumingStream(backend, RetryPolicy(attempts=1), "memory://x", 0, None, None, traffic)
+    traffic = Traffic(
+        hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=1.0, stall_timeout=200.0))
+    )
+    return backend, ResumingStream(
+        backend, RetryPolicy(attempts=1), "memory://x", 0, None, None, traffic
+    )
 
 
 async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() -> None:
-    """The loser's cancellation takes time: a caller cancelled meanwhile used to leave the winner's connection open."""
+    """The loser's cancellation takes time: a caller cancelled meanwhile used to leave the winner's
+    connection open.
+    """
     rivalled, settling, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def first(body: Body) -> Body:
@@ -350,8 +377,12 @@ async def forbid(body: Body) -> Body:
     raise PermissionDeniedError("no", "memory://x")
 
 
-@pytest.mark.parametrize(("first", "second", "kind"), [(never, forbid, "no"), (refuse, refuse, "a 500")])
-async def test_a_final_error_or_two_failures_end_the_wait(first: Step, second: Step, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "kind"), [(never, forbid, "no"), (refuse, refuse, "a 500")]
+)
+async def test_a_final_error_or_two_failures_end_the_wait(
+    first: Step, second: Step, kind: str
+) -> None:
     """The first request alone would be given up later."""
     before = asyncio.all_tasks()
     backend, stream = impatient(*after_each_other(first, second))
@@ -392,11 +423,15 @@ async def test_a_stalled_body_is_overtaken_though_second_requests_were_refused()
     """A refused hedge used to block further ones, so the body stalled until its time limit."""
     backend = Scripted(SHORT, script=(stand_still, refuse, refuse, answer))
     backend.remote = backend.may_stall = True  # type: ignore[misc]
-    hedging = Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=200.0, stall_timeout=0.1, stall_floor=0.01))
+    hedging = Hedging(
+        RetryPolicy(hedge_share=1.0, first_byte_timeout=200.0, stall_timeout=0.1, stall_floor=0.01)
+    )
     for _ in range(10):
         hedging.earn()
     traffic = Traffic(hedging=hedging)
-    stream = ResumingStream(backend, RetryPolicy(stall_timeout=20.0), "memory://x", 0, None, None, traffic)
+    stream = ResumingStream(
+        backend, RetryPolicy(stall_timeout=20.0), "memory://x", 0, None, None, traffic
+    )
     await stream.open()
     buffer = memoryview(bytearray(len(SHORT)))
     async with asyncio.timeout(15):

@@ -51,7 +51,9 @@ def test_the_limit_is_forgotten_when_it_is_no_longer_true() -> None:
 
 
 class Simulation:
-    """A store that allows a number of requests per second, and streams that send them, with a simulated clock."""
+    """A store that allows a number of requests per second, and streams that send them, with a
+    simulated clock.
+    """
 
     def __init__(self, allowed: int, streams: int, latency: float) -> None:
         self.allowed, self.latency = allowed, latency
@@ -179,9 +181,14 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
-async def test_many_streams_get_through_a_store_that_throttles(store: ObjectStore, scheme: str) -> None:
+async def test_many_streams_get_through_a_store_that_throttles(
+    store: ObjectStore, scheme: str
+) -> None:
     allowance = Allowance(rate=25, burst=5)
-    async with FaultProxy(store.url, allowance) as proxy, Storages(anonymous_options(scheme, proxy.url)) as storages:
+    async with (
+        FaultProxy(store.url, allowance) as proxy,
+        Storages(anonymous_options(scheme, proxy.url)) as storages,
+    ):
         storage = await storages.at(f"{scheme}://bucket")
 
         async def one(index: int) -> None:
@@ -192,7 +199,9 @@ async def test_many_streams_get_through_a_store_that_throttles(store: ObjectStor
         await asyncio.gather(*[one(index) for index in range(50)])
         counts = storages.statistics.snapshot().backends[scheme]
     assert (counts.bytes, counts.failures) == (50 * len(DATA), 0)
-    assert counts.requests == allowance.served + allowance.refused + counts.retries["broken"]  # kept alive too long
+    assert (
+        counts.requests == allowance.served + allowance.refused + counts.retries["broken"]
+    )  # kept alive too long
     assert counts.throttled == counts.retries["throttled"] == allowance.refused
     assert allowance.served == 50
     assert allowance.refused <= 100  # the first round, and one answer now and then

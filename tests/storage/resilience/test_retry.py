@@ -53,7 +53,9 @@ FAULT = TransientError(Cause.BROKEN, "reset")
 @pytest.mark.parametrize("jitter", [0.0, 0.1, 0.999_999])
 def test_the_defaults_wait_for_five_minutes_and_try_once_more_then(jitter: float) -> None:
     policy, waited, failures = RetryPolicy(), 0.0, 1
-    while (delay := next_delay(policy, failures, waited, FAULT, jitter, policy.patience)) is not None:
+    while (
+        delay := next_delay(policy, failures, waited, FAULT, jitter, policy.patience)
+    ) is not None:
         waited += delay or 0.5  # the attempt takes time as well
         failures += 1
     assert 300 <= waited < 301
@@ -92,7 +94,11 @@ def test_waits_are_bounded(
         assert left <= 0 or failures >= (policy.attempts or math.inf)
     else:
         assert failures < (policy.attempts or math.inf)
-        assert min(retry_after or 0, left) <= delay <= min(max(retry_after or 0, policy.backoff_cap), left)
+        assert (
+            min(retry_after or 0, left)
+            <= delay
+            <= min(max(retry_after or 0, policy.backoff_cap), left)
+        )
 
 
 def test_waits_spread_over_the_whole_range() -> None:
@@ -160,22 +166,50 @@ def test_giving_up_says_why_and_what_next(cause: Cause) -> None:
         Cause.REFUSED: "check the credentials",
         Cause.WRONG_ANSWER: "check that this is the address of a store",
     }.get(cause, "RetryPolicy(patience=")
-    for part in ("s3://b/k", "bytes 10 to the end", cause.value, "details", "4 attempts", "300 s", advice):
+    for part in (
+        "s3://b/k",
+        "bytes 10 to the end",
+        cause.value,
+        "details",
+        "4 attempts",
+        "300 s",
+        advice,
+    ):
         assert part in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    unknown = str(give_up(TransientError(cause, "details"), 4, 29.7, "s3://b/k", 10, None, reached=False))
-    assert ("has not answered this process yet, so check its address" in unknown) is ("Retry" in advice)
+    unknown = str(
+        give_up(TransientError(cause, "details"), 4, 29.7, "s3://b/k", 10, None, reached=False)
+    )
+    assert ("has not answered this process yet, so check its address" in unknown) is (
+        "Retry" in advice
+    )
 
 
 def test_retry_after_as_a_date() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    assert retry_after_seconds(format_datetime(datetime(2026, 1, 1, 0, 0, 7, tzinfo=UTC), usegmt=True), now) == 7
-    assert retry_after_seconds(format_datetime(datetime(2025, 1, 1, tzinfo=UTC), usegmt=True), now) == 0
+    assert (
+        retry_after_seconds(
+            format_datetime(datetime(2026, 1, 1, 0, 0, 7, tzinfo=UTC), usegmt=True), now
+        )
+        == 7
+    )
+    assert (
+        retry_after_seconds(format_datetime(datetime(2025, 1, 1, tzinfo=UTC), usegmt=True), now)
+        == 0
+    )
     assert retry_after_seconds("-5", now) is None
 
 
-@given(st.integers(0, 200), st.integers(1, 200), st.integers(0, 200), st.integers(0, 200), st.integers(1, 200))
-def test_only_the_right_range_passes(start: int, size: int, first: int, last: int, length: int) -> None:
+@given(
+    st.integers(0, 200),
+    st.integers(1, 200),
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.integers(1, 200),
+)
+def test_only_the_right_range_passes(
+    start: int, size: int, first: int, last: int, length: int
+) -> None:
     end = start + length
     headers = {"Content-Range": f"bytes {first}-{last}/{size}"}
     if first == start and last + 1 == min(end, size):
@@ -185,7 +219,9 @@ def test_only_the_right_range_passes(start: int, size: int, first: int, last: in
             http_body_range(206, headers, start, end)
 
 
-@pytest.mark.parametrize("header", ["", "bytes", "bytes */10", "bytes 0-", "items 0-9/10", "bytes 0-9/x", "bytes 0-9"])
+@pytest.mark.parametrize(
+    "header", ["", "bytes", "bytes */10", "bytes 0-", "items 0-9/10", "bytes 0-9/x", "bytes 0-9"]
+)
 def test_a_206_that_makes_no_sense(header: str) -> None:
     with pytest.raises(TransientError, match="206"):
         http_body_range(206, {"Content-Range": header}, 0, 10)
@@ -210,12 +246,16 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 
 
 def dataset_of(url: str, key: str = "a", retry: RetryPolicy = SWIFT) -> Dataset[bytes]:
-    return TFRecordDataset(f"s3://bucket/{key}", storage_options={"endpoint_url": url, "anon": True}, retry=retry)
+    return TFRecordDataset(
+        f"s3://bucket/{key}", storage_options={"endpoint_url": url, "anon": True}, retry=retry
+    )
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_any_number_of_failures_is_waited_for(store: ObjectStore, status: int) -> None:
-    times = 12 if status in (429, 503) else 40  # a store that throttles is asked five times a second
+    times = (
+        12 if status in (429, 503) else 40
+    )  # a store that throttles is asked five times a second
     store.faults = replace(NO_FAULTS, script=("unavailable",) * times, status=status)
     assert list(dataset_of(store.url)) == RECORDS
 
@@ -240,7 +280,9 @@ def test_a_server_that_never_answered_is_given_up_sooner(store: ObjectStore) -> 
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
     policy = replace(SWIFT, first_contact=0.2)
-    with pytest.raises(StorageError, match="has not answered this process yet, so check its address"):
+    with pytest.raises(
+        StorageError, match="has not answered this process yet, so check its address"
+    ):
         list(dataset_of(url, retry=policy))
     assert list(dataset_of(store.url)) == RECORDS
     store.close()  # this one has answered
@@ -272,7 +314,11 @@ async def test_a_long_wait_is_reported_and_ends_with_the_iterator(
 
 @pytest.mark.parametrize(("key", "fault"), [("a", "stall"), ("a", "slow"), ("[ab]", "slow")])
 async def test_a_request_that_gives_nothing_is_reported_before_it_fails(
-    store: ObjectStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, key: str, fault: str
+    store: ObjectStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    fault: str,
 ) -> None:
     reason = "its body gives nothing" if fault == "stall" else "no answer yet"
     for module in (request, retry):
@@ -280,9 +326,13 @@ async def test_a_request_that_gives_nothing_is_reported_before_it_fails(
     monkeypatch.setattr(retry, "WARNING_INTERVAL", 0.0)
     slow = replace(NO_FAULTS, slow=1.0, slow_first_byte=60.0)
     store.faults = slow if fault == "slow" else replace(NO_FAULTS, script=("stall",), at=0.5)
-    policy = replace(SWIFT, hedge_share=0.0, hedge_allowance=0, first_contact=300.0, stall_timeout=1.0)
+    policy = replace(
+        SWIFT, hedge_share=0.0, hedge_allowance=0, first_contact=300.0, stall_timeout=1.0
+    )
     async with dataset_of(store.url, key, policy).aiterate() as records:
-        await until(lambda: [reason in wait.reason for wait in records.stats().storage.waits] == [True])
+        await until(
+            lambda: [reason in wait.reason for wait in records.stats().storage.waits] == [True]
+        )
         [wait] = records.stats().storage.waits
         if fault == "stall":
             assert [record async for record in records] == RECORDS
@@ -290,10 +340,14 @@ async def test_a_request_that_gives_nothing_is_reported_before_it_fails(
             counts = records.stats().storage.backends["s3"]
             assert (counts.stalls, counts.hedges, counts.retries["timed_out"]) == (1, 0, 1)
     assert 200 < wait.left < 300
-    assert re.search(rf"{reason}; no progress for \d+ s. It is tried again for (2\d\d|300) s more", caplog.text)
+    assert re.search(
+        rf"{reason}; no progress for \d+ s. It is tried again for (2\d\d|300) s more", caplog.text
+    )
 
 
-async def test_what_cleans_up_after_a_cancellation_waits_less(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cleans_up_after_a_cancellation_waits_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tasks, "CLEANUP_PATIENCE", 0.05)
     failed = asyncio.Event()
 
@@ -308,7 +362,9 @@ async def test_what_cleans_up_after_a_cancellation_waits_less(monkeypatch: pytes
     with pytest.raises(asyncio.CancelledError):
         await task
     with pytest.raises(StorageError, match="down"):
-        await tasks.finish(attempt(SWIFT, "s3://bucket/a", call, "removing"), patience=tasks.CLEANUP_PATIENCE)
+        await tasks.finish(
+            attempt(SWIFT, "s3://bucket/a", call, "removing"), patience=tasks.CLEANUP_PATIENCE
+        )
 
 
 class FakeLoop:

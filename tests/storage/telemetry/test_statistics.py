@@ -33,7 +33,9 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 
 
 @given(st.lists(st.floats(0, 200), max_size=50), st.floats(0, 1))
-def test_a_quantile_is_never_exceeded_by_more_than_its_share(times: list[float], share: float) -> None:
+def test_a_quantile_is_never_exceeded_by_more_than_its_share(
+    times: list[float], share: float
+) -> None:
     histogram = LatencyHistogram()
     for seconds in times:
         histogram.observe(seconds)
@@ -60,10 +62,15 @@ async def test_counts_agree_with_the_servers_log(store: ObjectStore) -> None:
     counts = snapshot.backends["s3"]
     assert stream.tally.counts() == counts
     assert store.wait_idle()
-    seen = store.counters  # the last answer may have come before the server has closed its books on it
+    seen = (
+        store.counters
+    )  # the last answer may have come before the server has closed its books on it
     assert counts.requests == seen.requests + seen.in_flight == 4
     assert counts.bytes == len(DATA)
-    assert {cause: count for cause, count in counts.retries.items() if count} == {"throttled": 1, "broken": 2}
+    assert {cause: count for cause, count in counts.retries.items() if count} == {
+        "throttled": 1,
+        "broken": 2,
+    }
     assert counts.first_byte.count == 3
     assert counts.failures == 0
 
@@ -76,7 +83,9 @@ async def test_operations_without_a_stream_are_counted(store: ObjectStore) -> No
         await storage.stat(path)
         assert [info.path async for info in storage.list("s3://bucket/")]
         counts = storages.statistics.snapshot().backends["s3"]
-    seen = store.counters  # the last answer may have come before the server has closed its books on it
+    seen = (
+        store.counters
+    )  # the last answer may have come before the server has closed its books on it
     assert counts.requests == seen.requests + seen.in_flight == 4
     assert counts.retries["throttled"] == 2
 
@@ -97,7 +106,9 @@ async def test_waiting_is_distinguished(store: ObjectStore) -> None:
 
 
 async def test_a_read_before_the_answer_counts_no_wait() -> None:
-    """The last range of an object, whose turn has come when it is made; the time since the machine's start was told."""
+    """The last range of an object, whose turn has come when it is made; the time since the
+    machine's start was told.
+    """
     backend = Scattered(DATA)
     stream = ResumingStream(backend, POLICY, "memory://x", 0, None, None)
     assert await stream.readinto(memoryview(bytearray(1000)))
@@ -142,17 +153,30 @@ def test_a_line_says_what_matters() -> None:
     statistics = Statistics()
     tally = statistics.backend("s3")
     tally.request(waited=1.5)
-    for name in (Cause.BROKEN, Cause.THROTTLED, Cause.THROTTLED, "hedges", "hedges", "hedges_won", "losses"):
+    for name in (
+        Cause.BROKEN,
+        Cause.THROTTLED,
+        Cause.THROTTLED,
+        "hedges",
+        "hedges",
+        "hedges_won",
+        "losses",
+    ):
         tally.count(name)
     tally.count("lost_bytes", 1234)
     (line,) = format_lines(statistics.snapshot())
-    assert "retries: 3 (1 broken, 2 throttled), hedges: 2, of which 1 won, losses: 1, of 1,234 bytes" in line
+    assert (
+        "retries: 3 (1 broken, 2 throttled), hedges: 2, of which 1 won, losses: 1, of 1,234 bytes"
+        in line
+    )
     assert "delayed by throttling: 1.5 s" in line
 
 
 def test_a_run_is_logged_at_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "streamrec")
-    with serve_objects(tmp_path, {"key": REPORTED}, replace(NO_FAULTS, script=("reset",), at=0.5)) as store:
+    with serve_objects(
+        tmp_path, {"key": REPORTED}, replace(NO_FAULTS, script=("reset",), at=0.5)
+    ) as store:
         dataset = TFRecordDataset("s3://bucket/key", storage_options=store.options(), retry=POLICY)
         assert sum(len(frames) for frames in dataset.batch(100)) == 5_000
     retry, end = (record.getMessage() for record in caplog.records if record.name == "streamrec")

@@ -1,4 +1,6 @@
-"""Writing over a bad network: parts and ends of uploads that break, stall, get lost or arrive damaged."""
+"""Writing over a bad network: parts and ends of uploads that break, stall, get lost or arrive
+damaged.
+"""
 
 import asyncio
 import hashlib
@@ -12,7 +14,13 @@ from typing import Any
 
 import pytest
 
-from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError, StorageTimeoutError
+from streamrec.errors import (
+    IntegrityError,
+    NotFoundError,
+    ObjectChangedError,
+    StorageError,
+    StorageTimeoutError,
+)
 from streamrec.kernels import crc32c
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import ContentDigest
@@ -24,15 +32,21 @@ from tests.storage.network import Network, through, unfinished
 
 PART = 5 << 20
 DATA = os.urandom(2 * PART + 77)
-POLICY = RetryPolicy(attempts=4, backoff_base=0.01, connect_timeout=30, first_byte_timeout=30, stall_timeout=30)
+POLICY = RetryPolicy(
+    attempts=4, backoff_base=0.01, connect_timeout=30, first_byte_timeout=30, stall_timeout=30
+)
 """Requests are counted: on a machine with much else to do, a part may take seconds."""
-BRIEF = replace(POLICY, attempts=2, connect_timeout=1, first_byte_timeout=1, stall_timeout=1.5, upload_rate=PART)
+BRIEF = replace(
+    POLICY, attempts=2, connect_timeout=1, first_byte_timeout=1, stall_timeout=1.5, upload_rate=PART
+)
 """For stalled requests: seconds for a part."""
 LOST = Fault(cut=0, head=lambda head: b"")  # it took effect, and its answer is lost
 
 
 async def write(network: Network, data: bytes = DATA, overwrite: bool = True) -> None:
-    async with await network.storage.upload(network.path, part_size=PART, overwrite=overwrite) as upload:
+    async with await network.storage.upload(
+        network.path, part_size=PART, overwrite=overwrite
+    ) as upload:
         await upload.write(data)
 
 
@@ -89,7 +103,9 @@ STALL = Fault(stall=0, head=lambda head: b"")
         pytest.param(is_part, Fault(body=flip), id="part damaged"),
     ],
 )
-async def test_s3_one_fault(s3_store: Store, fault: Fault, which: Callable[[Request], bool]) -> None:
+async def test_s3_one_fault(
+    s3_store: Store, fault: Fault, which: Callable[[Request], bool]
+) -> None:
     async with through(s3_store, POLICY if fault.stall is None else BRIEF) as s3:
         s3.meets(fault, when=which)
         await write(s3)
@@ -107,20 +123,27 @@ async def test_an_end_whose_answer_is_lost_is_not_a_conflict_with_itself(
         return asked.method == "PUT" if kind == "s3" else "uploadType=multipart" in asked.path
 
     async with through(request.getfixturevalue(f"{kind}_store"), POLICY) as store:
-        store.meets(LOST, when=is_only if size < PART else is_end if kind == "s3" else is_last_chunk)
+        store.meets(
+            LOST, when=is_only if size < PART else is_end if kind == "s3" else is_last_chunk
+        )
         await write(store, DATA[:size], overwrite=False)
         assert await store.stored() == DATA[:size]
 
 
 async def test_s3_a_start_whose_answer_is_lost_leaves_no_orphan(s3: Network) -> None:
-    s3.meets(LOST, when=lambda request: request.path.endswith("uploads") and request.method == "POST")
+    s3.meets(
+        LOST, when=lambda request: request.path.endswith("uploads") and request.method == "POST"
+    )
     await write(s3)
     assert await s3.stored() == DATA
     assert await unfinished(s3.direct, s3.path) == []
 
 
 async def test_s3_starts_whose_answers_are_all_lost_leave_no_orphan(s3: Network) -> None:
-    s3.meets(then=LOST, when=lambda request: request.path.endswith("uploads") and request.method == "POST")
+    s3.meets(
+        then=LOST,
+        when=lambda request: request.path.endswith("uploads") and request.method == "POST",
+    )
     with pytest.raises(Exception, match="4 attempts"):
         await write(s3)
     await check_gone(s3)
@@ -132,7 +155,11 @@ async def test_s3_a_part_that_always_stalls(s3_store: Store) -> None:
         s3.meets(then=STALL, when=is_part)
         with pytest.raises(StorageTimeoutError) as caught:
             await write(s3)
-        assert (caught.value.path, caught.value.start, caught.value.end) == (s3.path, PART, 2 * PART)
+        assert (caught.value.path, caught.value.start, caught.value.end) == (
+            s3.path,
+            PART,
+            2 * PART,
+        )
         await check_gone(s3)
         assert await unfinished(s3.direct, s3.path) == []
 
@@ -142,7 +169,8 @@ WRONG_SIZE = partial(re.sub, rb"(?i)(content-length: )\d+", rb"\g<1>5")
 
 
 @pytest.mark.parametrize(
-    ("lie", "said"), [(WRONG_CHECKSUM, "CRC32C is AAAAAA=="), (WRONG_SIZE, "5 bytes where 10,485,837 were sent")]
+    ("lie", "said"),
+    [(WRONG_CHECKSUM, "CRC32C is AAAAAA=="), (WRONG_SIZE, "5 bytes where 10,485,837 were sent")],
 )
 async def test_s3_another_object_than_was_sent_is_removed(s3: Network, lie: Any, said: str) -> None:
     s3.meets(then=Fault(head=lie), when=is_head)
@@ -159,13 +187,18 @@ async def test_s3_another_object_than_was_sent_is_removed(s3: Network, lie: Any,
 async def test_damage_does_not_cost_the_object_that_was_to_be_replaced(
     request: pytest.FixtureRequest, kind: str, size: int
 ) -> None:
-    damage = Fault(body=flip if size > PART else lambda body: body.replace(DATA[100:110], DATA[110:120]))
+    damage = Fault(
+        body=flip if size > PART else lambda body: body.replace(DATA[100:110], DATA[110:120])
+    )
     async with through(request.getfixturevalue(f"{kind}_store"), POLICY) as store:
         await write(store, b"old")
         if kind == "s3":
             store.meets(then=Fault(head=WRONG_CHECKSUM), when=is_head)
         else:
-            store.meets(then=damage, when=lambda asked: is_last_chunk(asked) or "uploadType=multipart" in asked.path)
+            store.meets(
+                then=damage,
+                when=lambda asked: is_last_chunk(asked) or "uploadType=multipart" in asked.path,
+            )
         with pytest.raises(IntegrityError, match="CRC32C is"):
             await write(store, DATA[:size])
         store.proxy.choose = lambda asked: None
@@ -196,8 +229,13 @@ async def test_s3_the_object_of_another_writer_stays(s3: Network) -> None:
     assert await s3.stored() == b"theirs"
 
 
-async def test_s3_no_right_to_list_uploads_is_logged_once(s3: Network, caplog: pytest.LogCaptureFixture) -> None:
-    s3.meets(then=status("403 Forbidden"), when=lambda request: "uploads" in request.path and request.method == "GET")
+async def test_s3_no_right_to_list_uploads_is_logged_once(
+    s3: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    s3.meets(
+        then=status("403 Forbidden"),
+        when=lambda request: "uploads" in request.path and request.method == "GET",
+    )
     with caplog.at_level(logging.WARNING, "streamrec"):
         for _ in range(3):
             await write(s3, b"abc")
@@ -212,7 +250,9 @@ async def test_parts_in_flight_and_memory_are_bounded(s3: Network) -> None:
     async with await s3.storage.upload(s3.path, part_size=PART, parallel=3) as upload:
         put = upload._sink.put_part
 
-        async def counted(index: int, offset: int, pieces: Sequence[memoryview], whole: ContentDigest | None) -> None:
+        async def counted(
+            index: int, offset: int, pieces: Sequence[memoryview], whole: ContentDigest | None
+        ) -> None:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
@@ -228,35 +268,54 @@ async def test_parts_in_flight_and_memory_are_bounded(s3: Network) -> None:
     assert (await s3.direct.stat(s3.path)).size == parts * PART
 
 
-@pytest.mark.parametrize("fault", [status("503 Slow Down"), Fault(hang_up=1_000_000)], ids=["503", "reset"])
+@pytest.mark.parametrize(
+    "fault", [status("503 Slow Down"), Fault(hang_up=1_000_000)], ids=["503", "reset"]
+)
 @pytest.mark.parametrize("begun", [0, 2 * PART], ids=["first chunk", "last chunk"])
-async def test_gcs_a_chunk_continues_where_the_store_says(gcs: Network, fault: Fault, begun: int) -> None:
+async def test_gcs_a_chunk_continues_where_the_store_says(
+    gcs: Network, fault: Fault, begun: int
+) -> None:
     """The proxy answers how far the upload is."""
-    faults = iter([replace(fault, hang_up=fault.hang_up and min(fault.hang_up, 50)) if begun else fault])
+    faults = iter(
+        [replace(fault, hang_up=fault.hang_up and min(fault.hang_up, 50)) if begun else fault]
+    )
     gcs.proxy.choose = lambda request: (
-        next(faults, None) if request.headers.get("content-range", "").startswith(f"bytes {begun}-") else None
+        next(faults, None)
+        if request.headers.get("content-range", "").startswith(f"bytes {begun}-")
+        else None
     )
     await write(gcs)
-    assert [request.headers.get("content-range") for request in gcs.proxy.log].count("bytes */*") == 1
+    assert [request.headers.get("content-range") for request in gcs.proxy.log].count(
+        "bytes */*"
+    ) == 1
     assert await gcs.stored() == DATA
 
 
 async def test_gcs_damage_of_the_first_chunk_is_found_and_removed(gcs: Network) -> None:
-    gcs.meets(then=Fault(body=flip), when=lambda asked: asked.headers.get("content-range", "").endswith("/*"))
+    gcs.meets(
+        then=Fault(body=flip),
+        when=lambda asked: asked.headers.get("content-range", "").endswith("/*"),
+    )
     with pytest.raises(IntegrityError, match="CRC32C is") as caught:
         await write(gcs)
     assert caught.value.path == gcs.path
     await check_gone(gcs)
 
 
-async def test_gcs_a_forgotten_upload_is_not_mistaken_for_the_object_of_that_name(gcs: Network) -> None:
-    """An answer is lost, the session is gone, and an older object of the same size is there: it must stay."""
+async def test_gcs_a_forgotten_upload_is_not_mistaken_for_the_object_of_that_name(
+    gcs: Network,
+) -> None:
+    """An answer is lost, the session is gone, and an older object of the same size is there: it
+    must stay.
+    """
     older = DATA[::-1]
     upload = await gcs.storage.upload(gcs.path, part_size=PART, free=True)
     await write(gcs, older)  # it was not there when this upload began
     faults = iter([status("503 Busy"), status("404 Gone"), status("404 Gone")])
     gcs.proxy.choose = lambda request: (
-        next(faults, None) if is_last_chunk(request) or request.headers.get("content-range") == "bytes */*" else None
+        next(faults, None)
+        if is_last_chunk(request) or request.headers.get("content-range") == "bytes */*"
+        else None
     )
     with pytest.raises(ObjectChangedError, match="write again"):
         async with upload:
@@ -266,7 +325,9 @@ async def test_gcs_a_forgotten_upload_is_not_mistaken_for_the_object_of_that_nam
 
 async def test_gcs_an_upload_that_the_store_forgot(gcs: Network) -> None:
     faults = iter([status("503 Busy"), status("404 Gone")])
-    gcs.proxy.choose = lambda request: next(faults, None) if "content-range" in request.headers else None
+    gcs.proxy.choose = lambda request: (
+        next(faults, None) if "content-range" in request.headers else None
+    )
     with pytest.raises(StorageError, match="no longer knows this upload"):
         await write(gcs)
     await check_gone(gcs)
@@ -305,7 +366,9 @@ COMPOSED = encode_crc32c(crc32c(b"".join(crc32c(half).to_bytes(4, "big") for hal
 def test_s3_how_an_object_is_compared_with_what_was_sent(
     head: dict[str, object], md5: bool, reason: str | None
 ) -> None:
-    parts = [part(half, checked=False, md5=md5 and number == 0) for number, half in enumerate(HALVES)]
+    parts = [
+        part(half, checked=False, md5=md5 and number == 0) for number, half in enumerate(HALVES)
+    ]
     found = difference(WHOLE, parts, {"ContentLength": 19, **head})
     assert (found is None) is (reason is None)
     assert reason is None or reason in str(found)

@@ -1,16 +1,19 @@
-"""Cache: the first complete pass stores the elements of a chain; later passes read the stored elements.
+"""Cache: the first complete pass stores the elements of a chain; later passes read the stored
+elements.
 
 Rules:
-- In memory, elements are stored with the description: for all runs of a Dataset, and of Datasets made from it. In a
-  file (`cache_file.py`), for all programs.
-- All passes have the elements and the order of the first one. So the chain is always read as in epoch 0, also when it
-  is read again because the cache did not fit or a run was resumed.
-- Only a pass from the start to the end without a failed element fills the cache. A position within the first pass is
-  the chain's own; a run resumed there stores nothing, and the next complete pass does. A position within a later pass
-  is the element's number; a run resumed there without a cache fills it first, and drops the elements before the number.
-- In memory, the cache has the share `MEMORY` of the budget. If elements do not fit, it is dropped with a warning, and
-  the chain is read again for each epoch.
-- Elements are copied when they are stored and when they are given, so later passes do not see a caller's changes.
+- In memory, elements are stored with the description: for all runs of a Dataset, and of Datasets
+  made from it. In a file (`cache_file.py`), for all programs.
+- All passes have the elements and the order of the first one. So the chain is always read as in
+  epoch 0, also when it is read again because the cache did not fit or a run was resumed.
+- Only a pass from the start to the end without a failed element fills the cache. A position within
+  the first pass is the chain's own; a run resumed there stores nothing, and the next complete pass
+  does. A position within a later pass is the element's number; a run resumed there without a cache
+  fills it first, and drops the elements before the number.
+- In memory, the cache has the share `MEMORY` of the budget. If elements do not fit, it is dropped
+  with a warning, and the chain is read again for each epoch.
+- Elements are copied when they are stored and when they are given, so later passes do not see a
+  caller's changes.
 """
 
 from __future__ import annotations
@@ -55,8 +58,8 @@ UPLOAD: Final = Share(2, 40 << 20)
 
 
 class CacheState:
-    """One cache in memory, shared by all passes. After a complete pass, `parts` has all elements, each part with its
-    bytes. `over` is the largest limit in bytes that they did not fit in.
+    """One cache in memory, shared by all passes. After a complete pass, `parts` has all elements,
+    each part with its bytes. `over` is the largest limit in bytes that they did not fit in.
     """
 
     def __init__(self) -> None:
@@ -83,12 +86,16 @@ class Cache(ChainSource):
     def line(self) -> str:
         return f"Cache({'memory' if self.file is None else 'file'})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         async with aclosing(await self._source(state, replace(within, epoch=0))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _source(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def _source(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         """The chain, or its stored elements, from a position on."""
         lines = readers_lines(self.inner, within)
         cached = self.memo.setdefault(lines, CacheState())
@@ -104,7 +111,9 @@ class Cache(ChainSource):
             if version is not None:
                 same = bool(version) and state is not None and state.get("version") == version
                 chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
-                return number_chunks(chunks, first, first if same else 0, FileVersion(self.file.path, version))
+                return number_chunks(
+                    chunks, first, first if same else 0, FileVersion(self.file.path, version)
+                )
         chunks = feeding.chunks(self.inner, None, continue_on_error=True)
         if self.file is not None:
             chunks = self.file.write_through(chunks, lines)
@@ -123,7 +132,8 @@ async def nest(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
 async def number_chunks(
     chunks: AsyncGenerator[Chunk], first: int, number: int = 0, file: FileVersion | None = None
 ) -> AsyncGenerator[Chunk]:
-    """Numbers the elements of chunks from `number` on in their positions, and drops those before `first`.
+    """Numbers the elements of chunks from `number` on in their positions, and drops those before
+    `first`.
 
     If the chunks come from a file, positions also hold those in the file.
     """
@@ -134,7 +144,9 @@ async def number_chunks(
             if chunk.error is not None:
                 count = 1  # a failed element has a number, too
                 if number >= first:
-                    yield replace(chunk, positions=CachedPositions(number + 1, None, chunk.positions, 0))
+                    yield replace(
+                        chunk, positions=CachedPositions(number + 1, None, chunk.positions, 0)
+                    )
             elif used < count:
                 elements = window(chunk.elements, used, count) if used else chunk.elements
                 positions = CachedPositions(number + used, file, chunk.positions, used)
@@ -151,7 +163,9 @@ class FileVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedPositions(Positions):
-    """Positions of elements by their numbers, and by their positions in the cache file if there is one."""
+    """Positions of elements by their numbers, and by their positions in the cache file if there is
+    one.
+    """
 
     first: int
     file: FileVersion | None
@@ -162,7 +176,13 @@ class CachedPositions(Positions):
         number = {"next": self.first + index}
         if self.file is None:
             return {"source": number}
-        return {"source": {**number, "version": self.file.version, "inner": dict(self.inner.at(self.used + index))}}
+        return {
+            "source": {
+                **number,
+                "version": self.file.version,
+                "inner": dict(self.inner.at(self.used + index)),
+            }
+        }
 
     def origins(self, index: int, row: int) -> Sequence[Origin | ElementLocation]:
         if self.file is not None:  # a file does not store what elements were made of
@@ -170,7 +190,9 @@ class CachedPositions(Positions):
         return (Origin(self.inner, self.used + index, row),)
 
 
-async def store(chunks: AsyncGenerator[Chunk], cached: CacheState, limit: int) -> AsyncGenerator[Chunk]:
+async def store(
+    chunks: AsyncGenerator[Chunk], cached: CacheState, limit: int
+) -> AsyncGenerator[Chunk]:
     """Gives a complete pass, and caches its elements if they fit and none failed."""
     parts: list[tuple[Any, int]] = []
     failed = False
@@ -193,7 +215,8 @@ async def store(chunks: AsyncGenerator[Chunk], cached: CacheState, limit: int) -
 def give_up(cached: CacheState, limit: int, parts: list[tuple[Any, int]]) -> None:
     """Frees the stored parts, and warns."""
     logger.warning(
-        "cache(): the elements do not fit into %d MB, half of the memory budget, and are read again for each epoch:"
+        "cache(): the elements do not fit into %d MB, half of the memory budget, and are read "
+        "again for each epoch:"
         " raise with_options(memory_budget=), or give cache() the name of a file",
         limit >> 20,
     )
@@ -210,7 +233,8 @@ async def read_parts(parts: list[tuple[Any, int]]) -> AsyncGenerator[Chunk]:
 
 
 def copy_elements(value: Any) -> Any:
-    """A copy of elements, a column or an element that keeps no larger buffer alive; immutable values are shared.
+    """A copy of elements, a column or an element that keeps no larger buffer alive; immutable
+    values are shared.
 
     Objects other than arrays, records, dicts, tuples and lists are shared, too.
     """
@@ -240,10 +264,14 @@ class Saved(Source):
     def lines(self) -> Iterator[str]:
         yield "Saved"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         if await self.file.find(None, within) is None:
             raise NotFoundError("save() wrote no file of this name: check the path", self.file.path)
-        async with aclosing(nest(within.chunks(self.file.chain, state and state["inner"]))) as chunks:
+        async with aclosing(
+            nest(within.chunks(self.file.chain, state and state["inner"]))
+        ) as chunks:
             async for chunk in chunks:
                 yield chunk
 

@@ -1,16 +1,18 @@
 """Cache files: one TFRecord object that is written completely or not at all, on any filesystem.
 
-The first record is `H` and a JSON object, `{"format": "streamrec cache", "version": 1, "pipeline": lines}`. Then come
-blocks of elements, `B` and the bytes of `codec.py`, and finally `E` and `{"elements": count}`. So everything has a
-CRC32C, and is in one object, since two objects could disagree.
+The first record is `H` and a JSON object,
+`{"format": "streamrec cache", "version": 1, "pipeline": lines}`. Then come blocks of elements, `B`
+and the bytes of `codec.py`, and finally `E` and `{"elements": count}`. So everything has a CRC32C,
+and is in one object, since two objects could disagree.
 
 Rules:
-- The object appears when it is complete (`ShardWriter`); a process that is killed leaves nothing under its name.
-- It is never replaced, so readers are not disturbed. If two writers compete, the first to complete wins, and the other
-  one's file is dropped. (If a store cannot guarantee that, the last one wins; on S3 the last to begin aborts the other
-  upload. Neither writer fails.)
-- A cache of another pipeline is refused. Pipelines are compared by their lines, not by their data: after a change of
-  the data, or of the body of a function, the user removes the file.
+- The object appears when it is complete (`ShardWriter`); a process that is killed leaves nothing
+  under its name.
+- It is never replaced, so readers are not disturbed. If two writers compete, the first to complete
+  wins, and the other one's file is dropped. (If a store cannot guarantee that, the last one wins;
+  on S3 the last to begin aborts the other upload. Neither writer fails.)
+- A cache of another pipeline is refused. Pipelines are compared by their lines, not by their data:
+  after a change of the data, or of the body of a function, the user removes the file.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ import anyio.to_thread
 from fsspec import AbstractFileSystem
 
 from streamrec.display import display_name, display_repr, logger
-from streamrec.errors import AlreadyExistsError, CacheError, NotFoundError, UnsupportedOperationError, UploadEndedError
+from streamrec.errors import (
+    AlreadyExistsError,
+    CacheError,
+    NotFoundError,
+    UnsupportedOperationError,
+    UploadEndedError,
+)
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.elements.columns import window
@@ -69,7 +77,9 @@ class CacheFile:
     ) -> CacheFile:
         """The cache file at a URL; errors use `verb`."""
         if "*" in path or has_braces(path) or is_numbered(path):
-            raise ValueError(f"{verb} takes the name of one file, but {display_name(path)!r} is a pattern")
+            raise ValueError(
+                f"{verb} takes the name of one file, but {display_name(path)!r} is a pattern"
+            )
         path = locate(path, filesystem)
         stores = SourceStores(options, filesystem, retry)
         return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=1 << 40), stores))
@@ -86,7 +96,8 @@ class CacheFile:
     async def find(self, lines: Sequence[str] | None, within: RunContext) -> str | None:
         """The version of the file, "" if the store has none; None without a file.
 
-        A CacheError says that it is not a cache, or not of the pipeline with these lines; None for any.
+        A CacheError says that it is not a cache, or not of the pipeline with these lines; None for
+        any.
         """
         storage = await (await self.shards.opened(within)).storages.at(self.path)
         try:
@@ -104,7 +115,9 @@ class CacheFile:
     async def write_through(
         self, chunks: AsyncGenerator[Chunk], lines: Sequence[str], *, alone: bool = False
     ) -> AsyncGenerator[Chunk]:
-        """Gives the chunks while writing them; unless `alone`, another writer may complete the file first."""
+        """Gives the chunks while writing them; unless `alone`, another writer may complete the file
+        first.
+        """
         head = {"format": FORMAT, "version": VERSION, "pipeline": list(lines)}
         count = 0
         async with AsyncExitStack() as stack:
@@ -118,7 +131,11 @@ class CacheFile:
                     yield chunk
                     continue
                 count += len(chunk.elements)
-                blocks, error = await anyio.to_thread.run_sync(pack_chunk, chunk) if writing.is_open else ([], None)
+                blocks, error = (
+                    await anyio.to_thread.run_sync(pack_chunk, chunk)
+                    if writing.is_open
+                    else ([], None)
+                )
                 yield chunk
                 if error is not None:
                     raise error
@@ -179,7 +196,9 @@ class CacheWriter:
             await self.leave()
             if self._alone:
                 raise
-            logger.info("%s: another process writes this cache: %s", display_name(self._file.path), error)
+            logger.info(
+                "%s: another process writes this cache: %s", display_name(self._file.path), error
+            )
 
 
 def pack_chunk(chunk: Chunk) -> tuple[list[bytes], Exception | None]:
@@ -187,27 +206,40 @@ def pack_chunk(chunk: Chunk) -> tuple[list[bytes], Exception | None]:
     count = len(chunk.elements)
     step = max(1, count * BLOCK_BYTES // max(chunk.nbytes, BLOCK_BYTES))
     try:
-        return [BLOCK + pack(window(chunk.elements, first, first + step)) for first in range(0, count, step)], None
+        return [
+            BLOCK + pack(window(chunk.elements, first, first + step))
+            for first in range(0, count, step)
+        ], None
     except (TypeError, ValueError) as error:
         return [], error
 
 
 def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
-    """Checks the first record of a cache: a CacheError if it is not one, or belongs to another pipeline."""
+    """Checks the first record of a cache: a CacheError if it is not one, or belongs to another
+    pipeline.
+    """
     try:
         content = json.loads(head[1:]) if head[:1] == HEAD else {}
     except (ValueError, RecursionError):
         content = {}
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CacheError("neither cache() nor save() of streamrec wrote this file: use another name", path)
+        raise CacheError(
+            "neither cache() nor save() of streamrec wrote this file: use another name", path
+        )
     if content.get("version") != VERSION:
-        raise CacheError(f"this cache has version {content.get('version')!r}, not {VERSION}: remove the file", path)
+        raise CacheError(
+            f"this cache has version {content.get('version')!r}, not {VERSION}: remove the file",
+            path,
+        )
     if lines is not None and content.get("pipeline") != list(lines):
         was, now = next(
-            pair for pair in zip_longest(content["pipeline"], lines, fillvalue="nothing") if len(set(pair)) > 1
+            pair
+            for pair in zip_longest(content["pipeline"], lines, fillvalue="nothing")
+            if len(set(pair)) > 1
         )
         raise CacheError(
-            f"this cache belongs to another pipeline: it had {was}, and now there is {now}; remove the file, or give"
+            f"this cache belongs to another pipeline: it had {was}, and now there is {now}; remove "
+            "the file, or give"
             " cache() another name",
             path,
         )
@@ -245,7 +277,9 @@ class UnpackBlocks(Unbatching):
             return unpack(record[1:])
         except Exception as error:  # the CRC32C is right, but the content is invalid
             cause = f"{type(error).__name__}: {error}"
-            raise CacheError(f"a block of this cache is invalid ({cause}): remove the file", self._path) from error
+            raise CacheError(
+                f"a block of this cache is invalid ({cause}): remove the file", self._path
+            ) from error
 
     def flush(self) -> list[Chunk]:
         if not self._ended:

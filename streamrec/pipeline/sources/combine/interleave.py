@@ -1,15 +1,19 @@
-"""Interleaves datasets that a function makes of each element; `flat_map` has one open dataset at a time.
+"""Interleaves datasets that a function makes of each element; `flat_map` has one open dataset at a
+time.
 
-Each dataset runs in a task of its own, with an equal share of the budget; a few are opened before their turn comes.
-`sources/interleave.py` decides whose turn it is; this file makes the chains, and moves chunks.
+Each dataset runs in a task of its own, with an equal share of the budget; a few are opened before
+their turn comes. `sources/interleave.py` decides whose turn it is; this file makes the chains, and
+moves chunks.
 
 Rules:
-- The function is called in a thread, for as many elements as there is room for. Its errors wait for their turns.
+- The function is called in a thread, for as many elements as there is room for. Its errors wait for
+  their turns.
 - Only the main loop raises: tasks put their errors where they belong in the order.
-- An element that failed in the outer chain or in the function is an input that gives only that failure.
-- A position holds no element. It has the outer chain's position before the oldest open input, and the number and
-  position of each open input. A resumed run first makes these inputs again: the outer chain runs from the oldest one
-  on, and must give the same elements.
+- An element that failed in the outer chain or in the function is an input that gives only that
+  failure.
+- A position holds no element. It has the outer chain's position before the oldest open input, and
+  the number and position of each open input. A resumed run first makes these inputs again: the
+  outer chain runs from the oldest one on, and must give the same elements.
 """
 
 from __future__ import annotations
@@ -32,14 +36,22 @@ from streamrec.pipeline.engine.description import Chain, Source, name_of
 from streamrec.pipeline.engine.queue import Signal, fill
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.inputs import AHEAD, InputBuffer, run_inputs
-from streamrec.pipeline.sources.interleave import Interleave, InterleavedPositions, OpenSlot, Plan, TurnShares
+from streamrec.pipeline.sources.interleave import (
+    Interleave,
+    InterleavedPositions,
+    OpenSlot,
+    Plan,
+    TurnShares,
+)
 from streamrec.pipeline.stages.calling import call_function
 from streamrec.storage.tasks import background
 
 
 @dataclass(frozen=True, slots=True)
 class Interleaved(Source):
-    """Interleaves chains that a function makes of an outer chain's elements; a tuple's parts are its arguments."""
+    """Interleaves chains that a function makes of an outer chain's elements; a tuple's parts are
+    its arguments.
+    """
 
     outer: Chain
     function: Callable[..., Any]
@@ -59,14 +71,17 @@ class Interleaved(Source):
             chain = getattr(dataset, "chain", None)
             if isinstance(chain, Chain) and chain.is_endless:
                 raise ValueError(
-                    f"{verb} would never end: {name_of(self.function)} makes an endless dataset; put take(count) "
+                    f"{verb} would never end: {name_of(self.function)} makes an endless dataset; "
+                    "put take(count) "
                     "after it"
                 )
             return dataset
 
         return replace(self, function=wraps(self.function)(call))
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         part = within.part(self.plan.open_inputs + 1)
         arrived, outer_position = Signal(), state["outer"] if state else None
         async with (
@@ -75,7 +90,11 @@ class Interleaved(Source):
         ):
             inputs = InputOpener(self, outer, tasks, part, arrived)
             plan = self.plan.within(within.deterministic)
-            order = await inputs.resume(state, plan) if state else DatasetInterleave(plan, [None] * plan.cycle_length)
+            order = (
+                await inputs.resume(state, plan)
+                if state
+                else DatasetInterleave(plan, [None] * plan.cycle_length)
+            )
             tasks.start_soon(inputs.run, order)
             while True:
                 order.following = InputOrigin(inputs.count, outer.mark())
@@ -90,7 +109,9 @@ class Interleaved(Source):
 
 
 class InputOrigin(NamedTuple):
-    """An element of the outer chain: its number, the position before it, and the chain that was made of it."""
+    """An element of the outer chain: its number, the position before it, and the chain that was
+    made of it.
+    """
 
     ordinal: int
     outer: Joined
@@ -100,7 +121,9 @@ class InputOrigin(NamedTuple):
 class OpenInput(InputBuffer):
     """A buffer for the chain that was made of an element of the outer chain."""
 
-    def __init__(self, limit: int, arrived: Signal, start: Position | None, ordinal: int, outer: Joined) -> None:
+    def __init__(
+        self, limit: int, arrived: Signal, start: Position | None, ordinal: int, outer: Joined
+    ) -> None:
         super().__init__(limit, arrived, start)
         self.origin = InputOrigin(ordinal, outer)
 
@@ -110,11 +133,13 @@ class OpenInput(InputBuffer):
 
 
 class DatasetInterleave(Interleave[OpenInput]):
-    """The running interleave of datasets. The caller adds inputs to `waiting` in order, and fills them; before it calls
-    `pull`, it sets `following`, the next input to be added.
+    """The running interleave of datasets. The caller adds inputs to `waiting` in order, and fills
+    them; before it calls `pull`, it sets `following`, the next input to be added.
     """
 
-    def __init__(self, plan: Plan, slots: Sequence[OpenInput | None], cycle: int = 0, block: int = 0) -> None:
+    def __init__(
+        self, plan: Plan, slots: Sequence[OpenInput | None], cycle: int = 0, block: int = 0
+    ) -> None:
         super().__init__(plan, slots, cycle, block)
         self.waiting: deque[OpenInput] = deque()
         self.following: InputOrigin | None = None
@@ -131,22 +156,42 @@ class DatasetInterleave(Interleave[OpenInput]):
     def _next(self) -> OpenInput:
         return self.waiting.popleft()
 
-    def _positions(self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int) -> DatasetPositions:
-        return DatasetPositions(slots, turns, count, self.waiting[0].origin if self.waiting else self.following)
+    def _positions(
+        self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int
+    ) -> DatasetPositions:
+        return DatasetPositions(
+            slots, turns, count, self.waiting[0].origin if self.waiting else self.following
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetPositions(InterleavedPositions):
-    """Positions of elements of datasets: the outer chain's position at the oldest open input, and all open inputs."""
+    """Positions of elements of datasets: the outer chain's position at the oldest open input, and
+    all open inputs.
+    """
 
     def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
         following: InputOrigin = self.following
         slots = [
-            slot and [slot.origin.ordinal, slot.origin.chain and digest_chain(slot.origin.chain), position or None]
+            slot
+            and [
+                slot.origin.ordinal,
+                slot.origin.chain and digest_chain(slot.origin.chain),
+                position or None,
+            ]
             for slot, position in zip(self.slots, positions, strict=True)
         ]
-        oldest = min((slot.origin for slot in self.slots if slot), key=lambda origin: origin.ordinal, default=following)
-        return {"outer": oldest.outer.at(0), "first": oldest.ordinal, "next": following.ordinal, "slots": slots}
+        oldest = min(
+            (slot.origin for slot in self.slots if slot),
+            key=lambda origin: origin.ordinal,
+            default=following,
+        )
+        return {
+            "outer": oldest.outer.at(0),
+            "first": oldest.ordinal,
+            "next": following.ordinal,
+            "slots": slots,
+        }
 
 
 def digest_chain(chain: Chain) -> str:
@@ -155,12 +200,17 @@ def digest_chain(chain: Chain) -> str:
 
 
 class InputOpener:
-    """Makes chains of the outer chain's elements, of which it counts those that it took, and starts a task for each.
-    The caller notifies `room` when an input may be exhausted.
+    """Makes chains of the outer chain's elements, of which it counts those that it took, and starts
+    a task for each. The caller notifies `room` when an input may be exhausted.
     """
 
     def __init__(
-        self, source: Interleaved, outer: InputBuffer, tasks: TaskGroup, within: RunContext, arrived: Signal
+        self,
+        source: Interleaved,
+        outer: InputBuffer,
+        tasks: TaskGroup,
+        within: RunContext,
+        arrived: Signal,
     ) -> None:
         self.count = 0
         self.room = Signal()
@@ -171,7 +221,9 @@ class InputOpener:
         self._arrived = arrived
 
     async def run(self, order: DatasetInterleave) -> None:
-        """Adds inputs to the interleave while there is room, up to the end of the outer chain. Raises nothing."""
+        """Adds inputs to the interleave while there is room, up to the end of the outer chain.
+        Raises nothing.
+        """
         try:
             while await self._outer.more():
                 while not (room := self._source.plan.open_inputs - order.under_way):
@@ -197,8 +249,10 @@ class InputOpener:
         while self.count < state["next"]:
             if not await self._outer.more():
                 raise PositionMismatchError(
-                    f"the input of interleave has only {self.count:,} elements, but this state was saved after "
-                    f"{state['next']:,}: resume with the data that it was saved with, or start over without the state"
+                    f"the input of interleave has only {self.count:,} elements, but this state was "
+                    "saved after "
+                    f"{state['next']:,}: resume with the data that it was saved with, or start "
+                    "over without the state"
                 )
             slot = saved.get(self.count)
             if self._outer.has_failure:
@@ -231,7 +285,10 @@ class InputOpener:
         return OpenInput(self._limit, self._arrived, position, self.count, outer)
 
     async def _open(
-        self, taken: Sequence[tuple[OpenInput, Any]], digest: str | None = None, position: Position | None = None
+        self,
+        taken: Sequence[tuple[OpenInput, Any]],
+        digest: str | None = None,
+        position: Position | None = None,
     ) -> None:
         """Calls the function for elements, and starts the chains that it makes."""
         work = partial(make_chains, self._source.function, [element for _, element in taken])
@@ -242,9 +299,12 @@ class InputOpener:
                 continue
             if digest is not None and digest != digest_chain(chain):
                 raise PositionMismatchError(
-                    f"interleave: {name_of(self._source.function)} makes a different dataset of element "
-                    f"{entry.origin.ordinal:,} than when this state was saved: {' > '.join(chain.lines())}; "
-                    "resume with the data and the function that it was saved with, or start over without the state"
+                    f"interleave: {name_of(self._source.function)} makes a different dataset of "
+                    "element "
+                    f"{entry.origin.ordinal:,} than when this state was saved: "
+                    f"{' > '.join(chain.lines())}; "
+                    "resume with the data and the function that it was saved with, or start over "
+                    "without the state"
                 )
             entry.origin = entry.origin._replace(chain=chain)
             within = self._within.fork_seed(1 + entry.origin.ordinal)
@@ -260,8 +320,10 @@ def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[C
             chain = getattr(dataset, "chain", None)
             if not isinstance(chain, Chain):
                 raise TypeError(
-                    f"{name_of(function)} returned {name_type(dataset)} where a Dataset is expected: the function of "
-                    "interleave and flat_map must make a Dataset of each element, as TFRecordDataset does of a name"
+                    f"{name_of(function)} returned {name_type(dataset)} where a Dataset is "
+                    "expected: the function of "
+                    "interleave and flat_map must make a Dataset of each element, as "
+                    "TFRecordDataset does of a name"
                 )
             chains.append(chain)
         except Exception as error:
@@ -269,11 +331,17 @@ def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[C
     return chains
 
 
-async def run_branch(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
-    """A chain's chunks. What it opens is closed after it, except for clients, which the run keeps."""
+async def run_branch(
+    chain: Chain, position: Position | None, within: RunContext
+) -> AsyncGenerator[Chunk]:
+    """A chain's chunks. What it opens is closed after it, except for clients, which the run
+    keeps.
+    """
     async with (
         within.session.branch() as session,
-        aclosing(replace(within, session=session).chunks(chain, position, continue_on_error=True)) as chunks,
+        aclosing(
+            replace(within, session=session).chunks(chain, position, continue_on_error=True)
+        ) as chunks,
     ):
         async for chunk in chunks:
             yield chunk

@@ -1,13 +1,16 @@
 """Mixes elements of several chains, in the order of a chain of choices: `choose_from_datasets`, and
 `sample_from_datasets`, whose choices are drawn at random.
 
-As in tf.data, each choice is the number of the chain that gives the next element. If that chain has ended, the output
-ends (`stop_on_empty`), or the choice is skipped, until all chains or the choices have ended.
+As in tf.data, each choice is the number of the chain that gives the next element. If that chain has
+ended, the output ends (`stop_on_empty`), or the choice is skipped, until all chains or the choices
+have ended.
 
 Rules:
-- Thousands of choices are followed at a time: their elements are windows of each chain, joined by one copy.
+- Thousands of choices are followed at a time: their elements are windows of each chain, joined by
+  one copy.
 - A position has the position of each chain and of the choices.
-- The error of a chain is raised when the element that it failed to give is chosen. A failed element uses up its choice.
+- The error of a chain is raised when the element that it failed to give is chosen. A failed element
+  uses up its choice.
 """
 
 from __future__ import annotations
@@ -22,7 +25,14 @@ import numpy as np
 from streamrec.arguments import describe_value
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, merge_windows
-from streamrec.pipeline.elements.positions import Joined, Location, Numbers, Origin, Position, Positions
+from streamrec.pipeline.elements.positions import (
+    Joined,
+    Location,
+    Numbers,
+    Origin,
+    Position,
+    Positions,
+)
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import Signal
@@ -31,7 +41,8 @@ from streamrec.pipeline.sources.inputs import InputBuffer, run_inputs
 from streamrec.pipeline.sources.interleave import CHUNK_BYTES
 
 MIN_CHOICES, MAX_CHOICES = 64, 1 << 14
-"""How many choices are looked at together, so that not all are looked at again when a few more elements arrive."""
+"""How many choices are looked at together, so that not all are looked at again when a few more
+elements arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,9 @@ class Choose(Source):
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise ValueError("sample_from_datasets and choose_from_datasets need at least one dataset")
+            raise ValueError(
+                "sample_from_datasets and choose_from_datasets need at least one dataset"
+            )
 
     def lines(self) -> Iterator[str]:
         yield f"Choose({len(self.parts)}, stop_on_empty={self.stop_on_empty})"
@@ -58,8 +71,12 @@ class Choose(Source):
         several = all if self.stop_on_empty else any
         return self.choices.is_endless and several(part.is_endless for part in self.parts)
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        """Runs each chain in a task of its own, with an equal share of the budget; choices are small."""
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
+        """Runs each chain in a task of its own, with an equal share of the budget; choices are
+        small.
+        """
         positions = state["parts"] if state else [None] * len(self.parts)
         choice = state["choices"] if state else None
         arrived = Signal()
@@ -67,7 +84,9 @@ class Choose(Source):
         small = replace(within.fork_seed(len(self.parts)), budget=budget)
         async with (
             run_inputs([self.choices], [choice], small, arrived) as (choices,),
-            run_inputs(self.parts, positions, replace(within, budget=within.budget - budget), arrived) as parts,
+            run_inputs(
+                self.parts, positions, replace(within, budget=within.budget - budget), arrived
+            ) as parts,
         ):
             sampler = Sampler(choices, parts, self.stop_on_empty)
             while not sampler.ended:
@@ -79,9 +98,13 @@ class Choose(Source):
 
 
 class Sampler:
-    """Follows choices as far as elements have arrived, until all were given (`ended`). It never awaits."""
+    """Follows choices as far as elements have arrived, until all were given (`ended`). It never
+    awaits.
+    """
 
-    def __init__(self, choices: InputBuffer, parts: Sequence[InputBuffer], stop_on_empty: bool) -> None:
+    def __init__(
+        self, choices: InputBuffer, parts: Sequence[InputBuffer], stop_on_empty: bool
+    ) -> None:
         self.ended = False
         self._choices = choices
         self._parts = parts
@@ -94,7 +117,9 @@ class Sampler:
                 return self._failure(self._choices.take_failure())
             if self._choices.is_exhausted:
                 self._choices.check()
-            if self._choices.is_exhausted or all(part.is_exhausted and part.error is None for part in self._parts):
+            if self._choices.is_exhausted or all(
+                part.is_exhausted and part.error is None for part in self._parts
+            ):
                 self.ended = True
             elif not self._choices.available:
                 return None
@@ -107,10 +132,14 @@ class Sampler:
     def _follow(self) -> tuple[Chunk | None, bool]:
         """The elements of the next choices, and whether any of these was followed or skipped."""
         available = np.array([part.available for part in self._parts])
-        fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)  # in the processor's caches
+        fitting = CHUNK_BYTES // max(
+            part.typical_bytes for part in self._parts
+        )  # in the processor's caches
         count = max(1, min(MIN_CHOICES + 2 * int(available.sum()), fitting, MAX_CHOICES))
         chosen, error = check_choices(self._choices.peek(count), len(self._parts))
-        empty = np.array([part.ended and part.error is None and not part.failures for part in self._parts])
+        empty = np.array(
+            [part.ended and part.error is None and not part.failures for part in self._parts]
+        )
         rank = rank_choices(chosen, len(self._parts))
         short = rank >= available[chosen]
         skipped = short & empty[chosen] & (not self._stop_on_empty)
@@ -120,10 +149,14 @@ class Sampler:
         if not count:
             return self._stop(chosen, error), False
         positions = self._choices.take(count).positions
-        return (self._take(chosen[kept], rank[kept], kept, count, positions) if len(kept) else None), True
+        return (
+            self._take(chosen[kept], rank[kept], kept, count, positions) if len(kept) else None
+        ), True
 
     def _stop(self, chosen: Numbers, error: Exception | None) -> Chunk | None:
-        """Handles a next choice that cannot be followed: gives its failure, ends, or returns None to wait."""
+        """Handles a next choice that cannot be followed: gives its failure, ends, or returns None
+        to wait.
+        """
         if not len(chosen):
             assert error is not None
             raise error
@@ -140,12 +173,16 @@ class Sampler:
         none, parts = np.empty(0, np.int64), tuple(part.mark() for part in self._parts)
         return Chunk.failure(error, SampledPositions(self._choices.mark(), 0, none, none, parts), 0)
 
-    def _take(self, chosen: Numbers, rank: Numbers, kept: Numbers, count: int, choices: Joined) -> Chunk:
+    def _take(
+        self, chosen: Numbers, rank: Numbers, kept: Numbers, count: int, choices: Joined
+    ) -> Chunk:
         """The elements of choices; each choice is the `rank`-th one of its part."""
         shares = np.bincount(chosen, minlength=len(self._parts))
         taken = [part.take(share) for part, share in zip(self._parts, shares.tolist(), strict=True)]
         windows = [window for part in taken for window in part.windows]
-        positions = SampledPositions(choices, count, kept, chosen, tuple(part.positions for part in taken))
+        positions = SampledPositions(
+            choices, count, kept, chosen, tuple(part.positions for part in taken)
+        )
         elements = windows[0]
         if len(windows) > 1:
             order = (np.cumsum(shares) - shares)[chosen] + rank
@@ -160,13 +197,15 @@ def check_choices(windows: Sequence[Any], parts: int) -> tuple[Numbers, Exceptio
         values = array_of(elements)
         if values is None:
             return np.concatenate(known), TypeError(
-                f"choose_from_datasets: a choice is {describe_value(elements[0])}; it must be the number of a dataset"
+                f"choose_from_datasets: a choice is {describe_value(elements[0])}; it must be the "
+                "number of a dataset"
             )
         wrong = np.flatnonzero((values < 0) | (values >= parts))
         if len(wrong):
             known.append(values[: wrong[0]])
             return np.concatenate(known), ValueError(
-                f"choose_from_datasets: a choice is {values[wrong[0]]}, but the {parts} datasets have numbers from 0 on"
+                f"choose_from_datasets: a choice is {values[wrong[0]]}, but the {parts} datasets "
+                "have numbers from 0 on"
             )
         known.append(values)
     return np.concatenate(known), None
@@ -177,14 +216,20 @@ def array_of(elements: Any) -> Numbers | None:
     if isinstance(elements, Columns):
         values = elements.nest
     else:
-        values = np.array(list(elements)) if all(isinstance(one, Integral | np.ndarray) for one in elements) else None
+        values = (
+            np.array(list(elements))
+            if all(isinstance(one, Integral | np.ndarray) for one in elements)
+            else None
+        )
     integers = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu"
     return values.astype(np.int64) if integers else None
 
 
 def rank_choices(chosen: Numbers, parts: int) -> Numbers:
     """How many choices of the same part precede each."""
-    small = chosen.astype(np.uint16 if parts <= 1 << 16 else np.int64)  # NumPy sorts uint16 by radix, in linear time
+    small = chosen.astype(
+        np.uint16 if parts <= 1 << 16 else np.int64
+    )  # NumPy sorts uint16 by radix, in linear time
     order = np.argsort(small, kind="stable")
     shares = np.bincount(chosen, minlength=parts)
     ranks = np.empty(len(chosen), np.int64)
@@ -194,10 +239,11 @@ def rank_choices(chosen: Numbers, parts: int) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class SampledPositions(Positions):
-    """Positions of mixed elements: those of the choices, of which `count` were followed or skipped, and those of the
-    parts.
+    """Positions of mixed elements: those of the choices, of which `count` were followed or skipped,
+    and those of the parts.
 
-    `kept` has the indices of the choices that gave an element, and `chosen` the part that gave each.
+    `kept` has the indices of the choices that gave an element, and `chosen` the part that gave
+    each.
     """
 
     choices: Joined

@@ -45,7 +45,9 @@ class Zip(Source):
     def is_endless(self) -> bool:
         return all(chain.is_endless for chain in leaves(self.nest))
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         """Runs each chain in a task of its own, with an equal share of the budget."""
         chains = list(leaves(self.nest))
         positions = state["parts"] if state else [None] * len(chains)
@@ -64,11 +66,17 @@ def pair(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
     taken = [buffer.take(count) for buffer in buffers]
     windows = iter([part.windows[0] for part in taken])
     columns = Columns(map_nest(lambda _: nest_of(next(windows)), nest))
-    return Chunk(columns, ZippedPositions(tuple(part.positions for part in taken)), sum(part.nbytes for part in taken))
+    return Chunk(
+        columns,
+        ZippedPositions(tuple(part.positions for part in taken)),
+        sum(part.nbytes for part in taken),
+    )
 
 
 def fail_row(buffers: Sequence[InputBuffer]) -> Chunk:
-    """Takes the next element of each buffer, one of which failed; as in tf.data, all continue after it."""
+    """Takes the next element of each buffer, one of which failed; as in tf.data, all continue after
+    it.
+    """
     errors = []
     for buffer in buffers:
         if buffer.has_failure:

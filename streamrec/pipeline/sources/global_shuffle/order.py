@@ -1,24 +1,31 @@
 """The order of all records: a function of seed, epoch and index only.
 
-Each position, from 0 to the number of records, has one record. `ExactOrder` permutes all records. `BlockOrder` permutes
-blocks: contiguous records of similar size in bytes, computed from the table of shards alone.
+Each position, from 0 to the number of records, has one record. `ExactOrder` permutes all records.
+`BlockOrder` permutes blocks: contiguous records of similar size in bytes, computed from the table
+of shards alone.
 
     shards    |----------- 0 -----------|------ 1 ------|------------ 2 ------------|
     blocks    |  0  |  1  |  2  |  3    |  4  |  5 | 6  |  7  |  8  |   9   | 10    |
-    permuted     4     9      1     10   |   0 ...                                         (as a whole)
-    groups    |------ group 0 ------|------ group 1 ------|------ group 2 ------|    (equal numbers of records)
+    permuted     4     9      1     10   |   0 ...                                         (as a
+    whole) groups    |------ group 0 ------|------ group 1 ------|------ group 2 ------|    (equal
+    numbers of records)
 
 Rules:
-- Lengths of records do not matter: in a shard of n records and k blocks, block j begins at record n * j // k.
-- Positions are assigned to groups: of each `unit` of positions, group 0 has the first ones, group 1 the next, and so
-  on. So a rank whose slots belong to some groups reads only the blocks of these groups.
-- A group has a range of the records of the permuted blocks. Where two groups meet in a block, each has a part of it.
-- Each group begins and ends with smaller parts, so that its window has parts of all sizes. Groups begin at different
-  offsets of their first blocks, so that they do not all need a new block at the same time.
-- A group is read in rounds. Round t mixes parts t to t + window - 1. A part stays for `window` rounds (fewer at both
-  ends of the group), and each round draws an equal share of its records at random; the records of a round are permuted.
-  So each round adds one part and drops one, bytes are read evenly, and each record is mixed with those of `window`
-  parts. Any index of the group is computed in O(window), without the indices before it.
+- Lengths of records do not matter: in a shard of n records and k blocks, block j begins at record n
+  * j // k.
+- Positions are assigned to groups: of each `unit` of positions, group 0 has the first ones, group 1
+  the next, and so on. So a rank whose slots belong to some groups reads only the blocks of these
+  groups.
+- A group has a range of the records of the permuted blocks. Where two groups meet in a block, each
+  has a part of it.
+- Each group begins and ends with smaller parts, so that its window has parts of all sizes. Groups
+  begin at different offsets of their first blocks, so that they do not all need a new block at the
+  same time.
+- A group is read in rounds. Round t mixes parts t to t + window - 1. A part stays for `window`
+  rounds (fewer at both ends of the group), and each round draws an equal share of its records at
+  random; the records of a round are permuted. So each round adds one part and drops one, bytes are
+  read evenly, and each record is mixed with those of `window` parts. Any index of the group is
+  computed in O(window), without the indices before it.
 """
 
 from __future__ import annotations
@@ -37,7 +44,8 @@ Numbers = npt.NDArray[np.int64]
 
 
 def keys_of(*values: Any) -> Numbers:
-    """The keys of a permutation, int64 [10], derived from a seed, an epoch, a name, or other values.
+    """The keys of a permutation, int64 [10], derived from a seed, an epoch, a name, or other
+    values.
 
     >>> bool((keys_of(7, 0) == keys_of(7, 0)).all()), bool((keys_of(7, 0) == keys_of(7, 1)).any())
     (True, False)
@@ -45,15 +53,21 @@ def keys_of(*values: Any) -> Numbers:
     return np.frombuffer(shake_128(repr(values).encode()).digest(10 * 8), "<i8").astype(np.int64)
 
 
-def permute(numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numbers | int = 0) -> Numbers:
+def permute(
+    numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numbers | int = 0
+) -> Numbers:
     """Applies a permutation of 0 to `size` (exclusive) to numbers: int64 [n], as the result.
 
-    The size, 1 to 2**62, and which of the permutations of these keys (`variant`) are one for all numbers, or int64 [n].
+    The size, 1 to 2**62, and which of the permutations of these keys (`variant`) are one for all
+    numbers, or int64 [n].
 
     >>> permute(np.arange(6), 6, keys_of("an example")).tolist()
     [3, 4, 5, 0, 1, 2]
     """
-    sizes, variants = np.atleast_1d(np.asarray(size, np.int64)), np.atleast_1d(np.asarray(variant, np.int64))
+    sizes, variants = (
+        np.atleast_1d(np.asarray(size, np.int64)),
+        np.atleast_1d(np.asarray(variant, np.int64)),
+    )
     result: Numbers = np.frombuffer(
         memoryview(kernels.permute(np.ascontiguousarray(numbers), sizes, variants, keys)), np.int64
     )
@@ -61,8 +75,8 @@ def permute(numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numbe
 
 
 def cut_blocks(records: Numbers, sizes: Numbers, block_bytes: int) -> Numbers:
-    """Cuts shards of these numbers of records and bytes into blocks of about `block_bytes`: the number of the first
-    record of each block, and after the last, int64 [blocks + 1].
+    """Cuts shards of these numbers of records and bytes into blocks of about `block_bytes`: the
+    number of the first record of each block, and after the last, int64 [blocks + 1].
 
     >>> cut_blocks(np.array([10, 0, 3]), np.array([1000, 0, 250]), 300).tolist()
     [0, 2, 5, 7, 10, 13]
@@ -70,20 +84,26 @@ def cut_blocks(records: Numbers, sizes: Numbers, block_bytes: int) -> Numbers:
     blocks = np.minimum(-(-sizes // block_bytes), records)
     shard = np.repeat(np.arange(len(records)), blocks)
     number = np.arange(len(shard)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
-    begins = (np.cumsum(records) - records)[shard] + records[shard] * number // np.maximum(blocks[shard], 1)
+    begins = (np.cumsum(records) - records)[shard] + records[shard] * number // np.maximum(
+        blocks[shard], 1
+    )
     return np.append(begins, records.sum()).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupParts:
-    """The parts that one group reads, in order: each part's first record, and how many it has, at least one."""
+    """The parts that one group reads, in order: each part's first record, and how many it has, at
+    least one.
+    """
 
     starts: Numbers
     counts: Numbers
 
     @classmethod
     def cut(cls, starts: Numbers, before: Numbers, first: int, last: int) -> GroupParts:
-        """Records first to last (exclusive) of the permuted blocks, by the first of each and the count before it."""
+        """Records first to last (exclusive) of the permuted blocks, by the first of each and the
+        count before it.
+        """
         if first == last:
             return cls(starts[:0], starts[:0])
         cuts = np.concatenate([[first], before[(before > first) & (before < last)], [last]])
@@ -104,7 +124,8 @@ class GroupParts:
         return GroupParts(starts, counts).drop_empty()
 
     def taper(self, window: int) -> GroupParts:
-        """Cuts the first parts into parts of 1, 2, ... `window` shares of a block, and the last ones likewise.
+        """Cuts the first parts into parts of 1, 2, ... `window` shares of a block, and the last
+        ones likewise.
 
         Each of these blocks becomes two parts, the smaller of which comes first, or last.
         """
@@ -118,8 +139,12 @@ class GroupParts:
         final = ends * shares // window
         middle = slice(half, len(self) - half)
         return GroupParts(
-            np.concatenate([starts, (starts + small)[::-1], self.starts[middle], lasts + final, lasts[::-1]]),
-            np.concatenate([small, (counts - small)[::-1], self.counts[middle], ends - final, final[::-1]]),
+            np.concatenate(
+                [starts, (starts + small)[::-1], self.starts[middle], lasts + final, lasts[::-1]]
+            ),
+            np.concatenate(
+                [small, (counts - small)[::-1], self.counts[middle], ends - final, final[::-1]]
+            ),
         ).drop_empty()
 
     def __len__(self) -> int:
@@ -146,7 +171,9 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GroupOrder:
-    """The order of one group, which mixes `size` parts at a time. Its keys derive from `key`: see `keys_of`."""
+    """The order of one group, which mixes `size` parts at a time. Its keys derive from `key`: see
+    `keys_of`.
+    """
 
     parts: GroupParts
     size: int
@@ -195,7 +222,9 @@ class GroupOrder:
         return Round(number, first, first + len(part), part, offsets)
 
     def _count_before(self, active: Numbers, number: int) -> Numbers:
-        """How many records of each active part come before a round; no active part ends before the round."""
+        """How many records of each active part come before a round; no active part ends before the
+        round.
+        """
         last = self.rounds - 1
         first = np.minimum(np.maximum(0, active - self.size + 1), last)
         stay = np.minimum(active, last) - first + 1
@@ -268,7 +297,11 @@ class BlockOrder:
     def group(self, number: int) -> GroupOrder:
         starts, before = self._permutation
         first, last = self._bounds[number : number + 2].tolist()
-        parts = GroupParts.cut(starts, before, first, last).rotate(number / self.groups).taper(self.window)
+        parts = (
+            GroupParts.cut(starts, before, first, last)
+            .rotate(number / self.groups)
+            .taper(self.window)
+        )
         return GroupOrder(parts, self.window, (self.seed, self.epoch, number))
 
     def records(self, positions: Numbers) -> Numbers:
@@ -284,7 +317,9 @@ class BlockOrder:
 
     @cached_property
     def _permutation(self) -> tuple[Numbers, Numbers]:
-        """The first record of each permuted block; and how many records come before each block, and in all."""
+        """The first record of each permuted block; and how many records come before each block, and
+        in all.
+        """
         count = len(self.bounds) - 1
         order = permute(np.arange(count), max(1, count), keys_of("blocks", self.seed, self.epoch))
         starts = self.bounds[order]
@@ -292,7 +327,9 @@ class BlockOrder:
 
     @cached_property
     def _bounds(self) -> Numbers:
-        """The index of each group's first record in the permuted blocks, and the number of records."""
+        """The index of each group's first record in the permuted blocks, and the number of
+        records.
+        """
         units, rest = divmod(int(self._permutation[1][-1]), self.unit)
         more = np.clip(rest - np.arange(self.groups) * self.share, 0, self.share)
         return np.concatenate([[0], np.cumsum(units * self.share + more)])
@@ -307,4 +344,7 @@ def groups_for(unit: int) -> int:
     (24, 16, 7, 1)
     """
     divisors = [number for number in range(1, 25) if unit % number == 0]
-    return max(divisors, key=lambda number: (sum(number % each == 0 for each in range(1, number + 1)), number))
+    return max(
+        divisors,
+        key=lambda number: (sum(number % each == 0 for each in range(1, number + 1)), number),
+    )

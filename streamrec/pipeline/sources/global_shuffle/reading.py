@@ -1,8 +1,9 @@
 """Reads records in a global order: far ahead, by ranges, within a budget.
 
-`BlockReading` fetches the parts of blocks in the order in which groups need them, holds those of the windows, and
-gathers the records of positions from them; long ones are not copied. `read_exact` fetches the records of positions
-ahead, as many as the budget allows; records near each other in a shard are one request.
+`BlockReading` fetches the parts of blocks in the order in which groups need them, holds those of
+the windows, and gathers the records of positions from them; long ones are not copied. `read_exact`
+fetches the records of positions ahead, as many as the budget allows; records near each other in a
+shard are one request.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ import numpy as np
 from anyio.abc import TaskGroup
 
 from streamrec.pipeline.engine.threads import Threads
-from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, GroupOrder, Numbers, Round
+from streamrec.pipeline.sources.global_shuffle.order import (
+    BlockOrder,
+    ExactOrder,
+    GroupOrder,
+    Numbers,
+    Round,
+)
 from streamrec.shards import Index, IndexedRecords
 from streamrec.tfrecord import BUFFER_BITS, Frames, Scattered, are_long
 
@@ -25,7 +32,8 @@ K = TypeVar("K")
 
 
 class FetchAhead(Generic[K]):
-    """Makes requests ahead of their use, up to `parallel` at once and within `limit` bytes; gives the results in order.
+    """Makes requests ahead of their use, up to `parallel` at once and within `limit` bytes; gives
+    the results in order.
 
     `keys` gives the key of each request, in order, with the approximate bytes of its result.
     """
@@ -89,7 +97,8 @@ class FetchAhead(Generic[K]):
 
 
 PARALLEL_BLOCKS: Final = 32
-"""The largest number of concurrent requests for blocks. At 60 MB/s each, 4 MiB take two first-byte latencies."""
+"""The largest number of concurrent requests for blocks. At 60 MB/s each, 4 MiB take two first-byte
+latencies."""
 
 
 def mean_bytes(index: Index) -> float:
@@ -104,7 +113,9 @@ def read_exact(
     tasks: TaskGroup,
     limit: int,
 ) -> Callable[[Numbers], Awaitable[Frames]]:
-    """A function that gives the records at positions of an exact order; it is called with each of `runs` in turn."""
+    """A function that gives the records at positions of an exact order; it is called with each of
+    `runs` in turn.
+    """
     parallel = 3
     fetched_bytes = limit // (2 * parallel)  # the other half holds records
 
@@ -127,8 +138,9 @@ def read_exact(
 
 
 class SlotGroup:
-    """One group while it is read: the parts in memory, and the current round with the location of each of its records,
-    as for `kernels.pick`. All parts before `held_until` are in memory or no longer needed.
+    """One group while it is read: the parts in memory, and the current round with the location of
+    each of its records, as for `kernels.pick`. All parts before `held_until` are in memory or no
+    longer needed.
     """
 
     def __init__(self, order: GroupOrder, first: int) -> None:
@@ -139,10 +151,16 @@ class SlotGroup:
         self.rows = NO_ROWS
 
     def advance(self) -> list[Frames]:
-        """Begins the next round, without its rows; removes and returns the parts that later rounds do not need."""
-        self.round = self.order.round(self.first_round if self.round is None else self.round.number + 1)
+        """Begins the next round, without its rows; removes and returns the parts that later rounds
+        do not need.
+        """
+        self.round = self.order.round(
+            self.first_round if self.round is None else self.round.number + 1
+        )
         self.rows = NO_ROWS
-        unused = [part for part in self.held if min(part, self.order.rounds - 1) < self.round.number]
+        unused = [
+            part for part in self.held if min(part, self.order.rounds - 1) < self.round.number
+        ]
         return [self.held.pop(part) for part in unused]
 
     def find_rows(self, current: Round) -> None:
@@ -155,10 +173,15 @@ class SlotGroup:
         self.rows[:, 2] = which << BUFFER_BITS
 
     def buffers(self, current: Round) -> list[Frames]:
-        return [self.held[part] for part in range(current.number, self.order.parts_until(current.number))]
+        return [
+            self.held[part]
+            for part in range(current.number, self.order.parts_until(current.number))
+        ]
 
     def needs(self) -> Iterator[tuple[int, int]]:
-        """The parts from the first round on, in order, each with the index of the record before which it is needed."""
+        """The parts from the first round on, in order, each with the index of the record before
+        which it is needed.
+        """
         for part in range(self.first_round, len(self.order.parts)):
             number = self.order.first_round(part)
             yield part, self.order.begin(number) if number > self.first_round else 0
@@ -168,7 +191,9 @@ NO_ROWS = np.zeros((0, 4), np.int64)
 
 
 class BlockReading:
-    """Reads the records of a block order: those of some groups, each from the index of its first record on."""
+    """Reads the records of a block order: those of some groups, each from the index of its first
+    record on.
+    """
 
     def __init__(
         self,
@@ -183,7 +208,9 @@ class BlockReading:
         self._records = records
         self._mean_bytes = mean_bytes(records.index)
         self._threads = threads
-        self._groups = {number: SlotGroup(order.group(number), first) for number, first in groups.items()}
+        self._groups = {
+            number: SlotGroup(order.group(number), first) for number, first in groups.items()
+        }
         self._ahead: FetchAhead[tuple[int, int]] = FetchAhead(
             tasks, self._fetch, self._needed_parts(), limit, PARALLEL_BLOCKS
         )
@@ -201,7 +228,11 @@ class BlockReading:
                 await self._find(self._groups[number], indices[chosen], chosen, rows, buffers)
                 first += count
         records = Scattered([frames.buffer for frames in buffers], rows)
-        return records if are_long(records.nbytes, len(records)) else await self._threads.run(records.compact)
+        return (
+            records
+            if are_long(records.nbytes, len(records))
+            else await self._threads.run(records.compact)
+        )
 
     async def _find(
         self, group: SlotGroup, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]
@@ -237,7 +268,9 @@ class BlockReading:
             self._groups[number].held_until = part + 1
 
     def _needed_parts(self) -> Iterator[tuple[tuple[int, int], int]]:
-        """Groups and parts in the order in which positions need them, with the approximate size of each part."""
+        """Groups and parts in the order in which positions need them, with the approximate size of
+        each part.
+        """
         waiting = []
         for number, group in self._groups.items():
             needs = group.needs()
@@ -252,7 +285,10 @@ class BlockReading:
             if following is None:
                 heappop(waiting)
             else:
-                heapreplace(waiting, (self._order.position(number, following[1]), number, following[0], needs))
+                heapreplace(
+                    waiting,
+                    (self._order.position(number, following[1]), number, following[0], needs),
+                )
 
     async def _fetch(self, key: tuple[int, int]) -> Frames:
         number, part = key

@@ -1,11 +1,14 @@
-"""GlobalShuffle: all records of a data set in an order of seed, epoch and index, for any number of ranks and workers.
+"""GlobalShuffle: all records of a data set in an order of seed, epoch and index, for any number of
+ranks and workers.
 
 Rules:
 - The rank and worker are looked up where and when the pipeline runs, as in `distribute`.
-- A state is the position at which the next global batch begins, and the digest of the index. It is the same on all
-  ranks, and any number of ranks can resume there. If a rank has several loader workers, each has its own state, which
-  says where all of them began; the job's position is the smallest of theirs.
-- Positions of a step are taken in the order of the rank's slots. Steps that are filled up are fetched record by record.
+- A state is the position at which the next global batch begins, and the digest of the index. It is
+  the same on all ranks, and any number of ranks can resume there. If a rank has several loader
+  workers, each has its own state, which says where all of them began; the job's position is the
+  smallest of theirs.
+- Positions of a step are taken in the order of the rank's slots. Steps that are filled up are
+  fetched record by record.
 - A rank reads only the blocks of its own groups; each of its loader workers reads all of these.
 """
 
@@ -23,12 +26,24 @@ from streamrec.display import display_name
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.positions import Position, Positions, RecordLocation
-from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, warn_once, warn_uneven, worker_here
+from streamrec.pipeline.engine.ranks import (
+    Rank,
+    Reader,
+    rank_here,
+    warn_once,
+    warn_uneven,
+    worker_here,
+)
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.seeds import SEED_BITS, derive_seed
 from streamrec.pipeline.engine.session import Memo, OpenSource, Session
 from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
-from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, cut_blocks, groups_for
+from streamrec.pipeline.sources.global_shuffle.order import (
+    BlockOrder,
+    ExactOrder,
+    cut_blocks,
+    groups_for,
+)
 from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, mean_bytes, read_exact
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.pipeline.sources.shards.distribute import AssignedSource, complete
@@ -43,15 +58,19 @@ BLOCKS_CHUNK_BYTES: Final = 16 << 20
 """About how many bytes of blocks make a chunk: each chunk costs time for each group."""
 
 EXACT_CHUNK_BYTES: Final = 8 << 20
-"""About how many bytes of an exact order make a chunk: of a small data set, larger ones read too many gaps."""
+"""About how many bytes of an exact order make a chunk: of a small data set, larger ones read too
+many gaps."""
 
 WHOLE_BYTES: Final = 32 << 20
-"""Packed lengths up to this size, of about 16 million records, are read at once when a run begins."""
+"""Packed lengths up to this size, of about 16 million records, are read at once when a run
+begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalShuffle(AssignedSource):
-    """Gives all records of an index in random order, or a rank's share; see `Dataset.global_shuffle`."""
+    """Gives all records of an index in random order, or a rank's share; see
+    `Dataset.global_shuffle`.
+    """
 
     shards: Shards
     seed: int
@@ -69,18 +88,23 @@ class GlobalShuffle(AssignedSource):
         check_even(self.even)
         check_choice("quality", self.quality, ("exact", "blocks", None))
         if self.slot_groups is not None and (self.batch or self.slot_groups) % self.slot_groups:
-            raise ValueError(f"slot_groups={self.slot_groups} must divide global_batch_size={self.batch}")
+            raise ValueError(
+                f"slot_groups={self.slot_groups} must divide global_batch_size={self.batch}"
+            )
         if self.shards.options.compression_type:
             raise ValueError(
-                f"compression_type={self.shards.options.compression_type!r}: records of compressed shards cannot be "
+                f"compression_type={self.shards.options.compression_type!r}: records of compressed "
+                "shards cannot be "
                 "read by number; write them without compression: streamrec reshard"
             )
 
     def lines(self) -> Iterator[str]:
         yield from self.shards.lines()
         yield (
-            f"GlobalShuffle(seed={self.seed}, batch={self.batch}, even={self.even!r}, quality={self.quality!r}, "
-            f"block_bytes={self.block_bytes}, window_bytes={self.window_bytes}, slot_groups={self.slot_groups})"
+            f"GlobalShuffle(seed={self.seed}, batch={self.batch}, even={self.even!r}, "
+            f"quality={self.quality!r}, "
+            f"block_bytes={self.block_bytes}, window_bytes={self.window_bytes}, "
+            f"slot_groups={self.slot_groups})"
         )
 
     @property
@@ -88,14 +112,20 @@ class GlobalShuffle(AssignedSource):
         """The seed of other parts of the pipeline that have none: the same on all ranks."""
         return derive_seed(self.seed) >> (64 - SEED_BITS)
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         opened = await self.shards.listed(within.session)
         index = await self._index(opened)
         records = IndexedRecords(opened.storages, index, verify=self.shards.options.verify)
         if int(index.block_places[-1]) <= WHOLE_BYTES:
             await records.keep_lengths()
-        steps = resume_steps(self._steps(len(index), self.rank or within.rank or rank_here()), state, index.digest)
-        first = steps.next_own(0 if state is None else (state["position"] - steps.base) // steps.batch)
+        steps = resume_steps(
+            self._steps(len(index), self.rank or within.rank or rank_here()), state, index.digest
+        )
+        first = steps.next_own(
+            0 if state is None else (state["position"] - steps.base) // steps.batch
+        )
         most = EXACT_CHUNK_BYTES if self._is_exact(index) else BLOCKS_CHUNK_BYTES
         chunk_bytes = max(1, min(most, within.budget // 8))
         most_steps = max(1, chunk_bytes // max(1, int(steps.share * mean_bytes(index))))
@@ -105,13 +135,21 @@ class GlobalShuffle(AssignedSource):
         budget = within.budget - 2 * chunk_bytes
         async with background() as tasks:
             if isinstance(order, ExactOrder):
-                runs = (each.ravel() for step, each in steps.runs(first, most_steps) if not steps.fills_up(step))
+                runs = (
+                    each.ravel()
+                    for step, each in steps.runs(first, most_steps)
+                    if not steps.fills_up(step)
+                )
                 take = read_exact(order, records, runs, tasks, budget)
             else:
                 self._warn_shared(order, steps)
                 groups = steps.groups(order, first)
-                limit = self._limit(index, len(groups) * order.window * self.block_bytes, len(groups), budget)
-                take = BlockReading(order, records, groups, tasks, limit, within.session.threads).take
+                limit = self._limit(
+                    index, len(groups) * order.window * self.block_bytes, len(groups), budget
+                )
+                take = BlockReading(
+                    order, records, groups, tasks, limit, within.session.threads
+                ).take
             for step, positions in steps.runs(first, most_steps):
                 if steps.fills_up(step):
                     frames = await records.fetch(order.records(positions.ravel()))
@@ -126,7 +164,9 @@ class GlobalShuffle(AssignedSource):
         return steps.elements if self.batch is None else steps.batches
 
     async def _index(self, opened: OpenSource) -> Index:
-        """Opens the index, which must be that of the listed shards; without the lengths of its records."""
+        """Opens the index, which must be that of the listed shards; without the lengths of its
+        records.
+        """
         index: Index | None = self.memo.get(Index)
         if index is None:
             index = await open_index(await opened.storages.at(self.index), self.index)
@@ -139,7 +179,8 @@ class GlobalShuffle(AssignedSource):
         batch = rank.world_size if self.batch is None else self.batch
         if batch % rank.world_size:
             raise ValueError(
-                f"global_batch_size={batch} is not a multiple of the number of ranks, {rank.world_size}: choose a "
+                f"global_batch_size={batch} is not a multiple of the number of ranks, "
+                f"{rank.world_size}: choose a "
                 "multiple of each number of ranks that the job will run with"
             )
         worker, workers = worker_here()
@@ -149,12 +190,15 @@ class GlobalShuffle(AssignedSource):
         """Warns of readers without positions; each reader computes the loads of all."""
         if steps.whole >= steps.workers:
             return
-        each = [(rank, worker) for rank in range(steps.world_size) for worker in range(steps.workers)]
+        each = [
+            (rank, worker) for rank in range(steps.world_size) for worker in range(steps.workers)
+        ]
         loads = [replace(steps, rank=rank, worker=worker).elements for rank, worker in each]
         reader = Reader(steps.rank * steps.workers + steps.worker, len(each))
         if steps.total and not any(loads):
             warn_once(
-                f"even={self.even!r} drops all of {records:,} records, which do not fill a global batch of "
+                f"even={self.even!r} drops all of {records:,} records, which do not fill a global "
+                "batch of "
                 f"{steps.batch:,}: pass even='pad', or a smaller global_batch_size"
             )
         what = f"the {records:,} records of {display_name(self.index)}"
@@ -165,8 +209,10 @@ class GlobalShuffle(AssignedSource):
         if steps.world_size > 2 * order.groups:
             times = steps.world_size // order.groups
             warn_once(
-                f"global_shuffle has {order.groups} groups of slots for {steps.world_size} ranks, so about {times} "
-                f"ranks read each block: pass slot_groups={steps.world_size}, or a multiple, and one rank reads each"
+                f"global_shuffle has {order.groups} groups of slots for {steps.world_size} ranks, "
+                f"so about {times} "
+                f"ranks read each block: pass slot_groups={steps.world_size}, or a multiple, and "
+                "one rank reads each"
             )
 
     def _is_exact(self, index: Index) -> bool:
@@ -182,11 +228,15 @@ class GlobalShuffle(AssignedSource):
         return BlockOrder(bounds, self.seed, epoch, self.batch or groups, groups, window)
 
     def _limit(self, index: Index, needed: int, groups: int, budget: int) -> int:
-        """How many bytes of blocks may be held; a ValueError if the budget is smaller than the windows."""
+        """How many bytes of blocks may be held; a ValueError if the budget is smaller than the
+        windows.
+        """
         if min(needed, index.nbytes) > budget:
             raise ValueError(
-                f"the windows of {groups} groups that this rank reads need {needed:,} bytes, but only {budget:,} of "
-                "the memory budget are left for them: pass a larger with_options(memory_budget=...), or a smaller "
+                f"the windows of {groups} groups that this rank reads need {needed:,} bytes, but "
+                f"only {budget:,} of "
+                "the memory budget are left for them: pass a larger "
+                "with_options(memory_budget=...), or a smaller "
                 "window_bytes, which changes the order"
             )
         return min(budget, needed + 24 * self.block_bytes)  # 24 blocks ahead keep connections busy
@@ -208,14 +258,17 @@ async def check_listed(index: Index, opened: OpenSource) -> None:
     if missing or more:
         first = f"it lacks {listed[missing[0]]}" if missing else f"it also has {indexed[more[0]]}"
         raise ManifestError(
-            f"{index.path}: this index does not belong to these {len(listed):,} shards: {first}; pass the names of its "
+            f"{index.path}: this index does not belong to these {len(listed):,} shards: {first}; "
+            "pass the names of its "
             f"shards, or write it again: streamrec index SHARDS {index.path}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class StepPositions(Positions):
-    """Positions of elements that are steps; `locate` gives the location of the record at a position of the order."""
+    """Positions of elements that are steps; `locate` gives the location of the record at a position
+    of the order.
+    """
 
     steps: Steps
     first: int
@@ -233,26 +286,36 @@ class StepPositions(Positions):
             "index": self.digest,
         }
         if steps.workers > 1:
-            state |= {"began": steps.base, "batch": steps.batch, "worker": [steps.worker, steps.workers]}
+            state |= {
+                "began": steps.base,
+                "batch": steps.batch,
+                "worker": [steps.worker, steps.workers],
+            }
         return {"source": state}
 
 
 def resume_steps(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> Steps:
-    """A reader's steps from a state on; a PositionMismatchError if it is of another index or loader worker."""
+    """A reader's steps from a state on; a PositionMismatchError if it is of another index or loader
+    worker.
+    """
     if state is None:
         return steps
     if state["index"] != digest:
         raise PositionMismatchError(
-            f"this state was saved with an index of digest {state['index']}, but this index has {digest}: the data set "
-            "was changed; resume with the index that it was saved with, or start over without the state"
+            f"this state was saved with an index of digest {state['index']}, but this index has "
+            f"{digest}: the data set "
+            "was changed; resume with the index that it was saved with, or start over without the "
+            "state"
         )
     worker = state.get("worker")
     if worker is None:
         return replace(steps, base=int(state["position"]))
     if worker != [steps.worker, steps.workers]:
         raise PositionMismatchError(
-            f"this state is of loader worker {worker[0]} of {worker[1]}, but this is worker {steps.worker} of "
-            f"{steps.workers}: streamrec.torch.job_state(loader.state_dict()) makes one state of those of all workers, "
+            f"this state is of loader worker {worker[0]} of {worker[1]}, but this is worker "
+            f"{steps.worker} of "
+            f"{steps.workers}: streamrec.torch.job_state(loader.state_dict()) makes one state of "
+            "those of all workers, "
             "from which any number of ranks and workers can resume"
         )
     return replace(steps, base=int(state["began"]))

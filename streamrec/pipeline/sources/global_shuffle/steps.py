@@ -1,12 +1,14 @@
-"""Steps: the positions of the order that each reader takes in each step; and the state from which a whole job resumes.
+"""Steps: the positions of the order that each reader takes in each step; and the state from which a
+whole job resumes.
 
-From position `base` on, all ranks together take `batch` positions in each step: a global batch. Each rank has the same
-number of consecutive slots in it. A rank's loader workers take steps in turn. So the sequence of global batches, and
-the record in each slot, do not depend on the number of ranks and workers.
+From position `base` on, all ranks together take `batch` positions in each step: a global batch.
+Each rank has the same number of consecutive slots in it. A rank's loader workers take steps in
+turn. So the sequence of global batches, and the record in each slot, do not depend on the number of
+ranks and workers.
 
 Rules:
-- A state needs only the position at which a step begins. It is the same on all ranks, and any number of ranks can
-  resume there.
+- A state needs only the position at which a step begins. It is the same on all ranks, and any
+  number of ranks can resume there.
 - `even` says whether an incomplete last global batch is given, dropped, or filled up.
 """
 
@@ -31,8 +33,9 @@ class Steps:
     Args:
         total: The number of records of the data set.
         batch: How many positions all ranks take in a step.
-        even: How an incomplete last step is handled: None: some ranks get fewer records; "drop": it is left out; "pad":
-            it is filled with the first records of the epoch; "cycle": with the records of the same slots in step 0.
+        even: How an incomplete last step is handled: None: some ranks get fewer records; "drop": it
+            is left out; "pad": it is filled with the first records of the epoch; "cycle": with the
+            records of the same slots in step 0.
         rank, world_size: The reader's rank; `world_size` divides `batch`.
         worker, workers: The reader's worker of the rank. Worker 0 has step 0.
         base: The position at which step 0 begins.
@@ -63,7 +66,9 @@ class Steps:
 
     @property
     def last(self) -> int:
-        """How many positions this worker takes in the step after the complete ones; 0 if it belongs to another."""
+        """How many positions this worker takes in the step after the complete ones; 0 if it belongs
+        to another.
+        """
         is_own = self.whole < self.count and self.next_own(self.whole) == self.whole
         return len(self.positions(self.whole)) if is_own else 0
 
@@ -89,7 +94,9 @@ class Steps:
         return np.arange(self.rank * self.share, (self.rank + 1) * self.share)
 
     def positions(self, step: int) -> Numbers:
-        """The positions that this rank takes in a step, in the order of its slots; the last step may have fewer."""
+        """The positions that this rank takes in a step, in the order of its slots; the last step
+        may have fewer.
+        """
         positions = self.position(step) + self.slots
         if step < self.whole:
             return positions
@@ -99,14 +106,18 @@ class Steps:
         return np.where(positions < self.total, positions, more)
 
     def runs(self, step: int, most: int) -> Iterator[tuple[int, Numbers]]:
-        """Groups this worker's steps from one on, up to `most` at a time: the first step, and int64 [steps, slots].
+        """Groups this worker's steps from one on, up to `most` at a time: the first step, and int64
+        [steps, slots].
 
-        The first groups are small, so that the first batch does not wait for later ones; each has twice as many steps.
+        The first groups are small, so that the first batch does not wait for later ones; each has
+        twice as many steps.
         """
         size = max(1, 256 // max(1, self.share))
         while step < self.count:
             if step < self.whole:
-                steps = np.arange(step, min(self.whole, step + min(size, most) * self.workers), self.workers)
+                steps = np.arange(
+                    step, min(self.whole, step + min(size, most) * self.workers), self.workers
+                )
                 size *= 2
                 positions = self.base + steps[:, None] * self.batch + self.slots
             else:
@@ -120,7 +131,9 @@ class Steps:
         return step >= self.whole and self.even is not None
 
     def groups(self, order: BlockOrder, first: int) -> dict[int, int]:
-        """The groups that this worker reads from step `first` on, each with the index of its first record."""
+        """The groups that this worker reads from step `first` on, each with the index of its first
+        record.
+        """
         if first >= self.count:
             return {}
         period = order.unit // gcd(order.unit, self.batch * self.workers)
@@ -131,11 +144,13 @@ class Steps:
 
 
 def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, Any]:
-    """Makes one state, from which any number of ranks and workers can resume, of the states of all workers of one rank
-    that have begun, after the same step; the rank has taken `steps` since.
+    """Makes one state, from which any number of ranks and workers can resume, of the states of all
+    workers of one rank that have begun, after the same step; the rank has taken `steps` since.
     """
     if not states:
-        raise ValueError("this state holds no worker's state: pass the state of a loader that was iterated")
+        raise ValueError(
+            "this state holds no worker's state: pass the state of a loader that was iterated"
+        )
     for state in states:
         check_state(state)
     shuffles = [find_shuffle(state) for state in states]
@@ -143,10 +158,16 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
     _, source = shuffles[least]
     workers = source.get("worker", [0, 1])[1]
     begun = {source.get("worker", [0, 1])[0] for _, source in shuffles}
-    waiting = [source["began"] + worker * source["batch"] for worker in range(workers) if worker not in begun]
+    waiting = [
+        source["began"] + worker * source["batch"]
+        for worker in range(workers)
+        if worker not in begun
+    ]
     batch = source.get("batch", 0)
     if steps and not batch:
-        raise ValueError("these states are of one process, but steps were taken since: save them after each step")
+        raise ValueError(
+            "these states are of one process, but steps were taken since: save them after each step"
+        )
     position = min([source["position"], *waiting]) + steps * batch
     plain = {"position": position, "index": source["index"]}
     state = {**states[least], "position": replace_shuffle(states[least]["position"], plain)}
@@ -155,14 +176,17 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
 
 
 def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str, Any]]:
-    """The state of the global shuffle within a state, after a sort key that is smaller for an earlier state."""
+    """The state of the global shuffle within a state, after a sort key that is smaller for an
+    earlier state.
+    """
     passes: list[int] = []
     position: Mapping[str, Any] = state["position"]
     while True:
         source = position.get("source") or {}
         if position.get("stages") or ("index" in source and position.get("skip")):
             raise ValueError(
-                "this pipeline has a stage that counts elements (take, skip, enumerate, ...), but each worker counts "
+                "this pipeline has a stage that counts elements (take, skip, enumerate, ...), but "
+                "each worker counts "
                 "only its own: leave the stage out, or use one process for each rank"
             )
         if "index" in source:
@@ -176,5 +200,7 @@ def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str
 def replace_shuffle(position: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
     """Replaces the state of the global shuffle in a position."""
     source = position["source"]
-    inner = plain if "index" in source else {**source, "inner": replace_shuffle(source["inner"], plain)}
+    inner = (
+        plain if "index" in source else {**source, "inner": replace_shuffle(source["inner"], plain)}
+    )
     return {**position, "source": inner}

@@ -1,16 +1,18 @@
-"""Parameters that are tuned while a pipeline runs. Pure: each class gets times and counts, and computes its number.
+"""Parameters that are tuned while a pipeline runs. Pure: each class gets times and counts, and
+computes its number.
 
-- `TaskSize`: how many elements go to a thread at a time. A hop to a thread and back costs about 0.1 ms, so short calls
-  go many at a time; long calls go alone, or their results would come in bursts.
-- `CallCount`: how many calls run at once. While the consumer waits and all calls are busy, it tries twice as many;
-  after that failed once, half as many more. It keeps them if they give at least half of the speed that they would give
-  without a bottleneck such as the processor, the GIL or a service. It removes one call when the
-  consumer has not waited for long.
-- `PrefetchDepth`: how many bytes a prefetch runs ahead. It grows when the queue is empty after it was full, since then
-  it was too small to bridge a gap. If the queue never filled up, a larger one would not help.
+- `TaskSize`: how many elements go to a thread at a time. A hop to a thread and back costs about 0.1
+  ms, so short calls go many at a time; long calls go alone, or their results would come in bursts.
+- `CallCount`: how many calls run at once. While the consumer waits and all calls are busy, it tries
+  twice as many; after that failed once, half as many more. It keeps them if they give at least half
+  of the speed that they would give without a bottleneck such as the processor, the GIL or a
+  service. It removes one call when the consumer has not waited for long.
+- `PrefetchDepth`: how many bytes a prefetch runs ahead. It grows when the queue is empty after it
+  was full, since then it was too small to bridge a gap. If the queue never filled up, a larger one
+  would not help.
 
-Source of the rule for `PrefetchDepth`: tf.data's prefetch autotuner (prefetch_autotuner.h); for `CallCount`: see
-`KneeSearch`.
+Source of the rule for `PrefetchDepth`: tf.data's prefetch autotuner (prefetch_autotuner.h); for
+`CallCount`: see `KneeSearch`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from typing import Final
 from streamrec.storage.connections import KneeSearch
 
 RUN_SECONDS: Final = 10e-3
-"""How long a thread should work on one task: 100 times the cost of a hop; 10 times on a busy machine."""
+"""How long a thread should work on one task: 100 times the cost of a hop; 10 times on a busy
+machine."""
 
 MAX_SIZE: Final = 4096
 """The largest number of elements in a task."""
@@ -30,8 +33,8 @@ FIRST_DEPTH: Final = 8 << 20
 
 
 class TaskSize:
-    """How many elements go to a thread at a time: `size`, so that their results weigh at most `max_bytes`. Recent ones
-    weigh `bytes_each` on average; 0 before the first.
+    """How many elements go to a thread at a time: `size`, so that their results weigh at most
+    `max_bytes`. Recent ones weigh `bytes_each` on average; 0 before the first.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -58,7 +61,8 @@ class TaskSize:
 
 
 class CallCount(KneeSearch):
-    """How many calls should run at once: `target`, from `least` to `most`. If `start` equals both, it never changes.
+    """How many calls should run at once: `target`, from `least` to `most`. If `start` equals both,
+    it never changes.
 
     Examples:
         >>> count = CallCount(start=2, most=32)
@@ -72,7 +76,9 @@ class CallCount(KneeSearch):
         super().__init__(start, most)
         self._least = least
         self._calm = 0
-        self._patience = 8  # calm windows before a call is removed; doubled each time that was one too many
+        self._patience = (
+            8  # calm windows before a call is removed; doubled each time that was one too many
+        )
         self._shrunk = False
 
     def due(self, seconds: float, calls: int) -> bool:
@@ -80,8 +86,8 @@ class CallCount(KneeSearch):
         return seconds >= 0.1 and calls >= 2 * self.target
 
     def end_window(self, seconds: float, calls: int, waited: float) -> None:
-        """Adapts the number after a window in which this many calls ended, and the consumer waited for some seconds
-        while the allowed number of calls was busy.
+        """Adapts the number after a window in which this many calls ended, and the consumer waited
+        for some seconds while the allowed number of calls was busy.
         """
         rate, short = calls / seconds, waited > 0.05 * seconds
         if not self.settle(rate, enough=not short):
@@ -106,15 +112,15 @@ class PrefetchDepth:
         self._was_full = False
 
     def observe(self, empty: bool, full: bool) -> int:
-        """Adapts the limit when the consumer asks for a chunk, and returns it: by whether the queue is empty now, and
-        has been full since the last call.
+        """Adapts the limit when the consumer asks for a chunk, and returns it: by whether the queue
+        is empty now, and has been full since the last call.
 
         >>> depth = PrefetchDepth(most=1 << 30)
         >>> depth.observe(empty=True, full=False) == depth.observe(empty=False, full=True) == FIRST_DEPTH
         True
         >>> depth.observe(empty=True, full=False) == 2 * FIRST_DEPTH
         True
-        """
+        """  # noqa: E501
         self._was_full = self._was_full or full
         if empty and self._was_full:
             self._was_full = False

@@ -1,13 +1,15 @@
-"""Tracks elements on their way through calls of a function. Pure: it is fed chunks and results, and delivers results.
+"""Tracks elements on their way through calls of a function. Pure: it is fed chunks and results, and
+delivers results.
 
-Elements have ordinals, counted from where the run began. Tasks of consecutive elements start in order and end in any
-order. Results are delivered in order, or as they come.
+Elements have ordinals, counted from where the run began. Tasks of consecutive elements start in
+order and end in any order. Results are delivered in order, or as they come.
 
 Rules:
-- An error is delivered in a chunk of its own: in order, after the results of all earlier elements; otherwise after
-  those that were ready. Later elements continue. An element that failed in an earlier stage has an ordinal but no call.
-- A position is that of the oldest element not delivered, and says which later ones were delivered (in order: none). A
-  state from one kind of delivery can be resumed with the other.
+- An error is delivered in a chunk of its own: in order, after the results of all earlier elements;
+  otherwise after those that were ready. Later elements continue. An element that failed in an
+  earlier stage has an ordinal but no call.
+- A position is that of the oldest element not delivered, and says which later ones were delivered
+  (in order: none). A state from one kind of delivery can be resumed with the other.
 - Chunks are held while elements of them are in flight; results until they are delivered.
 """
 
@@ -81,7 +83,9 @@ def join_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(eq=False, slots=True)
 class HeldChunk:
-    """A chunk with elements in flight: the ordinal of its first element, and how many elements wait for a result."""
+    """A chunk with elements in flight: the ordinal of its first element, and how many elements wait
+    for a result.
+    """
 
     chunk: Chunk
     ordinal: int
@@ -92,8 +96,9 @@ class HeldChunk:
 class ElementTask:
     """A task: consecutive elements of one chunk, for which the function is called in order.
 
-    Those from ordinal `first` to `last` (exclusive) have no result. `errors` has the ordinals of those among the
-    `results` not delivered whose call failed. `queued` tells whether it waits for delivery.
+    Those from ordinal `first` to `last` (exclusive) have no result. `errors` has the ordinals of
+    those among the `results` not delivered whose call failed. `queued` tells whether it waits for
+    delivery.
     """
 
     held: HeldChunk
@@ -107,7 +112,9 @@ class ElementTask:
     @property
     def elements(self) -> Any:
         """The elements that have no result."""
-        return window(self.held.chunk.elements, self.first - self.held.ordinal, self.last - self.held.ordinal)
+        return window(
+            self.held.chunk.elements, self.first - self.held.ordinal, self.last - self.held.ordinal
+        )
 
     @property
     def ended(self) -> bool:
@@ -125,11 +132,14 @@ class ElementTask:
 class InFlight:
     """The elements, tasks and results in flight.
 
-    It counts `pending` elements, which wait for a task, tasks `at_work`, and `undelivered` tasks, which run or have
-    results. `done` has ranges of ordinals that were delivered before the run was resumed; the input begins at `start`.
+    It counts `pending` elements, which wait for a task, tasks `at_work`, and `undelivered` tasks,
+    which run or have results. `done` has ranges of ordinals that were delivered before the run was
+    resumed; the input begins at `start`.
     """
 
-    def __init__(self, ordered: bool, done: Sequence[Sequence[int]] = (), start: Position | None = None) -> None:
+    def __init__(
+        self, ordered: bool, done: Sequence[Sequence[int]] = (), start: Position | None = None
+    ) -> None:
         self.pending = 0
         self.at_work = 0
         self.undelivered = 0
@@ -150,7 +160,9 @@ class InFlight:
         return not self.pending and not self.undelivered
 
     def feed(self, chunk: Chunk) -> None:
-        """Adds the next elements, without those that were delivered before the run was resumed; or a failed element."""
+        """Adds the next elements, without those that were delivered before the run was resumed; or
+        a failed element.
+        """
         if chunk.error is not None:
             self._feed_failure(chunk)
             return
@@ -173,7 +185,9 @@ class InFlight:
             self._queue_failures()
 
     def _queue_failures(self) -> None:
-        """Queues waiting elements that failed in an earlier stage, up to the next one that can be started."""
+        """Queues waiting elements that failed in an earlier stage, up to the next one that can be
+        started.
+        """
         while self._waiting and (error := self._waiting[0][0].chunk.error) is not None:
             held, first, last = self._waiting.popleft()
             self._queue(ElementTask(held, last, last, [None], errors=deque([(first, error)])))
@@ -198,10 +212,14 @@ class InFlight:
         return task
 
     def add_results(
-        self, task: ElementTask, results: list[Any], nbytes: int, errors: Sequence[tuple[int, Exception]] = ()
+        self,
+        task: ElementTask,
+        results: list[Any],
+        nbytes: int,
+        errors: Sequence[tuple[int, Exception]] = (),
     ) -> None:
-        """Adds the next results of a task and what they weigh; any value stands for a call that failed. The indices of
-        these calls come with their errors, in order.
+        """Adds the next results of a task and what they weigh; any value stands for a call that
+        failed. The indices of these calls come with their errors, in order.
         """
         nbytes += task.held.chunk.positions.weight(len(results))
         task.errors.extend((task.first + index, error) for index, error in errors)
@@ -246,7 +264,9 @@ class InFlight:
             task.queued = False
             self.undelivered -= task.ended
         if failure is not None:
-            return replace(self._chunk([], parts, nbytes), elements=(), error=failure, nbytes=FAILURE_BYTES)
+            return replace(
+                self._chunk([], parts, nbytes), elements=(), error=failure, nbytes=FAILURE_BYTES
+            )
         if results:
             return self._chunk(results, parts, nbytes)
         if self.ended and self.idle and self._error is not None:
@@ -274,8 +294,9 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class ResultPositions(Positions):
-    """Positions of results: `parts` are their ordinals as ranges, in the order of delivery, and `delivered` those
-    before. `fed` has the chunks from the oldest element on that was not delivered before.
+    """Positions of results: `parts` are their ordinals as ranges, in the order of delivery, and
+    `delivered` those before. `fed` has the chunks from the oldest element on that was not delivered
+    before.
     """
 
     fed: InputChunks
@@ -306,10 +327,14 @@ class ResultPositions(Positions):
         found = []
         ends = [*self.fed.firsts[1:], sys.maxsize]
         for first, last in self.parts:
-            for begin, positions, end in zip(self.fed.firsts, self.fed.positions, ends, strict=True):
+            for begin, positions, end in zip(
+                self.fed.firsts, self.fed.positions, ends, strict=True
+            ):
                 if first < end and begin < last:
                     locations = positions.locations()
                     if locations is None:
                         return None
-                    found.append(locations.take(slice(max(first - begin, 0), min(last, end) - begin)))
+                    found.append(
+                        locations.take(slice(max(first - begin, 0), min(last, end) - begin))
+                    )
         return RecordLocations.join(found)

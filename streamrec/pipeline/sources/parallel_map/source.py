@@ -1,20 +1,23 @@
 """ParallelMap: several calls of a function at once, ahead of the consumer.
 
-`InFlight` tracks elements and results; `CallCount` and `TaskSize` tune how many calls run. This file calls the
-function: a plain one in threads, an async one in tasks of the event loop.
+`InFlight` tracks elements and results; `CallCount` and `TaskSize` tune how many calls run. This
+file calls the function: a plain one in threads, an async one in tasks of the event loop.
 
 Rules:
-- In order, all results before a failing element arrive, then its error with its traceback, then what follows. Otherwise
-  the results that were ready arrive before the error.
-- Results come as they finish only if the input has a fixed order: positions name delivered results by their numbers in
-  the input, which must mean the same in a resumed run. Without a fixed order, results keep the order of the input.
-- When the run is left in any way, no further call begins. Running calls are cancelled if possible, and awaited.
-- Chunks in flight have half of the share of the budget, and waiting results the other half, estimated from the sizes of
-  earlier results. One chunk and one task are always in flight, or nothing would move.
+- In order, all results before a failing element arrive, then its error with its traceback, then
+  what follows. Otherwise the results that were ready arrive before the error.
+- Results come as they finish only if the input has a fixed order: positions name delivered results
+  by their numbers in the input, which must mean the same in a resumed run. Without a fixed order,
+  results keep the order of the input.
+- When the run is left in any way, no further call begins. Running calls are cancelled if possible,
+  and awaited.
+- Chunks in flight have half of the share of the budget, and waiting results the other half,
+  estimated from the sizes of earlier results. One chunk and one task are always in flight, or
+  nothing would move.
 - A failing call does not raise: its error is among the results (`TaskResults`).
-- A plain function runs in the run's threads. If its caller is cancelled, a thread finishes the current call, and is
-  awaited. An async function is cancelled once, and awaited. A function that is not declared `async` but returns
-  awaitables is noticed at its first call.
+- A plain function runs in the run's threads. If its caller is cancelled, a thread finishes the
+  current call, and is awaited. An async function is cancelled once, and awaited. A function that is
+  not declared `async` but returns awaitables is noticed at its first call.
 """
 
 from __future__ import annotations
@@ -66,21 +69,33 @@ class ParallelMap(ChainSource):
 
     def line(self) -> str:
         order = ", deterministic=False)" if self.deterministic is False else ")"
-        return describe_stage(self).removesuffix(")") + order  # the number of calls changes no element
+        return (
+            describe_stage(self).removesuffix(")") + order
+        )  # the number of calls changes no element
 
     def element_spec(self) -> Any:
         spec = self.inner.element_spec()
-        return self.function.element_spec(spec) if spec is not None and isinstance(self.function, Stage) else None
+        return (
+            self.function.element_spec(spec)
+            if spec is not None and isinstance(self.function, Stage)
+            else None
+        )
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         max_bytes, feeding = within.take(IN_FLIGHT)
         position, done = (state["inner"], state["done"]) if state else (None, ())
         fixed = replace(feeding, deterministic=feeding.deterministic or bool(done))
         in_turn = fixed.deterministic if self.deterministic is None else self.deterministic
-        in_flight = InFlight(in_turn or not in_order(self.inner, fixed.deterministic), done, position)
+        in_flight = InFlight(
+            in_turn or not in_order(self.inner, fixed.deterministic), done, position
+        )
         async with background() as tasks:
             calling = ParallelCalls(self.function, self.calls, in_flight, max_bytes, tasks, within)
-            tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position, continue_on_error=True))
+            tasks.start_soon(
+                calling.take_in, fixed.chunks(self.inner, position, continue_on_error=True)
+            )
             try:
                 while (chunk := await calling.next()) is not None:
                     yield chunk
@@ -185,7 +200,9 @@ class ParallelCalls:
         """Starts a task if one may start."""
         if self._stopped or not self._in_flight.pending or not self._may_start:
             return None
-        even = max(math.ceil(self._in_flight.pending / self._call_count.target), self._size // 8)  # all calls get some
+        even = max(
+            math.ceil(self._in_flight.pending / self._call_count.target), self._size // 8
+        )  # all calls get some
         return self._in_flight.start(min(self._size, even))
 
     @property
@@ -194,7 +211,8 @@ class ParallelCalls:
         expected = (in_flight.at_work + 1) * self._size * self._task_size.bytes_each
         return not in_flight.undelivered or (
             in_flight.at_work < call_count.target
-            and in_flight.undelivered < 4 * call_count.target  # others continue while one takes long
+            and in_flight.undelivered
+            < 4 * call_count.target  # others continue while one takes long
             and in_flight.result_bytes + expected <= self._half
         )
 
@@ -226,7 +244,9 @@ class ParallelCalls:
                 if not self._awaits:
                     self._awaits, self._call_count = True, call_count_for(self._calls, awaits=True)
                 later = await await_calls(lambda awaitable: awaitable, done.results)
-                return later._replace(errors=sorted([*done.errors, *later.errors], key=itemgetter(0)))
+                return later._replace(
+                    errors=sorted([*done.errors, *later.errors], key=itemgetter(0))
+                )
         except Exception as error:
             return TaskResults([None], 0, 0.0, [(0, error)])
         return done
@@ -257,7 +277,9 @@ class ParallelCalls:
 
 
 class TaskResults(NamedTuple):
-    """The results of a task's first elements, None for a call that failed; and the errors with their indices."""
+    """The results of a task's first elements, None for a call that failed; and the errors with
+    their indices.
+    """
 
     results: list[Any]
     nbytes: int
@@ -266,7 +288,9 @@ class TaskResults(NamedTuple):
 
 
 def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[Any]) -> TaskResults:
-    """Calls the function for the first element, and for those after it until `halt` is asked for."""
+    """Calls the function for the first element, and for those after it until `halt` is asked
+    for.
+    """
     results: list[Any] = []
     errors: list[tuple[int, Exception]] = []
     began, end = perf_counter(), 0
@@ -281,7 +305,9 @@ def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[A
                 continue
             if error is None and count and halt.asked:
                 break
-            errors.append((len(results), error or RuntimeError("the function raised StopIteration")))
+            errors.append(
+                (len(results), error or RuntimeError("the function raised StopIteration"))
+            )
             results.append(None)
         if len(results) < end:
             break
@@ -304,10 +330,11 @@ async def await_calls(function: Callable[..., Any], elements: Iterable[Any]) -> 
 
 
 async def await_result(awaitable: Awaitable[Any]) -> Any:
-    """Awaits the user's awaitable in a task of its own, which is cancelled only once, so that it can clean up.
+    """Awaits the user's awaitable in a task of its own, which is cancelled only once, so that it
+    can clean up.
 
-    (anyio cancels repeatedly in a cancelled scope: `async with` of other libraries could not end.) If other code
-    cancelled the task, that is a ClosedError.
+    (anyio cancels repeatedly in a cancelled scope: `async with` of other libraries could not end.)
+    If other code cancelled the task, that is a ClosedError.
     """
     task = asyncio.ensure_future(awaitable)
     try:
@@ -319,5 +346,7 @@ async def await_result(awaitable: Awaitable[Any]) -> Any:
         _ = task.cancelled() or task.exception()  # retrieved, so that asyncio logs nothing
         raise
     if task.cancelled():
-        raise ClosedError("other code cancelled what the function of map awaited: its result will never come")
+        raise ClosedError(
+            "other code cancelled what the function of map awaited: its result will never come"
+        )
     return task.result()

@@ -1,12 +1,15 @@
-"""Distribute: divides the shards of a data set among ranks and loader workers; each reads its own share.
+"""Distribute: divides the shards of a data set among ranks and loader workers; each reads its own
+share.
 
 Rules:
-- The reader is looked up where and when the pipeline runs, since a Dataset may be pickled or forked before.
-- Each reader computes its share from the names, the sizes and the manifest, which are the same for all. No reader ever
-  waits for another.
-- Positions hold the reader and a digest of its share. A changed share, or another reader's position, is refused.
-- With `even`, all readers give the same number of records. A reader that reaches its end early (since damaged records
-  were left out, or with "cycle") starts its share again.
+- The reader is looked up where and when the pipeline runs, since a Dataset may be pickled or forked
+  before.
+- Each reader computes its share from the names, the sizes and the manifest, which are the same for
+  all. No reader ever waits for another.
+- Positions hold the reader and a digest of its share. A changed share, or another reader's
+  position, is refused.
+- With `even`, all readers give the same number of records. A reader that reaches its end early
+  (since damaged records were left out, or with "cycle") starts its share again.
 """
 
 from __future__ import annotations
@@ -56,15 +59,17 @@ from streamrec.shards import (
 from streamrec.shards.assignment import ShardSize
 
 REMEDY: Final = (
-    "In distributed training the other ranks wait for one that has fewer batches. Pass even='drop' (or 'pad') and "
-    "manifest=; or write more shards than there are readers, or uncompressed ones, which can be divided (streamrec "
+    "In distributed training the other ranks wait for one that has fewer batches. Pass even='drop' "
+    "(or 'pad') and "
+    "manifest=; or write more shards than there are readers, or uncompressed ones, which can be "
+    "divided (streamrec "
     "reshard)"
 )
 
 
 class AssignedSource(Source):
-    """A source of which each reader (a rank, or one of its loader workers) reads its own part. A rank of None is looked
-    up where the pipeline runs.
+    """A source of which each reader (a rank, or one of its loader workers) reads its own part. A
+    rank of None is looked up where the pipeline runs.
     """
 
     __slots__ = ()
@@ -73,7 +78,9 @@ class AssignedSource(Source):
     memo: Memo
 
     async def count(self, opened: Session, rank: Rank | None) -> int:
-        """How many elements this reader gives according to a manifest or an index, or UNKNOWN_CARDINALITY."""
+        """How many elements this reader gives according to a manifest or an index, or
+        UNKNOWN_CARDINALITY.
+        """
         raise NotImplementedError
 
     def cardinality(self, rank: Rank | None) -> int:
@@ -104,7 +111,8 @@ class Distribute(AssignedSource):
         check_even(self.even)
         if self.even is not None and self.manifest is None:
             raise ValueError(
-                f"even={self.even!r} needs the number of records of each shard: pass manifest=, the URL of a manifest "
+                f"even={self.even!r} needs the number of records of each shard: pass manifest=, "
+                "the URL of a manifest "
                 "that ShardWriter(manifest=...) or write_manifest(filenames, url) wrote"
             )
 
@@ -121,7 +129,9 @@ class Distribute(AssignedSource):
         return OpenSource((await self.shards.opened(within)).storages, await self._share(within))
 
     async def check(self, position: Position, within: RunContext) -> None:
-        """Refuses a position of a chain with this source that was saved by another reader, or with other shards."""
+        """Refuses a position of a chain with this source that was saved by another reader, or with
+        other shards.
+        """
         state = position.get("source")
         while state is not None and "share" not in state:
             state = state["inner"].get("source")
@@ -130,7 +140,9 @@ class Distribute(AssignedSource):
     def element_spec(self) -> Any:
         return record_spec()
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         opened, share = await self.opened(within), await self._share(within)
         given = share.check(state)
         again = given > share.planned
@@ -147,15 +159,19 @@ class Distribute(AssignedSource):
             if share.total is None:
                 if not given and share.portions and share.reader.readers > 1:
                     warn_once(
-                        f"reader {share.reader.number} of {share.reader.readers} (ranks times loader workers) got no "
+                        f"reader {share.reader.number} of {share.reader.readers} (ranks times "
+                        "loader workers) got no "
                         f"records: none begins in its part of {describe(share.paths)}. {REMEDY}"
                     )
                 return
-            if given == share.total:  # all portions were read to their ends, so their errors were raised
+            if (
+                given == share.total
+            ):  # all portions were read to their ends, so their errors were raised
                 return
             if state is None and given == before:
                 raise ManifestError(
-                    f"{self.manifest}: none of the records that it lists could be read of {share.paths}"
+                    f"{self.manifest}: none of the records that it lists could be read of "
+                    f"{share.paths}"
                 )
             state, within, again = None, replace(within, skip=0), True
 
@@ -165,7 +181,10 @@ class Distribute(AssignedSource):
             return UNKNOWN_CARDINALITY
         if self.even is None and (reader.readers > 1 or self.options.on_error != "raise"):
             return UNKNOWN_CARDINALITY
-        total = sum(shard.records for shard in await find_records(self.manifest, await self.shards.listed(opened)))
+        total = sum(
+            shard.records
+            for shard in await find_records(self.manifest, await self.shards.listed(opened))
+        )
         return total if self.even is None else even_count(total, reader.readers, self.even)
 
     async def _share(self, within: RunContext) -> AssignedShards:
@@ -178,9 +197,13 @@ class Distribute(AssignedSource):
 
 
 class AssignedShards(Listing):
-    """One reader's share: a complete listing of its portions, in order. It gives `total` records; None for all."""
+    """One reader's share: a complete listing of its portions, in order. It gives `total` records;
+    None for all.
+    """
 
-    def __init__(self, reader: Reader, portions: Sequence[Portion], total: int | None = None) -> None:
+    def __init__(
+        self, reader: Reader, portions: Sequence[Portion], total: int | None = None
+    ) -> None:
         self.reader = reader
         self.portions = portions
         self.total = total
@@ -195,8 +218,13 @@ class AssignedShards(Listing):
 
     @property
     def planned(self) -> int:
-        """How many records the portions hold according to a manifest, that is, before the share starts again."""
-        ends = (portion.last or (portion.expected and portion.expected.records) or 0 for portion in self.portions)
+        """How many records the portions hold according to a manifest, that is, before the share
+        starts again.
+        """
+        ends = (
+            portion.last or (portion.expected and portion.expected.records) or 0
+            for portion in self.portions
+        )
         return sum(end - portion.first for end, portion in zip(ends, self.portions, strict=True))
 
     def portion(self, number: int) -> Portion:
@@ -205,31 +233,42 @@ class AssignedShards(Listing):
     @property
     def fingerprint(self) -> list[Any]:
         """What states hold of the share."""
-        listed = [(part.expected.size, part.expected.version) for part in self.portions if part.expected is not None]
+        listed = [
+            (part.expected.size, part.expected.version)
+            for part in self.portions
+            if part.expected is not None
+        ]
         text = repr((self.portions, self.total, *listed))
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         return [self.reader.number, self.reader.readers, digest]
 
     def check(self, state: Mapping[str, Any] | None) -> int:
-        """How many records were given before a state; an error if another reader saved it, or with other shards."""
+        """How many records were given before a state; an error if another reader saved it, or with
+        other shards.
+        """
         if state is None:
             return 0
         number, readers, _ = state["share"]
         if (number, readers) != (self.reader.number, self.reader.readers):
             raise PositionMismatchError(
-                f"this state was saved by reader {number} of {readers}, and this is reader {self.reader.number} of "
-                f"{self.reader.readers} (readers are ranks times loader workers): resume with the same number of "
+                f"this state was saved by reader {number} of {readers}, and this is reader "
+                f"{self.reader.number} of "
+                f"{self.reader.readers} (readers are ranks times loader workers): resume with the "
+                "same number of "
                 "readers, each with its own state"
             )
         if state["share"] != self.fingerprint:
             raise PositionMismatchError(
-                "names, sizes or numbers of records of the shards, and so their assignment, have changed since this "
+                "names, sizes or numbers of records of the shards, and so their assignment, have "
+                "changed since this "
                 "state was saved: resume with the same shards, or start over without the state"
             )
         return int(state["given"])
 
     def cut(self, chunk: Chunk, given: int) -> Chunk:
-        """A chunk up to the end of the share, whose positions have the number of records given before."""
+        """A chunk up to the end of the share, whose positions have the number of records given
+        before.
+        """
         positions = SharePositions(chunk.positions, self, given)
         count = len(chunk.elements)
         left = count if self.total is None else min(count, self.total - given)
@@ -248,7 +287,9 @@ class Portions(Source):
         yield from self.shards.lines()
         yield f"Portions({self.portions!r})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         storages = (await self.shards.opened(within)).storages
         opened = OpenSource(storages, AssignedShards(Reader(0, 1), self.portions))
         async with aclosing(read(self.shards, state, within, opened)) as chunks:
@@ -257,7 +298,9 @@ class Portions(Source):
 
 
 def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
-    """A chain's lines, with the reader if its sources are assigned, so that readers' lines differ."""
+    """A chain's lines, with the reader if its sources are assigned, so that readers' lines
+    differ.
+    """
     return (*chain.lines(), *([str(reader_here(within.rank))] if is_assigned(chain) else []))
 
 
@@ -270,7 +313,9 @@ async def complete(opened: OpenSource) -> Listing:
 
 
 async def find_records(manifest: str, opened: OpenSource) -> list[ShardInfo]:
-    """A manifest's entries for the shards of a source; a ManifestError if a shard is missing or differs."""
+    """A manifest's entries for the shards of a source; a ManifestError if a shard is missing or
+    differs.
+    """
     listing = await complete(opened)
     return await find_in_manifest(opened.storages, manifest, listing.paths, listing.known)
 
@@ -284,19 +329,30 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Assig
         count = even_count(total, reader.readers, how.even)
         if total and not count:
             warn_once(
-                f"even={how.even!r} gives no records to {reader.readers} readers (ranks times loader workers), since "
-                f"{describe(opened.listing.paths)} hold only {total:,}: pass even='pad', or use fewer readers"
+                f"even={how.even!r} gives no records to {reader.readers} readers (ranks times "
+                "loader workers), since "
+                f"{describe(opened.listing.paths)} hold only {total:,}: pass even='pad', or use "
+                "fewer readers"
             )
         return AssignedShards(reader, tuple(portions), count)
     listing = await complete(opened)
     if shards is None:
         sizes = await sizes_of(opened.storages, listing.paths, listing.known, reader.readers)
     else:
-        expected = [Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards]
-        sizes = [ShardSize(shard.path, shard.bytes, True, each) for shard, each in zip(shards, expected, strict=True)]
-    plan = await assign_shards(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
+        expected = [
+            Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards
+        ]
+        sizes = [
+            ShardSize(shard.path, shard.bytes, True, each)
+            for shard, each in zip(shards, expected, strict=True)
+        ]
+    plan = await assign_shards(
+        opened.storages, sizes, reader.readers, how.shards.options.compression_type
+    )
     size_of = {shard.path: shard.size for shard in sizes}
-    loads = [sum(load_of(portion, size_of[portion.path]) for portion in portions) for portions in plan]
+    loads = [
+        sum(load_of(portion, size_of[portion.path]) for portion in portions) for portions in plan
+    ]
     warn_uneven(reader, loads, describe(listing.paths), REMEDY)
     return AssignedShards(reader, tuple(plan[reader.number]))
 

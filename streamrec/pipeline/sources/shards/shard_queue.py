@@ -1,4 +1,6 @@
-"""Shard queues, which hold the records of one shard that wait for their turn; and the interleave of shards."""
+"""Shard queues, which hold the records of one shard that wait for their turn; and the interleave of
+shards.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Joined, Numbers, Position, Positions, RecordLocation, RecordLocations
+from streamrec.pipeline.elements.positions import (
+    Joined,
+    Numbers,
+    Position,
+    Positions,
+    RecordLocation,
+    RecordLocations,
+)
 from streamrec.pipeline.sources.inputs import ArrivedElements
 from streamrec.pipeline.sources.interleave import (
     Interleave,
@@ -23,14 +32,16 @@ from streamrec.shards import OFFSET_BITS, ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, join_frames
 
 STRETCH_BYTES = 256 << 10
-"""Consecutive records of one block are not copied if they have at least these bytes. Smaller slices are copied, since
-they would keep a whole block alive."""
+"""Consecutive records of one block are not copied if they have at least these bytes. Smaller slices
+are copied, since they would keep a whole block alive."""
 
 MAX_SHARDS = 1 << (63 - OFFSET_BITS)
 
 
 class ShardStart(NamedTuple):
-    """Where reading a shard begins: its number, the place of the next record, and its compression if known."""
+    """Where reading a shard begins: its number, the place of the next record, and its compression
+    if known.
+    """
 
     shard: int
     place: ShardPlace = ShardPlace()
@@ -45,7 +56,8 @@ class ShardStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BlockPositions(Positions):
-    """Positions of the records of a block, each as the `slot` of an open shard. They hold spans, but no records.
+    """Positions of the records of a block, each as the `slot` of an open shard. They hold spans,
+    but no records.
 
     The first record has the number `record`; the block is at the offset `origin` in the shard.
     """
@@ -60,8 +72,20 @@ class BlockPositions(Positions):
 
     def at(self, index: int) -> Position:
         count = len(self.spans)
-        end = int(self.spans[index, 0]) - HEADER_BYTES if index < count else int(self.spans[-1, 1]) + FOOTER_BYTES
-        return {"slot": [self.shard, self.origin + end, self.record + index, self.version, self.compression]}
+        end = (
+            int(self.spans[index, 0]) - HEADER_BYTES
+            if index < count
+            else int(self.spans[-1, 1]) + FOOTER_BYTES
+        )
+        return {
+            "slot": [
+                self.shard,
+                self.origin + end,
+                self.record + index,
+                self.version,
+                self.compression,
+            ]
+        }
 
     def origins(self, index: int, row: int) -> Sequence[RecordLocation]:
         return (RecordLocation(self.paths[self.shard], self.record + index),) if self.paths else ()
@@ -70,15 +94,22 @@ class BlockPositions(Positions):
         offsets = self.spans[:, 0] + (self.origin - HEADER_BYTES)
         if self.shard >= MAX_SHARDS or int(offsets[-1]) >> OFFSET_BITS:
             raise ValueError(
-                f"shard {self.shard:,}, byte {int(offsets[-1]):,}: shuffle supports {MAX_SHARDS:,} shards of up to "
-                f"{1 << OFFSET_BITS:,} bytes; put batch(1).unbatch() before it, so that it counts records instead"
+                f"shard {self.shard:,}, byte {int(offsets[-1]):,}: shuffle supports {MAX_SHARDS:,} "
+                "shards of up to "
+                f"{1 << OFFSET_BITS:,} bytes; put batch(1).unbatch() before it, so that it counts "
+                "records instead"
             )
-        sizes, shards = self.spans[:, 1] - self.spans[:, 0], {self.shard: (self.version, self.compression)}
+        sizes, shards = (
+            self.spans[:, 1] - self.spans[:, 0],
+            {self.shard: (self.version, self.compression)},
+        )
         return RecordLocations(offsets + (self.shard << OFFSET_BITS), sizes, shards, self.paths)
 
 
 class ShardQueue(ArrivedElements):
-    """One shard's queue of blocks from `start` on; one block always fits. `paths` are the names of shards in errors."""
+    """One shard's queue of blocks from `start` on; one block always fits. `paths` are the names of
+    shards in errors.
+    """
 
     def __init__(self, start: ShardStart, paths: Sequence[str] = ()) -> None:
         super().__init__()
@@ -90,7 +121,9 @@ class ShardQueue(ArrivedElements):
         self.open(start.place.version, start.compression, 0)
 
     def open(self, version: str | None, compression: str | None, limit: int) -> None:
-        """Sets the version and the compression of the opened shard, and how many bytes of it may be held."""
+        """Sets the version and the compression of the opened shard, and how many bytes of it may be
+        held.
+        """
         self._version, self._compression, self.limit = version, compression, limit
         place = self.start.place
         self._before = (), {"slot": [self.shard, place.offset, place.record, version, compression]}
@@ -115,14 +148,18 @@ class ShardQueue(ArrivedElements):
         self._next = first + count
         self._last_bytes = memoryview(frames.buffer).nbytes
         shard, version, compression = self.shard, self._version, self._compression
-        positions = BlockPositions(shard, version, compression, first, frames.origin or 0, frames.spans, self._paths)
+        positions = BlockPositions(
+            shard, version, compression, first, frames.origin or 0, frames.spans, self._paths
+        )
         self._add(Chunk(frames, positions, self._last_bytes), self._last_bytes)
 
 
 class ShardInterleave(Interleave[ShardQueue]):
-    """The running interleave over the known shards, of which there are `shards`, from the state of a position on.
+    """The running interleave over the known shards, of which there are `shards`, from the state of
+    a position on.
 
-    The caller pushes blocks into the queues of `wanted`, and calls `pull`. The turn of `next_shard` has not come.
+    The caller pushes blocks into the queues of `wanted`, and calls `pull`. The turn of `next_shard`
+    has not come.
     """
 
     whole_blocks: ClassVar[bool] = True
@@ -139,16 +176,27 @@ class ShardInterleave(Interleave[ShardQueue]):
         paths: Sequence[str] = (),
     ) -> None:
         state = state or {"slots": [None] * plan.cycle_length, "cycle": 0, "block": 0, "next": 0}
-        slots = [None if slot is None else ShardQueue(ShardStart.of(slot), paths) for slot in state["slots"]]
-        super().__init__(plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, max_bytes=max_bytes)
-        self.complete = True  # before each `pull`, so many shards are known that no slot waits for one
+        slots = [
+            None if slot is None else ShardQueue(ShardStart.of(slot), paths)
+            for slot in state["slots"]
+        ]
+        super().__init__(
+            plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, max_bytes=max_bytes
+        )
+        self.complete = (
+            True  # before each `pull`, so many shards are known that no slot waits for one
+        )
         self.shards = shards
         self.next_shard: int = state["next"]
-        self._ahead: dict[int, ShardQueue] = {}  # those that are filled ahead of their turn, by shard
+        self._ahead: dict[
+            int, ShardQueue
+        ] = {}  # those that are filled ahead of their turn, by shard
         self._paths = paths
 
     def wanted(self, ahead: int) -> list[ShardQueue]:
-        """The queues that should be filled, most urgent first: those in slots, and those of the next `ahead` shards."""
+        """The queues that should be filled, most urgent first: those in slots, and those of the
+        next `ahead` shards.
+        """
         for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
             if shard not in self._ahead:
                 self._ahead[shard] = ShardQueue(ShardStart(shard), self._paths)
@@ -163,14 +211,18 @@ class ShardInterleave(Interleave[ShardQueue]):
         self.next_shard += 1
         return self._ahead.pop(self.next_shard - 1)
 
-    def _positions(self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int) -> ShardPositions:
+    def _positions(
+        self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int
+    ) -> ShardPositions:
         return ShardPositions(slots, turns, count, self.next_shard)
 
     def _join(self, windows: list[list[Frames]], block: int, count: int) -> Frames:
         """Joins records in order; only short ones are copied."""
         if len(windows) == len(windows[0]) == 1:
             [[window]] = windows
-            if window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2):  # or most of its buffer
+            if window.extent >= min(
+                STRETCH_BYTES, memoryview(window.buffer).nbytes // 2
+            ):  # or most of its buffer
                 return window
         nbytes = sum(abs(window.extent) for part in windows for window in part)
         frames = Scattered if are_long(nbytes, count) else Frames
@@ -182,14 +234,19 @@ class ShardPositions(InterleavedPositions):
     """Positions of records of shards; `following` is the number of the next shard."""
 
     def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
-        return {"slots": [position and position["slot"] for position in positions], "next": self.following}
+        return {
+            "slots": [position and position["slot"] for position in positions],
+            "next": self.following,
+        }
 
     def locations(self) -> RecordLocations:
         references, sizes = np.empty(self.count, np.int64), np.empty(self.count, np.int64)
         shards: dict[int, tuple[str | None, str | None]] = {}
         paths: Sequence[str] = ()
         ready, block = self.turns.ready, self.turns.block
-        for number, (slot, share) in enumerate(zip(ready, shares_of(self.count, len(ready), block), strict=True)):
+        for number, (slot, share) in enumerate(
+            zip(ready, shares_of(self.count, len(ready), block), strict=True)
+        ):
             entry = self.slots[slot]
             if entry is None or not share:
                 continue
@@ -211,7 +268,9 @@ def pull(interleave: ShardInterleave) -> tuple[Chunk | None, Exception | None]:
     pulled: list[Chunk] = []
     nbytes, error = 0, None
     try:
-        while len(pulled) < 32 and nbytes < 128 << 10 and (next_one := interleave.pull()) is not None:
+        while (
+            len(pulled) < 32 and nbytes < 128 << 10 and (next_one := interleave.pull()) is not None
+        ):
             pulled.append(next_one)
             nbytes += next_one.nbytes
     except Exception as failure:

@@ -1,18 +1,20 @@
 """The source: shards fetched at once, interleaved in order, within a byte budget.
 
-Each shard in the cycle, and a few after it, is fetched by a task of its own into its queue, and waits there when
-the queue holds its share of the budget. `ShardInterleave` decides whose turn it is; this file only moves blocks.
+Each shard in the cycle, and a few after it, is fetched by a task of its own into its queue, and
+waits there when the queue holds its share of the budget. `ShardInterleave` decides whose turn it
+is; this file only moves blocks.
 
-How many after it: shards that are too small to be read by parallel ranges are opened so far ahead that together
-they fill the wire, as `Connections` has measured it (a shard of 100 kB at 40 ms to the first byte: dozens). Which
-shards come, and in which order, never depends on it.
+How many after it: shards that are too small to be read by parallel ranges are opened so far ahead
+that together they fill the wire, as `Connections` has measured it (a shard of 100 kB at 40 ms to
+the first byte: dozens). Which shards come, and in which order, never depends on it.
 
 Rules:
 - A task that fails puts its error into its queue, after the records before it: tasks raise nothing.
-- A queue that has a place holds its share of the budget, one further ahead a small shard; each may hold one block.
-- All queues, and ranges ahead of their turn, together hold what the run may hold: `HeldBytes` is asked before a block
-  or a long record is read. Where it says no, only the shard that the interleave waits for goes on, while the consumer
-  waits.
+- A queue that has a place holds its share of the budget, one further ahead a small shard; each may
+  hold one block.
+- All queues, and ranges ahead of their turn, together hold what the run may hold: `HeldBytes` is
+  asked before a block or a long record is read. Where it says no, only the shard that the
+  interleave waits for goes on, while the consumer waits.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ from streamrec.storage import BLOCK_BYTES
 from streamrec.storage.tasks import background
 
 QUEUE_BYTES = 6 << 20
-"""How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
+"""How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the
+caches."""
 
 MIN_BLOCK_BYTES = 64 << 10
 """Blocks are at least this large, however small the budget."""
@@ -65,7 +68,8 @@ SMALL_BYTES = 8 << 20
 """Smaller shards are opened further ahead; larger ones are read by parallel ranges too."""
 
 SLACK_BYTES = 512 << 10
-"""What a small shard's queue holds besides the shard: a block that is larger than what is left for it."""
+"""What a small shard's queue holds besides the shard: a block that is larger than what is left for
+it."""
 
 SHORT_BYTES = 256 << 10
 """Shards that are usually no longer than this are started together."""
@@ -90,14 +94,18 @@ class Shards(Source):
         return await session.open(self, self.stores, 0, self.filenames, self.memo)
 
     async def opened(self, within: RunContext) -> OpenSource:
-        """Its stores and listing; what its queues leave of the budget, or half of it, its stores may hold ahead."""
+        """Its stores and listing; what its queues leave of the budget, or half of it, its stores
+        may hold ahead.
+        """
         ahead = max(within.budget // 2, within.budget - self.plan.open_inputs * QUEUE_BYTES)
         return await within.session.open(self, self.stores, ahead, self.filenames, self.memo)
 
     def element_spec(self) -> Any:
         return record_spec()
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         opened = await self.opened(within)
         if state is not None:
             await opened.listing.check_fingerprint(state["share"])
@@ -108,7 +116,9 @@ class Shards(Source):
 
 @dataclass(frozen=True, slots=True)
 class SharePositions(Derived):
-    """Positions within a reader's share: with the share's identity, and the number of records before, if counted."""
+    """Positions within a reader's share: with the share's identity, and the number of records
+    before, if counted.
+    """
 
     share: Listing
     given: int | None = None
@@ -207,11 +217,14 @@ class Fetchers:
         return max(places, self._connections.streams_for(size)) - cycle
 
     def feed(self, ahead: int, at_once: bool) -> None:
-        """Starts a task for each wanted queue without one, or one for short ones; beyond the places, within the budget.
+        """Starts a task for each wanted queue without one, or one for short ones; beyond the
+        places, within the budget.
 
         Unless it must be `at_once`, short shards start together.
         """
-        are_short = self._typical_bytes <= SHORT_BYTES and self._share >= 2 * SHORT_BYTES  # as far as is known
+        are_short = (
+            self._typical_bytes <= SHORT_BYTES and self._share >= 2 * SHORT_BYTES
+        )  # as far as is known
         missing = self._interleave.next_shard + ahead - self._behind
         if not at_once and are_short and self._sizes and missing < min(32, ahead // 2):
             return
@@ -222,7 +235,9 @@ class Fetchers:
                 continue
             if number >= places:
                 planned = places * QUEUE_BYTES + (number + 1 - places) * room
-                fits = self._run.fits(room) if fits is None else fits  # one question a call: it adds up all queues
+                fits = (
+                    self._run.fits(room) if fits is None else fits
+                )  # one question a call: it adds up all queues
                 if planned > self._budget or not fits:
                     break
                 queue.limit = SMALL_BYTES + SLACK_BYTES
@@ -244,10 +259,14 @@ class Fetchers:
     def _share(self) -> int:
         """What one queue in its place may hold."""
         places = self._shards.plan.open_inputs
-        return self._budget // (min(places, len(self._listing.paths)) if self._listing.complete else places)
+        return self._budget // (
+            min(places, len(self._listing.paths)) if self._listing.complete else places
+        )
 
     def wake(self) -> None:
-        """Records were taken: queues that have room again may go on, one in each turn of the loop."""
+        """Records were taken: queues that have room again may go on, one in each turn of the
+        loop.
+        """
         self._run.notify()
         if not self._waking:
             self._wake_next()
@@ -260,7 +279,9 @@ class Fetchers:
             asyncio.get_running_loop().call_soon(self._wake_next)
 
     async def arrival(self, queues: set[ShardQueue]) -> None:
-        """Waits until something has arrived in all of these queues; without any, until it has in one of all."""
+        """Waits until something has arrived in all of these queues; without any, until it has in
+        one of all.
+        """
         self._awaited = queues
         for queue in queues & self._resting.keys():
             answer(self._resting.pop(queue))
@@ -278,7 +299,9 @@ class Fetchers:
             answer(self._arrival)
 
     async def _feed_short(self, queues: list[ShardQueue]) -> None:
-        """Fetches short shards whole, local ones in one step; each other one by a task of its own."""
+        """Fetches short shards whole, local ones in one step; each other one by a task of its
+        own.
+        """
         portions = {queue: self._listing.portion(queue.shard) for queue in queues}
         needs_reader = self._options.block_bytes is not None or self._options.compression_type
         short = [
@@ -286,12 +309,16 @@ class Fetchers:
             for queue, portion in portions.items()
             if not needs_reader and queue.start.place == ShardPlace() and portion.is_all
         ]
-        found = await read_short_shards(self._storages, [portions[queue].path for queue in short], self._options)
+        found = await read_short_shards(
+            self._storages, [portions[queue].path for queue in short], self._options
+        )
         self._note_sizes(shard.info.size or 0 for shard in found if shard is not None)
         for queue, shard in zip(short, found, strict=True):
             if shard is not None:
                 self._finish(queue, portions[queue], shard)
-        async with asyncio.TaskGroup() as tasks:  # one scope for all of them: its own would cost each a tenth
+        async with (
+            asyncio.TaskGroup() as tasks
+        ):  # one scope for all of them: its own would cost each a tenth
             for queue in queues:
                 if not queue.ended:
                     tasks.create_task(self._feed(queue, maybe_short=queue in short))
@@ -340,13 +367,22 @@ class Fetchers:
                 return
             stream = found
         place, options = queue.start.place, self._options_for(queue)
-        if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
-            place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
-        reader = await ShardReader.open(storage, portion.path, options, place, portion.byte_range, stream, expected)
+        if (
+            not place.offset and portion.place.offset
+        ):  # a mark in a manifest: only shards without compression have them
+            place, options = (
+                replace(portion.place, version=place.version),
+                replace(options, compression_type=""),
+            )
+        reader = await ShardReader.open(
+            storage, portion.path, options, place, portion.byte_range, stream, expected
+        )
         try:
             if reader.info.size is not None:
                 self._note_sizes([reader.info.size])
-            limit = min(self._share, max(QUEUE_BYTES, 2 * reader.most_block_bytes))  # one block fills, one is taken
+            limit = min(
+                self._share, max(QUEUE_BYTES, 2 * reader.most_block_bytes)
+            )  # one block fills, one is taken
             queue.open(reader.info.version, reader.compression_type, max(limit, queue.limit))
             admit = partial(self._run.admit, queue, is_next=partial(self._is_next, queue))
             reader.reserve = admit
@@ -356,7 +392,10 @@ class Fetchers:
                 begun = reader.place.record - count
                 first, last = portion.within(begun, count)
                 if first < last:
-                    queue.push(frames if last - first == count else frames.window(first, last), begun + first)
+                    queue.push(
+                        frames if last - first == count else frames.window(first, last),
+                        begun + first,
+                    )
                     self._arrived(queue)
                 del frames  # or a block would be held while the next one waits for room
                 if portion.last is not None and begun + count >= portion.last:
@@ -373,20 +412,33 @@ class Fetchers:
                 await reader.aclose()
 
     def _is_next(self, queue: ShardQueue) -> bool:
-        """Whether the interleave waits for this shard; or for any whose turn has come, whichever is there first."""
+        """Whether the interleave waits for this shard; or for any whose turn has come, whichever is
+        there first.
+        """
         if self._arrival is None or self._arrival.done():
             return False
-        return queue in self._awaited or (not self._awaited and queue.shard < self._interleave.next_shard)
+        return queue in self._awaited or (
+            not self._awaited and queue.shard < self._interleave.next_shard
+        )
 
     def _options_for(self, queue: ShardQueue) -> ReadOptions:
-        """How one shard is read: blocks of which two of the usual size fit in its share, and the compression if known.
+        """How one shard is read: blocks of which two of the usual size fit in its share, and the
+        compression if known.
 
-        Those of a shard that is read alone are twice as large: its records go through the pipeline without a copy, save
-        for the batches that straddle two blocks.
+        Those of a shard that is read alone are twice as large: its records go through the pipeline
+        without a copy, save for the batches that straddle two blocks.
         """
-        alone = self._shards.plan.cycle_length == 1 or (self._listing.complete and len(self._listing.paths) == 1)
+        alone = self._shards.plan.cycle_length == 1 or (
+            self._listing.complete and len(self._listing.paths) == 1
+        )
         blocks, group = (2, self._batch) if alone else (1, self._shards.plan.block_length)
         wanted = self._options.block_bytes or BLOCK_BYTES * blocks
         block = min(wanted, max(self._share // (2 * blocks), MIN_BLOCK_BYTES))
-        compression = self._options.compression_type if queue.start.compression is None else queue.start.compression
-        return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
+        compression = (
+            self._options.compression_type
+            if queue.start.compression is None
+            else queue.start.compression
+        )
+        return replace(
+            self._options, block_bytes=block, compression_type=compression, block_records=group
+        )

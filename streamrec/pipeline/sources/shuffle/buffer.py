@@ -1,22 +1,27 @@
-"""The shuffle buffer: takes chunks, gives shuffled chunks, and knows the position after each element. Pure.
+"""The shuffle buffer: takes chunks, gives shuffled chunks, and knows the position after each
+element. Pure.
 
-The order is tf.data's: the buffer is filled; then each arriving element takes a random slot, whose element is given; at
-the end of the input the rest is given in random order. The order depends only on the seed, the buffer's size and the
-weights of the elements (`kernels.exchange` is the rule), never on how the input was cut into chunks.
+The order is tf.data's: the buffer is filled; then each arriving element takes a random slot, whose
+element is given; at the end of the input the rest is given in random order. The order depends only
+on the seed, the buffer's size and the weights of the elements (`kernels.exchange` is the rule),
+never on how the input was cut into chunks.
 
-A row describes an element: START and END (whose difference is its weight), TAG and REFERENCE. The first three belong to
-the store; the reference identifies the element. To know earlier positions, nothing is copied for each element: the
-slots are copied once for each round, in which as many elements pass as the buffer holds. When a state is asked for,
-the input since then is replayed into another copy, up to the position.
+A row describes an element: START and END (whose difference is its weight), TAG and REFERENCE. The
+first three belong to the store; the reference identifies the element. To know earlier positions,
+nothing is copied for each element: the slots are copied once for each round, in which as many
+elements pass as the buffer holds. When a state is asked for, the input since then is replayed into
+another copy, up to the position.
 
 A position says which elements the buffer holds, but does not hold them. There are two ways:
 - by reference: shard and offset of each record; they are fetched again from there (`refetch.py`).
-- by number: how many elements of the input came before each. The input is run again from a known position up to the
-  next element, and all but the held elements are dropped. One position is kept for each round, as far back as elements
-  are held: an element stays for one round on average, but the oldest of n for about ln(n) rounds.
+- by number: how many elements of the input came before each. The input is run again from a known
+  position up to the next element, and all but the held elements are dropped. One position is kept
+  for each round, as far back as elements are held: an element stays for one round on average, but
+  the oldest of n for about ln(n) rounds.
 
-Errors in later stages name the record that an element was made of: the positions of the input are kept for
-TRACED_ROUNDS rounds. One element in fifty stays longer; then a reference gives its shard and byte, a number nothing.
+Errors in later stages name the record that an element was made of: the positions of the input are
+kept for TRACED_ROUNDS rounds. One element in fifty stays longer; then a reference gives its shard
+and byte, a number nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +50,15 @@ from streamrec.pipeline.elements.positions import (
     RecordLocations,
     shift,
 )
-from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, START, TAG, BufferStore, Numbers, spans_of
+from streamrec.pipeline.sources.shuffle.buffer_store import (
+    END,
+    REFERENCE,
+    START,
+    TAG,
+    BufferStore,
+    Numbers,
+    spans_of,
+)
 from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import BUFFER_BITS
 
@@ -56,8 +69,10 @@ TRACED_ROUNDS = 4
 """For how many rounds the positions of the input are kept: one in e**4 elements stays longer."""
 
 UNORDERED = (
-    "the input of this shuffle is not records of shards and has no fixed order (deterministic=False), so a resumed run "
-    "cannot find the elements of its buffer again: shuffle the records themselves, or keep their order"
+    "the input of this shuffle is not records of shards and has no fixed order "
+    "(deterministic=False), so a resumed run "
+    "cannot find the elements of its buffer again: shuffle the records themselves, or keep their "
+    "order"
 )
 
 SIZES = (1 << BUFFER_BITS) - 1
@@ -69,8 +84,9 @@ NO_ROWS: Numbers = np.empty((0, 4), np.int64)
 
 
 class ShuffleRule(NamedTuple):
-    """What the order depends on, besides the elements: at most `capacity` elements, with ROW_WEIGHT each, weigh up to
-    `limit`; `key` is that of the random numbers. It is `strict` if exceeding the limit is an error.
+    """What the order depends on, besides the elements: at most `capacity` elements, with ROW_WEIGHT
+    each, weigh up to `limit`; `key` is that of the random numbers. It is `strict` if exceeding the
+    limit is an error.
     """
 
     capacity: int
@@ -89,22 +105,28 @@ class Entry(NamedTuple):
 
 
 class BufferIndex:
-    """The slots, with a copy of their rows, after `step` elements were given and `taken` rows of `entry` taken.
-    `weight` is that of the rows.
+    """The slots, with a copy of their rows, after `step` elements were given and `taken` rows of
+    `entry` taken. `weight` is that of the rows.
     """
 
-    def __init__(self, rule: ShuffleRule, rows: Numbers, step: int, entry: Entry, taken: int) -> None:
+    def __init__(
+        self, rule: ShuffleRule, rows: Numbers, step: int, entry: Entry, taken: int
+    ) -> None:
         self.rule = rule
         self.step = step
         self.entry = entry
         self.taken = taken
         self.weight = int((rows[:, END] - rows[:, START]).sum()) + ROW_WEIGHT * len(rows)
-        self._slots = np.empty((max(1, min(rule.capacity, rule.limit // ROW_WEIGHT + 1)), 4), np.int64)
+        self._slots = np.empty(
+            (max(1, min(rule.capacity, rule.limit // ROW_WEIGHT + 1)), 4), np.int64
+        )
         self._slots[: len(rows)] = rows
         self._held = len(rows)
 
     def freeze(self) -> BufferIndex:
-        """A copy for `replay`: without room for more rows, and without the rows of the last entry."""
+        """A copy for `replay`: without room for more rows, and without the rows of the last
+        entry.
+        """
         frozen = copy(self)
         frozen._slots, frozen.entry = self.rows.copy(), self.entry._replace(rows=NO_ROWS)
         return frozen
@@ -123,7 +145,9 @@ class BufferIndex:
         return self.entry.first + self.taken
 
     def exchange(self, entry: Entry, taken: int, out: Numbers | None, most: int) -> int:
-        """Takes an entry's rows from `taken` on, and gives up to `most` rows. Returns how many it gave."""
+        """Takes an entry's rows from `taken` on, and gives up to `most` rows. Returns how many it
+        gave.
+        """
         came, given, self._held, self.weight = kernels.exchange(
             self._slots,
             self._held,
@@ -163,7 +187,9 @@ class BufferIndex:
         return slots
 
     def rows_after(self, entries: Iterator[Entry], skipped: int, count: int) -> Numbers:
-        """The rows of the `count` elements that are given after `skipped` others, while these entries are taken."""
+        """The rows of the `count` elements that are given after `skipped` others, while these
+        entries are taken.
+        """
         slots = self.replay(entries, skipped)
         out = np.empty((count, 4), np.int64)
         given = slots.exchange(slots.entry, slots.taken, out, count) if count else 0
@@ -173,7 +199,9 @@ class BufferIndex:
 
 
 class KnownPosition(NamedTuple):
-    """A position of the input from which held elements can be reached, and the number of its next element."""
+    """A position of the input from which held elements can be reached, and the number of its next
+    element.
+    """
 
     number: int
     position: Position | None
@@ -181,7 +209,9 @@ class KnownPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeldElements:
-    """How a position refers to the buffer's elements: their numbers or references, in the order of the slots."""
+    """How a position refers to the buffer's elements: their numbers or references, in the order of
+    the slots.
+    """
 
     numbers: Numbers
     sizes: Numbers | None = None
@@ -221,18 +251,23 @@ def unpack_numbers(text: Sequence[str]) -> Numbers:
 
 
 class ShuffleBuffer:
-    """The running buffer of an input that begins at `start`. Positions refer to elements by reference (`refers`), or by
-    number, which has a meaning if the input has a fixed order (`ordered`).
+    """The running buffer of an input that begins at `start`. Positions refer to elements by
+    reference (`refers`), or by number, which has a meaning if the input has a fixed order
+    (`ordered`).
     """
 
-    def __init__(self, rule: ShuffleRule, refers: bool, ordered: bool = True, start: Position | None = None) -> None:
+    def __init__(
+        self, rule: ShuffleRule, refers: bool, ordered: bool = True, start: Position | None = None
+    ) -> None:
         self.rule = rule
         self._refers = refers
         self._ordered = ordered
         self._known = [KnownPosition(0, start)]
         self._shards: dict[int, tuple[str | None, str | None]] = {}
         self.paths: Sequence[str] = ()  # the shards of records held by reference
-        self._came: deque[tuple[int, int, Positions]] = deque()  # number of the first element, count, positions
+        self._came: deque[tuple[int, int, Positions]] = (
+            deque()
+        )  # number of the first element, count, positions
         self._store = BufferStore(rule.limit)
         self._slots = BufferIndex(rule, NO_ROWS, 0, Entry(NO_ROWS, FixedPosition(start), 0), 0)
         self._next = 0
@@ -241,14 +276,23 @@ class ShuffleBuffer:
 
     @property
     def room(self) -> int:
-        """How many elements may be taken before the first one is given, if they are small enough."""
+        """How many elements may be taken before the first one is given, if they are small
+        enough.
+        """
         return self.rule.capacity - len(self._slots.rows)
 
     def restore(
-        self, rows: Numbers, store: BufferStore, held: HeldElements, step: int, entry: Entry, taken: int
+        self,
+        rows: Numbers,
+        store: BufferStore,
+        held: HeldElements,
+        step: int,
+        entry: Entry,
+        taken: int,
     ) -> None:
-        """Restores the buffer of a position: the rows of the slots, the store of their elements, and how the position
-        refers to them. It gave `step` elements, and took `taken` elements of an entry.
+        """Restores the buffer of a position: the rows of the slots, the store of their elements,
+        and how the position refers to them. It gave `step` elements, and took `taken` elements of
+        an entry.
         """
         self._store = store
         self._shards.update(held.shards or {})
@@ -291,8 +335,8 @@ class ShuffleBuffer:
             self._rebase()
 
     def drain(self, batch: int = 1, begun: int = 0) -> Iterator[Chunk]:
-        """Ends the input; gives the rest, in chunks that end where a batch in a later stage does, or smaller batches.
-        `begun` elements were given since the last batch was complete.
+        """Ends the input; gives the rest, in chunks that end where a batch in a later stage does,
+        or smaller batches. `begun` elements were given since the last batch was complete.
         """
         last, taken = self._base.entry, self._base.taken
         if self._entries:
@@ -312,7 +356,9 @@ class ShuffleBuffer:
         """Stores a chunk's elements, and returns their rows."""
         spans = spans_of(chunk.elements)
         self._came.append((self._next, len(spans), chunk.positions))
-        while self._came[0][0] + self._came[0][1] < self._next - TRACED_ROUNDS * len(self._slots.rows):
+        while self._came[0][0] + self._came[0][1] < self._next - TRACED_ROUNDS * len(
+            self._slots.rows
+        ):
             self._came.popleft()
         rows = np.empty((len(spans), 4), np.int64)
         rows[:, : END + 1] = spans
@@ -329,7 +375,9 @@ class ShuffleBuffer:
         return rows
 
     def _exchange(self, entry: Entry, taken: int, most: int) -> Chunk | None:
-        """Takes rows of an entry from `taken` on while it gives up to `most` elements; returns a chunk of these."""
+        """Takes rows of an entry from `taken` on while it gives up to `most` elements; returns a
+        chunk of these.
+        """
         out = np.empty((most, 4), np.int64)
         given = self._slots.exchange(entry, taken, out, most)
         if not given:
@@ -343,7 +391,16 @@ class ShuffleBuffer:
         shards = self._shards if self._refers else None
         base, entries, skipped, known = self._base, self._entries, self._given, self._known
         return ShuffledPositions(
-            base, entries, skipped, count, known, shards, self._ordered, came, self._came, self.paths
+            base,
+            entries,
+            skipped,
+            count,
+            known,
+            shards,
+            self._ordered,
+            came,
+            self._came,
+            self.paths,
         )
 
     def _rebase(self) -> None:
@@ -355,30 +412,46 @@ class ShuffleBuffer:
             self._note(self._base)
 
     def _note(self, base: BufferIndex) -> None:
-        """Adds the input's next position to the known ones, and removes those before all held elements."""
+        """Adds the input's next position to the known ones, and removes those before all held
+        elements.
+        """
         number = base.next
         oldest = int(base.rows[:, REFERENCE].min()) if len(base.rows) else number
-        needed = [known for known, after in zip(self._known, self._known[1:], strict=False) if after.number > oldest]
+        needed = [
+            known
+            for known, after in zip(self._known, self._known[1:], strict=False)
+            if after.number > oldest
+        ]
         last = self._known[-1]
-        new = [] if last.number == number else [KnownPosition(number, base.entry.positions.at(base.taken))]
+        new = (
+            []
+            if last.number == number
+            else [KnownPosition(number, base.entry.positions.at(base.taken))]
+        )
         self._known = [*needed, last, *new]
 
     def _warn_if_small(self) -> None:
-        """Warns once if elements are too large for the buffer; a MemoryError if the order must not depend on that."""
+        """Warns once if elements are too large for the buffer; a MemoryError if the order must not
+        depend on that.
+        """
         held, (capacity, limit, _, strict) = len(self._slots.rows), self.rule
         if held + 1 >= capacity or self._warned:
             return
         if strict:
             wanted = 4 * self._slots.weight * capacity // max(1, held) + (128 << 20)
             raise MemoryError(
-                f"shuffle(buffer_size={capacity}) does not fit: {held:,} elements fill the {limit:,} bytes that it has "
-                "by default on a machine with this memory, and a smaller buffer gives another order than on other "
-                f"machines: pass buffer_size={max(1, held // 2)}, or with_options(memory_budget={wanted:_}), or use "
+                f"shuffle(buffer_size={capacity}) does not fit: {held:,} elements fill the "
+                f"{limit:,} bytes that it has "
+                "by default on a machine with this memory, and a smaller buffer gives another "
+                "order than on other "
+                f"machines: pass buffer_size={max(1, held // 2)}, or "
+                f"with_options(memory_budget={wanted:_}), or use "
                 "global_shuffle, which needs no buffer"
             )
         self._warned = True
         logger.warning(
-            "shuffle(buffer_size=%d) holds only about %d elements: its share of the memory budget is %d bytes; raise "
+            "shuffle(buffer_size=%d) holds only about %d elements: its share of the memory budget "
+            "is %d bytes; raise "
             "memory_budget, or lower buffer_size",
             capacity,
             held,
@@ -388,17 +461,21 @@ class ShuffleBuffer:
 
 def locations_in(positions: Positions) -> RecordLocations:
     locations = positions.locations()
-    assert locations is not None, "a chain whose records are held by reference knows their locations"
+    assert locations is not None, (
+        "a chain whose records are held by reference knows their locations"
+    )
     return locations
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffledPositions(Positions):
-    """Positions of `count` elements that the buffer gave, after `skipped` others since the beginning of the round.
+    """Positions of `count` elements that the buffer gave, after `skipped` others since the
+    beginning of the round.
 
-    Then the slots were `base`; `entries` are the input since then, of which `came` were taken before, None for as many
-    as were needed; `recent` is the last input: number of the first element, count, and positions. `known` positions of
-    the input are for elements held by number; for those held by reference, `shards` has versions and compressions.
+    Then the slots were `base`; `entries` are the input since then, of which `came` were taken
+    before, None for as many as were needed; `recent` is the last input: number of the first
+    element, count, and positions. `known` positions of the input are for elements held by number;
+    for those held by reference, `shards` has versions and compressions.
     """
 
     base: BufferIndex
@@ -413,7 +490,9 @@ class ShuffledPositions(Positions):
     paths: Sequence[str] = ()
 
     def weight(self, count: int) -> int:
-        return 3 * 32 * count  # a row taken, and two of a base, which is copied when it gave half of its elements
+        return (
+            3 * 32 * count
+        )  # a row taken, and two of a base, which is copied when it gave half of its elements
 
     def locations(self) -> RecordLocations | None:
         if self.shards is None:
@@ -422,8 +501,12 @@ class ShuffledPositions(Positions):
         return RecordLocations(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards, self.paths)
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        reference = int(self.base.rows_after(iter(self.entries), self.skipped, self.count)[index, REFERENCE])
-        for first, count, positions in tuple(self.recent):  # a copy, since the buffer may be fed meanwhile
+        reference = int(
+            self.base.rows_after(iter(self.entries), self.skipped, self.count)[index, REFERENCE]
+        )
+        for first, count, positions in tuple(
+            self.recent
+        ):  # a copy, since the buffer may be fed meanwhile
             if self.shards is None:
                 indices = [reference - first] if first <= reference < first + count else []
             else:

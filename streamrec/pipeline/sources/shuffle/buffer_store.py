@@ -1,16 +1,21 @@
-"""The memory of a shuffle buffer: blocks of elements, from which elements are picked. Records are never objects here.
+"""The memory of a shuffle buffer: blocks of elements, from which elements are picked. Records are
+never objects here.
 
 Rules:
-- A row's TAG is `block << BUFFER_BITS | size`: the block of its element, and a number of the caller's (the size of the
-  record in its shard). In a block of records, START and END are the span; in others START is the element's index.
-- Scattered records share the buffers that they came in: each such buffer is a block, which weighs only the records that
-  came so far, since the rest is still in a queue. Later records of the same buffer belong to the same block.
-- The blocks hold at most about WASTE times the live bytes, or a given number of bytes. Beyond that, live elements of
-  the emptiest blocks are copied together, until a part (FREED) of the dead bytes is free. Elements leave at random, so
-  these blocks are nearly empty: about one of five records is copied once more. Long records may have WASTE times the
-  given number, which is all of the buffer's share: images take a tenth less processor time. Short records keep less, so
-  that the blocks fit the processor's caches.
-- Elements are copied PIECE_BYTES at a time, as much as an arriving chunk, so copying needs and reuses little memory.
+- A row's TAG is `block << BUFFER_BITS | size`: the block of its element, and a number of the
+  caller's (the size of the record in its shard). In a block of records, START and END are the span;
+  in others START is the element's index.
+- Scattered records share the buffers that they came in: each such buffer is a block, which weighs
+  only the records that came so far, since the rest is still in a queue. Later records of the same
+  buffer belong to the same block.
+- The blocks hold at most about WASTE times the live bytes, or a given number of bytes. Beyond that,
+  live elements of the emptiest blocks are copied together, until a part (FREED) of the dead bytes
+  is free. Elements leave at random, so these blocks are nearly empty: about one of five records is
+  copied once more. Long records may have WASTE times the given number, which is all of the buffer's
+  share: images take a tenth less processor time. Short records keep less, so that the blocks fit
+  the processor's caches.
+- Elements are copied PIECE_BYTES at a time, as much as an arriving chunk, so copying needs and
+  reuses little memory.
 """
 
 from __future__ import annotations
@@ -23,7 +28,14 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.pipeline.elements.chunk import OBJECT_BYTES, SPAN_BYTES, Batches, weigh_one
-from streamrec.pipeline.elements.columns import Columns, Mixed, join_windows, leaves, map_nest, select
+from streamrec.pipeline.elements.columns import (
+    Columns,
+    Mixed,
+    join_windows,
+    leaves,
+    map_nest,
+    select,
+)
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
 
@@ -32,11 +44,12 @@ START, END, TAG, REFERENCE = range(4)
 
 WASTE = 2
 LONG_BYTES = 8 << 10
-"""Records of at least this mean size are given without a copy. Records of 1 kB gain nothing by it, and a batch of them
-would keep more blocks alive."""
+"""Records of at least this mean size are given without a copy. Records of 1 kB gain nothing by it,
+and a batch of them would keep more blocks alive."""
 
 FREED = 4
-"""A quarter of the dead bytes is freed at a time, since looking at all rows for each chunk costs too much."""
+"""A quarter of the dead bytes is freed at a time, since looking at all rows for each chunk costs
+too much."""
 
 PIECE_BYTES = 6 << 20
 """About how large a block of copies is."""
@@ -55,7 +68,9 @@ class HeldBlock:
 
 
 class BufferStore:
-    """The blocks. They may hold `free_bytes` regardless of how many are live; WASTE times that for long records."""
+    """The blocks. They may hold `free_bytes` regardless of how many are live; WASTE times that for
+    long records.
+    """
 
     def __init__(self, free_bytes: int = 0) -> None:
         self._free_bytes = free_bytes
@@ -66,17 +81,29 @@ class BufferStore:
         self.held_bytes = 0
 
     def add(self, elements: Any, spans: Numbers) -> int | Numbers:
-        """Adds elements with the spans of `spans_of`; returns the TAG of all, or of each, without a size."""
+        """Adds elements with the spans of `spans_of`; returns the TAG of all, or of each, without a
+        size.
+        """
         if isinstance(elements, Scattered):
             return self._add_scattered(elements)
         if isinstance(elements, Frames):
-            return self._add(HeldBlock(elements.buffer, True, memoryview(elements.buffer).nbytes)) << BUFFER_BITS
-        content = [batch.trim() for batch in elements] if isinstance(elements, Batches) else elements
-        return self._add(HeldBlock(content, False, int((spans[:, 1] - spans[:, 0]).sum()))) << BUFFER_BITS
+            return (
+                self._add(HeldBlock(elements.buffer, True, memoryview(elements.buffer).nbytes))
+                << BUFFER_BITS
+            )
+        content = (
+            [batch.trim() for batch in elements] if isinstance(elements, Batches) else elements
+        )
+        return (
+            self._add(HeldBlock(content, False, int((spans[:, 1] - spans[:, 0]).sum())))
+            << BUFFER_BITS
+        )
 
     def _add_scattered(self, elements: Scattered) -> Numbers:
         buffers, there = elements.buffers, elements.places[:, TAG] >> BUFFER_BITS
-        weights = np.bincount(there, elements.lengths + (HEADER_BYTES + FOOTER_BYTES), len(buffers)).astype(np.int64)
+        weights = np.bincount(
+            there, elements.lengths + (HEADER_BYTES + FOOTER_BYTES), len(buffers)
+        ).astype(np.int64)
         tags: Numbers = np.zeros(len(buffers), np.int64)
         for index in np.flatnonzero(weights).tolist():
             tags[index] = self._add_part(buffers[index], int(weights[index])) << BUFFER_BITS
@@ -102,21 +129,30 @@ class BufferStore:
         order = np.lexsort((rows[:, START], blocks))
         numbers, firsts = np.unique(blocks[order], return_index=True)
         groups = np.split(order, firsts[1:])
-        parts = [self._part(number, rows[group]) for number, group in zip(numbers.tolist(), groups, strict=True)]
+        parts = [
+            self._part(number, rows[group])
+            for number, group in zip(numbers.tolist(), groups, strict=True)
+        ]
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
         return arrange(join_windows(parts), places)
 
     def tidy(self, rows: Numbers, live_bytes: int) -> None:
-        """Copies live elements out of the emptiest blocks, and changes their rows; `rows` are all live rows."""
+        """Copies live elements out of the emptiest blocks, and changes their rows; `rows` are all
+        live rows.
+        """
         free_bytes = self._free_bytes * (WASTE if are_long(live_bytes, len(rows)) else 1)
         limit = max(WASTE * live_bytes, free_bytes)
         count = len(self._blocks) - len(self._free) - self._others
-        crowded = count > 256 and self.held_bytes < count * SMALL_BYTES  # each block costs time in a gather
+        crowded = (
+            count > 256 and self.held_bytes < count * SMALL_BYTES
+        )  # each block costs time in a gather
         if self.held_bytes <= limit and not crowded:
             return
         numbers = rows[:, TAG] >> BUFFER_BITS
-        live = np.bincount(numbers, weights=rows[:, END] - rows[:, START], minlength=len(self._blocks)).astype(np.int64)
+        live = np.bincount(
+            numbers, weights=rows[:, END] - rows[:, START], minlength=len(self._blocks)
+        ).astype(np.int64)
         held = np.array([0 if block is None else block.nbytes for block in self._blocks])
         excess = self.held_bytes - limit
         victims = emptiest(live, held, excess + (limit - live_bytes) // FREED if excess > 0 else 0)
@@ -132,7 +168,9 @@ class BufferStore:
         if records:
             self._tidy_records(np.array(records), live[records], rows, numbers)
 
-    def _tidy_records(self, victims: Numbers, live: Numbers, rows: Numbers, numbers: Numbers) -> None:
+    def _tidy_records(
+        self, victims: Numbers, live: Numbers, rows: Numbers, numbers: Numbers
+    ) -> None:
         """Copies the live records of many blocks into few."""
         pieces = np.full(len(self._blocks), -1)
         pieces[victims] = np.cumsum(live) // PIECE_BYTES
@@ -148,7 +186,9 @@ class BufferStore:
             for victim in victims[pieces[victims] == piece].tolist():
                 self._drop(victim)
 
-    def _tidy_others(self, number: int, block: HeldBlock, rows: Numbers, mask: npt.NDArray[np.bool_]) -> None:
+    def _tidy_others(
+        self, number: int, block: HeldBlock, rows: Numbers, mask: npt.NDArray[np.bool_]
+    ) -> None:
         """Drops the dead elements of one block."""
         chosen = np.flatnonzero(mask)
         if not len(chosen):
@@ -158,7 +198,10 @@ class BufferStore:
         weights = kept[:, END] - kept[:, START]
         elements = select(block.content, kept[:, START])
         if type(elements) is list:
-            elements = [element.compact() if isinstance(element, Frames) else element for element in elements]
+            elements = [
+                element.compact() if isinstance(element, Frames) else element
+                for element in elements
+            ]
         self.held_bytes += int(weights.sum()) - block.nbytes
         self._blocks[number] = HeldBlock(elements, False, int(weights.sum()))
         kept[:, START] = np.arange(len(kept))
@@ -174,7 +217,10 @@ class BufferStore:
 
     def _gather(self, rows: Numbers) -> Frames:
         """Copies the records of rows into a new buffer."""
-        buffers = [b"" if block is None or not block.is_records else block.content for block in self._blocks]
+        buffers = [
+            b"" if block is None or not block.is_records else block.content
+            for block in self._blocks
+        ]
         buffer, spans = kernels.pick(buffers, rows)
         return Frames(buffer, as_spans(spans))
 
@@ -234,7 +280,9 @@ def arrange(elements: Any, places: Numbers) -> Any:
 
 
 def spans_of(elements: Any) -> Numbers:
-    """START and END of each element. The weights depend only on the elements, not on how they came."""
+    """START and END of each element. The weights depend only on the elements, not on how they
+    came.
+    """
     if isinstance(elements, Frames):
         return elements.places[:, :2]
     weights = weights_of(elements)
@@ -251,7 +299,9 @@ def weights_of(elements: Any) -> Numbers:
     if isinstance(elements, Frames):
         return elements.lengths
     if isinstance(elements, np.ndarray) and elements.dtype != object:
-        return np.full(len(elements), elements.itemsize * int(np.prod(elements.shape[1:])), np.int64)
+        return np.full(
+            len(elements), elements.itemsize * int(np.prod(elements.shape[1:])), np.int64
+        )
     if isinstance(elements, RaggedRows | SparseRows):
         return elements.row_bytes + OBJECT_BYTES
     return np.array([weight_of(element) for element in elements], np.int64)

@@ -1,8 +1,9 @@
 """Refetch: fetches the records that a shuffle buffer held again, by ranged reads.
 
-`byte_runs` decides which byte ranges are read, without I/O. `Refetch` reads several at a time, and gives the records in
-the order of their references. A compressed shard cannot be read from the middle, so it is read once, up to the last
-record needed. Each record's CRC32C is verified again, and a shard with another version is refused.
+`byte_runs` decides which byte ranges are read, without I/O. `Refetch` reads several at a time, and
+gives the records in the order of their references. A compressed shard cannot be read from the
+middle, so it is read once, up to the last record needed. Each record's CRC32C is verified again,
+and a shard with another version is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.shards import OFFSET_BITS, ByteRun, ShardPlace, ShardReader, byte_runs, first_difference
+from streamrec.shards import (
+    OFFSET_BITS,
+    ByteRun,
+    ShardPlace,
+    ShardReader,
+    byte_runs,
+    first_difference,
+)
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import HEADER_BYTES, Frames
 
@@ -38,7 +46,9 @@ class Refetch(Source):
     def lines(self) -> Iterator[str]:
         yield f"Refetch({len(self.locations.references)})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         opened = await self.shards.opened(within)
         plan = self._plan()
         if plan:
@@ -72,7 +82,8 @@ class Refetch(Source):
     async def _fetch(self, opened: OpenSource, run: ByteRun) -> Frames:
         if run.shard >= len(opened.listing.paths):
             raise PositionMismatchError(
-                f"this state refers to shard {run.shard}, but there are only {len(opened.listing.paths)} shards: "
+                f"this state refers to shard {run.shard}, but there are only "
+                f"{len(opened.listing.paths)} shards: "
                 "resume with the shards that it was saved with, or start over without the state"
             )
         path = opened.listing.paths[run.shard]
@@ -82,7 +93,9 @@ class Refetch(Source):
         sizes = self.locations.sizes[run.first : run.last]
         if compression:
             options = replace(self.shards.options, compression_type=compression, on_loss=None)
-            reader = await ShardReader.open(storage, path, options, ShardPlace(run.start, 0, version))
+            reader = await ShardReader.open(
+                storage, path, options, ShardPlace(run.start, 0, version)
+            )
             try:
                 return await find_records(reader, offsets, path)
             finally:
@@ -119,7 +132,8 @@ def verify(frames: Frames, path: str, first: int) -> None:
     """Checks the length and CRCs of each record; the buffer begins at byte `first` of the shard."""
     if (bad := first_difference(frames)) is not None:
         raise CorruptRecordError(
-            "a record that a shuffle buffer held was changed in the shard: its length or its CRC32C differs; "
+            "a record that a shuffle buffer held was changed in the shard: its length or its "
+            "CRC32C differs; "
             "start over without the state",
             path,
             first + int(frames.spans[bad, 0]) - HEADER_BYTES,
@@ -128,6 +142,7 @@ def verify(frames: Frames, path: str, first: int) -> None:
 
 def shard_changed_error(path: str, offset: int, what: str) -> PositionMismatchError:
     return PositionMismatchError(
-        f"{path} {what} byte {offset:,}, where this state's shuffle buffer held a record: the shard was changed; "
+        f"{path} {what} byte {offset:,}, where this state's shuffle buffer held a record: the "
+        "shard was changed; "
         "resume with the shards that it was saved with, or start over without the state"
     )

@@ -1,17 +1,22 @@
-"""Shuffle: gives a chain's elements in random order. `buffer.py` decides the order; this file runs and resumes it.
+"""Shuffle: gives a chain's elements in random order. `buffer.py` decides the order; this file runs
+and resumes it.
 
-A position refers to the elements in the buffer in one of two ways, which depends on the chain (`find_shards`):
+A position refers to the elements in the buffer in one of two ways, which depends on the chain
+(`find_shards`):
 
-- By reference, if each element is a record of a shard, or `map` or `parse_example` made it of one record. The records
-  may be interleaved, picked (filter, take, skip, shard, take_while), repeated, prefetched or shuffled before. Resuming
-  fetches these records again by ranged reads, nearby ones by one request, and calls the functions for them again.
-- By number for everything else (numbers, arrays, batches, zips, ...). Resuming runs the input again from the last known
-  position before the oldest element held: for n elements held about ln(n) + 2 times as many.
+- By reference, if each element is a record of a shard, or `map` or `parse_example` made it of one
+  record. The records may be interleaved, picked (filter, take, skip, shard, take_while), repeated,
+  prefetched or shuffled before. Resuming fetches these records again by ranged reads, nearby ones
+  by one request, and calls the functions for them again.
+- By number for everything else (numbers, arrays, batches, zips, ...). Resuming runs the input again
+  from the last known position before the oldest element held: for n elements held about ln(n) + 2
+  times as many.
 
-Both resume exactly if functions return the same for the same element. If the input has no fixed order
-(`deterministic=False`), numbers mean nothing, and asking for a position is an error.
+Both resume exactly if functions return the same for the same element. If the input has no fixed
+order (`deterministic=False`), numbers mean nothing, and asking for a position is an error.
 
-An element that failed before the shuffle is given at once; it has a number, but no slot in the buffer.
+An element that failed before the shuffle is given at once; it has a number, but no slot in the
+buffer.
 """
 
 from __future__ import annotations
@@ -47,18 +52,28 @@ from streamrec.pipeline.sources.shuffle.buffer import (
     ShuffleBuffer,
     ShuffleRule,
 )
-from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, TAG, BufferStore, spans_of
+from streamrec.pipeline.sources.shuffle.buffer_store import (
+    END,
+    REFERENCE,
+    TAG,
+    BufferStore,
+    spans_of,
+)
 from streamrec.pipeline.sources.shuffle.refetch import Refetch
 
 BUFFER: Final = Share(2)
-"""The buffer's share: half for live elements, half for dead ones until the live ones are copied together."""
+"""The buffer's share: half for live elements, half for dead ones until the live ones are copied
+together."""
 
 MIN_HOP_BYTES: Final = 512 << 10
-"""Chunks of at least these bytes are shuffled in a thread, while the event loop makes the next one."""
+"""Chunks of at least these bytes are shuffled in a thread, while the event loop makes the next
+one."""
 
 
 def find_shards(chain: Chain) -> Shards | Distribute | None:
-    """The shards of a chain whose elements are each a record, or made of one; None for other chains."""
+    """The shards of a chain whose elements are each a record, or made of one; None for other
+    chains.
+    """
     source = chain.source
     shards: Shards | Distribute | None = None
     if isinstance(source, Shards | Distribute):
@@ -77,7 +92,9 @@ def remake(chain: Chain, records: Source) -> Chain:
         made = remake(source.inner, records)
     else:
         made = Chain(records)
-    return replace(made, stages=(*made.stages, *(stage for stage in chain.stages if stage.one_to_one)))
+    return replace(
+        made, stages=(*made.stages, *(stage for stage in chain.stages if stage.one_to_one))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +106,24 @@ class Shuffle(ChainSource):
     reshuffle: bool = True
 
     def line(self) -> str:
-        return f"Shuffle(buffer_size={self.buffer_size}, seed={self.seed}, reshuffle_each_iteration={self.reshuffle})"
+        return (
+            f"Shuffle(buffer_size={self.buffer_size}, seed={self.seed}, "
+            f"reshuffle_each_iteration={self.reshuffle})"
+        )
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         share, before = within.fork_seed(0).take(BUFFER)
-        _, saved_limit = within.session.kept.setdefault(id(self), (self, state["limit"] if state else None))
+        _, saved_limit = within.session.kept.setdefault(
+            id(self), (self, state["limit"] if state else None)
+        )
         epoch = within.epoch if self.reshuffle else 0
         key = derive_seed(within.seed if self.seed is None else self.seed, epoch)
         limit = share // 2 if saved_limit is None else saved_limit
-        rule = ShuffleRule(self.buffer_size, limit, key, saved_limit is None and within.follows_memory)
+        rule = ShuffleRule(
+            self.buffer_size, limit, key, saved_limit is None and within.follows_memory
+        )
         shards = find_shards(self.inner)
         ordered = shards is not None or in_order(self.inner, within.deterministic)
         if not ordered:
@@ -106,12 +132,20 @@ class Shuffle(ChainSource):
         if state and shards is not None:
             await refetch(buffer, state, self.inner, shards, before)
         failure: Exception | None = None
-        if shards is not None:  # a full buffer gives as many as it takes, so batches end where those of the input do
-            before = replace(before, batch_offset=(within.batch_offset - within.skip - buffer.room) % within.batch)
+        if (
+            shards is not None
+        ):  # a full buffer gives as many as it takes, so batches end where those of the input do
+            before = replace(
+                before,
+                batch_offset=(within.batch_offset - within.skip - buffer.room) % within.batch,
+            )
         before = replace(before, offloaded=False)  # it runs ahead already
         nbytes, given, threads = 0, within.batch_offset - within.skip, within.session.threads
         inner = before.chunks(
-            self.inner, state and state["inner"], preserve_batches=shards is not None, continue_on_error=True
+            self.inner,
+            state and state["inner"],
+            preserve_batches=shards is not None,
+            continue_on_error=True,
         )
         async with aclosing(run_ahead(inner)) as chunks:
             try:
@@ -144,7 +178,11 @@ async def collect_outputs(threads: Threads, outputs: Iterator[Chunk], nbytes: in
 
 
 async def refetch(
-    buffer: ShuffleBuffer, state: Mapping[str, Any], inner: Chain, shards: Shards | Distribute, within: RunContext
+    buffer: ShuffleBuffer,
+    state: Mapping[str, Any],
+    inner: Chain,
+    shards: Shards | Distribute,
+    within: RunContext,
 ) -> None:
     """Restores a buffer whose elements are held by reference."""
     held = HeldElements.from_json(state["held"])
@@ -164,7 +202,9 @@ async def refetch(
 async def rerun(
     buffer: ShuffleBuffer, state: Mapping[str, Any], chunks: AsyncGenerator[Chunk]
 ) -> AsyncGenerator[Chunk]:
-    """Restores a buffer whose elements are held by number from the first chunks; gives the chunks after these."""
+    """Restores a buffer whose elements are held by number from the first chunks; gives the chunks
+    after these.
+    """
     held, first, last = HeldElements.from_json(state["held"]), 0, state["next"]
     order = np.argsort(held.numbers, kind="stable")
     numbers, slots = held.numbers[order], RestoredSlots(held, buffer.rule.limit)
@@ -187,11 +227,15 @@ async def rerun(
             used = count - (first - last)
             slots.restore(buffer, state["step"], Entry(NO_ROWS, chunk.positions, last - used), used)
             if used < count:
-                yield Chunk(window(chunk.elements, used, count), shift(chunk.positions, used), chunk.nbytes)
+                yield Chunk(
+                    window(chunk.elements, used, count), shift(chunk.positions, used), chunk.nbytes
+                )
     if first < last:
         raise PositionMismatchError(
-            f"the input of a shuffle has {first:,} elements after the saved position, but had {last:,}: "
-            "the data was changed; resume with the data that the state was saved with, or start over without the state"
+            f"the input of a shuffle has {first:,} elements after the saved position, but had "
+            f"{last:,}: "
+            "the data was changed; resume with the data that the state was saved with, or start "
+            "over without the state"
         )
 
 

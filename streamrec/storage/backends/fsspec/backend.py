@@ -1,20 +1,24 @@
-"""Any other filesystem of fsspec, and chains of filesystems: async ones in the loop, sync ones in threads.
+"""Any other filesystem of fsspec, and chains of filesystems: async ones in the loop, sync ones in
+threads.
 
-fsspec has no streamed read. An async body is a series of ranged reads, with the next one in progress while the caller
-processes the last: two blocks of memory per stream. A sync body is an open file, read by a thread. `stat` and `open`
-each request the object's info.
+fsspec has no streamed read. An async body is a series of ranged reads, with the next one in
+progress while the caller processes the last: two blocks of memory per stream. A sync body is an
+open file, read by a thread. `stat` and `open` each request the object's info.
 
-A thread cannot be stopped. A call that is cancelled or timed out is abandoned: it uses memory of its own, never the
-caller's buffer, and its file is closed when it returns. A filesystem that hangs keeps that thread.
+A thread cannot be stopped. A call that is cancelled or timed out is abandoned: it uses memory of
+its own, never the caller's buffer, and its file is closed when it returns. A filesystem that hangs
+keeps that thread.
 
-One thread at a time calls a filesystem that has one connection, or one open archive, for all its files. One thread at
-a time opens a file through a cache: another one would read bytes that the first has not fetched yet.
+One thread at a time calls a filesystem that has one connection, or one open archive, for all its
+files. One thread at a time opens a file through a cache: another one would read bytes that the
+first has not fetched yet.
 
-These stores take whole files only, so the parts of an upload are collected in a local temporary file. It is uploaded
-under a temporary name; when it has the right size there, it is moved to its final name. If the store moves atomically,
-the object appears atomically. Memory is bounded by the parts, disk space by the object. A killed process leaves its
-temporary files: `.NAME.streamrec-*` in the store, which no listing shows, and `streamrec-*` in this machine's
-temporary directory. They are never removed, because their writer may still run.
+These stores take whole files only, so the parts of an upload are collected in a local temporary
+file. It is uploaded under a temporary name; when it has the right size there, it is moved to its
+final name. If the store moves atomically, the object appears atomically. Memory is bounded by the
+parts, disk space by the object. A killed process leaves its temporary files: `.NAME.streamrec-*` in
+the store, which no listing shows, and `streamrec-*` in this machine's temporary directory. They are
+never removed, because their writer may still run.
 """
 
 from __future__ import annotations
@@ -33,7 +37,15 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem
 
 from streamrec.errors import IntegrityError, StorageError, UnsupportedOperationError
-from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
+from streamrec.storage.backend import (
+    Backend,
+    Body,
+    BytesBody,
+    ContentDigest,
+    ObjectInfo,
+    PartSink,
+    Pieces,
+)
 from streamrec.storage.backends.fsspec import common, repairs
 from streamrec.storage.backends.fsspec.common import translate_errors
 from streamrec.storage.faults import Cause, RetryPolicy, TransientError, changed_error
@@ -58,7 +70,11 @@ async def connect_async(source: ClientOptions, policy: RetryPolicy) -> FsspecBac
     cls = AsyncFileSystem if source.filesystem else fsspec.get_filesystem_class(source.protocol)
     from_url = {} if source.filesystem else cls._get_kwargs_from_urls(source.url)
     with translate_errors(source.url):
-        filesystem = build(cls, source, **{name: from_url[name] for name in from_url.keys() - source.options.keys()})
+        filesystem = build(
+            cls,
+            source,
+            **{name: from_url[name] for name in from_url.keys() - source.options.keys()},
+        )
         if hasattr(filesystem, "set_session"):
             await filesystem.set_session()
     repairs.retry_nothing(filesystem)
@@ -69,9 +85,14 @@ async def connect_sync(source: ClientOptions, policy: RetryPolicy) -> FsspecBack
     """Uses the user's filesystem as it is, or makes one."""
     if source.filesystem is not None:
         return FsspecBackend(source.filesystem)
-    options = {name: dict(value) if isinstance(value, dict) else value for name, value in source.options.items()}
+    options = {
+        name: dict(value) if isinstance(value, dict) else value
+        for name, value in source.options.items()
+    }
     options["skip_instance_cache"] = True
-    if protocol_of(source.url) not in repairs.SFTP:  # it passes this on to a client that does not know it
+    if (
+        protocol_of(source.url) not in repairs.SFTP
+    ):  # it passes this on to a client that does not know it
         options["use_listings_cache"] = False
     with translate_errors(source.url):
         filesystem = await _in_thread(partial(_make, source.url, options))
@@ -79,7 +100,9 @@ async def connect_sync(source: ClientOptions, policy: RetryPolicy) -> FsspecBack
 
 
 def _make(url: str, options: dict[str, Any]) -> fsspec.AbstractFileSystem:
-    """Makes the filesystem of a URL. An OSError without a number means a missing library, such as libhdfs."""
+    """Makes the filesystem of a URL. An OSError without a number means a missing library, such as
+    libhdfs.
+    """
     try:
         return fsspec.core.url_to_fs(common.root_of(url), **options)[0]
     except OSError as error:
@@ -91,12 +114,15 @@ def _make(url: str, options: dict[str, Any]) -> fsspec.AbstractFileSystem:
 
 
 class FsspecBackend(Backend):
-    """One filesystem: an async one of the running loop, or a thread-safe sync one, unless its protocol is in `SHARED`.
+    """One filesystem: an async one of the running loop, or a thread-safe sync one, unless its
+    protocol is in `SHARED`.
 
     `aclose` closes a sync filesystem only if it is `ours`, made here.
     """
 
-    def __init__(self, filesystem: fsspec.AbstractFileSystem, is_async: bool = False, ours: bool = False) -> None:
+    def __init__(
+        self, filesystem: fsspec.AbstractFileSystem, is_async: bool = False, ours: bool = False
+    ) -> None:
         self.remote = self._async = is_async
         self._fs = filesystem
         self._ours = ours
@@ -107,7 +133,9 @@ class FsspecBackend(Backend):
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        root = self._name(common.parent(prefix)) or ("/" if protocol_of(prefix) in repairs.SFTP else "")
+        root = self._name(common.parent(prefix)) or (
+            "/" if protocol_of(prefix) in repairs.SFTP else ""
+        )
         infos, directories = list[ObjectInfo](), [root]
         with translate_errors(prefix):
             if not common.lists_directories(repairs.below(self._fs)):
@@ -142,20 +170,31 @@ class FsspecBackend(Backend):
             file = await call_in_thread(opening, undo=_File.close, run=self._in_turn)
         return _BlocksBody(self, file, info, start, stop)
 
-    async def read(self, file: _File | None, info: ObjectInfo, start: int, count: int, stop: int | None) -> bytes:
+    async def read(
+        self, file: _File | None, info: ObjectInfo, start: int, count: int, stop: int | None
+    ) -> bytes:
         """Reads one block of a body; with the last one, compares the version again.
 
-        The block may be shorter than `count`; an async one only at the end of an object of unknown size.
+        The block may be shorter than `count`; an async one only at the end of an object of unknown
+        size.
         """
         with translate_errors(info.path, start, stop):
             if file is not None:
                 data = await _in_thread(lambda: file.read(count))
             else:
-                data = bytes(await self._fs._cat_file(self._name(info.path), start=start, end=start + count))
+                data = bytes(
+                    await self._fs._cat_file(self._name(info.path), start=start, end=start + count)
+                )
         end = start + len(data)
-        is_short = len(data) != count and info.size is not None if file is None else not data and stop is not None
+        is_short = (
+            len(data) != count and info.size is not None
+            if file is None
+            else not data and stop is not None
+        )
         if is_short:
-            raise TransientError(Cause.BROKEN, f"the file ended at byte {end:,} of {stop or start + count:,}")
+            raise TransientError(
+                Cause.BROKEN, f"the file ended at byte {end:,} of {stop or start + count:,}"
+            )
         if end == stop or not data:
             _check_version(await self.stat(info.path), info.version, start, stop)
         return data
@@ -163,7 +202,8 @@ class FsspecBackend(Backend):
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Starts an upload through a local file and a temporary name.
 
-        fsspec cannot create an object without replacing another one, so `overwrite` must be True. Chains are read-only.
+        fsspec cannot create an object without replacing another one, so `overwrite` must be True.
+        Chains are read-only.
         """
         if split_chain(path).is_chain:
             raise UnsupportedOperationError(
@@ -171,7 +211,8 @@ class FsspecBackend(Backend):
             )
         if not overwrite:
             raise UnsupportedOperationError(
-                "fsspec has no way to create an object only where there is none: pass overwrite=True, and make sure"
+                "fsspec has no way to create an object only where there is none: pass "
+                "overwrite=True, and make sure"
                 " that no other writer uses this name",
                 path,
             )
@@ -179,7 +220,9 @@ class FsspecBackend(Backend):
         return _SpooledUpload(self, path, temporary_name(self._name(path)), file)
 
     async def deliver(self, local: str, size: int, temporary: str, path: str) -> ObjectInfo:
-        """Uploads a local file under its temporary name, and moves it to its final one. May be called again."""
+        """Uploads a local file under its temporary name, and moves it to its final one. May be
+        called again.
+        """
         name = self._name(path)
         with translate_errors(path):
             if not self._async:
@@ -187,7 +230,9 @@ class FsspecBackend(Backend):
             await self._call("put_file", local, temporary)
             found = common.info_of(path, await self._info(temporary)).size
             if found not in (None, size):
-                raise IntegrityError(f"{found:,} bytes arrived of the {size:,} that were sent: write it again", path)
+                raise IntegrityError(
+                    f"{found:,} bytes arrived of the {size:,} that were sent: write it again", path
+                )
             await self._call("mv_file" if self._async else "mv", temporary, name)
         return await self.stat(path)
 
@@ -252,37 +297,52 @@ class FsspecBackend(Backend):
         def info() -> Any:
             repairs.connect_again(self._fs)
             self._fs.invalidate_cache(self._fs._parent(name))
-            return repairs.below(self._fs).info(name)  # a filecache would list the directory: web servers may refuse
+            return repairs.below(self._fs).info(
+                name
+            )  # a filecache would list the directory: web servers may refuse
 
         return await self._in_turn(info)
 
     def _open_file(self, name: str, start: int, size: int | None) -> _File:
         repairs.connect_again(self._fs)
-        with self._opening.setdefault(name, threading.Semaphore()), repairs.whole(self._fs, name, size):
+        with (
+            self._opening.setdefault(name, threading.Semaphore()),
+            repairs.whole(self._fs, name, size),
+        ):
             return _File(self._fs.open(name, "rb"), start, self._lock)
 
     def _name(self, path: str) -> str:
         chain = split_chain(path)
-        cached = chain.before and protocol_of(path) in CACHES  # a cache would turn "zip://" into "zip:"
+        cached = (
+            chain.before and protocol_of(path) in CACHES
+        )  # a cache would turn "zip://" into "zip:"
         return common.name_of(self._fs.fs if cached else self._fs, chain.url)
 
 
 def _is_shared(filesystem: object) -> bool:
-    """Whether a filesystem, or one that it wraps, reads all its files through one connection or archive."""
+    """Whether a filesystem, or one that it wraps, reads all its files through one connection or
+    archive.
+    """
     if not isinstance(filesystem, fsspec.AbstractFileSystem):
         return False
-    protocols = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
+    protocols = (
+        {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
+    )
     return bool(protocols & SHARED) or _is_shared(getattr(filesystem, "fs", None))
 
 
 def _check_version(info: ObjectInfo, version: str | None, start: int, end: int | None) -> None:
-    """Compares versions when a body is opened and with its last bytes: most filesystems cannot pin a version."""
+    """Compares versions when a body is opened and with its last bytes: most filesystems cannot pin
+    a version.
+    """
     if version is not None and info.version is not None and info.version != version:
         raise changed_error(info.path, start, end)
 
 
 class _File:
-    """A file with one call at a time: `lock` is shared with its filesystem; None: the file has its own lock."""
+    """A file with one call at a time: `lock` is shared with its filesystem; None: the file has its
+    own lock.
+    """
 
     def __init__(self, file: Any, start: int, lock: threading.RLock | None) -> None:
         self._file = file
@@ -300,12 +360,19 @@ class _File:
 
 
 class _BlocksBody:
-    """Reads block by block: from an open file, or, if `file` is None, by ranges with one block of read-ahead."""
+    """Reads block by block: from an open file, or, if `file` is None, by ranges with one block of
+    read-ahead.
+    """
 
     splits = False
 
     def __init__(
-        self, backend: FsspecBackend, file: _File | None, info: ObjectInfo, start: int, stop: int | None
+        self,
+        backend: FsspecBackend,
+        file: _File | None,
+        info: ObjectInfo,
+        start: int,
+        stop: int | None,
     ) -> None:
         self.info = info
         self._backend = backend
@@ -328,7 +395,9 @@ class _BlocksBody:
         return count
 
     async def aclose(self) -> None:
-        """Abandons the block in progress; a file that a thread still reads is closed after that read."""
+        """Abandons the block in progress; a file that a thread still reads is closed after that
+        read.
+        """
         task, self._block = self._block, None
         file, self._file = self._file, None
         self._left = memoryview(b"")
@@ -368,7 +437,9 @@ class _SpooledUpload(PartSink):
         self._file = file
         self._delivering = False
 
-    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
+    async def put_part(
+        self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
+    ) -> None:
         await finish(asyncio.to_thread(self._write, offset, pieces))
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:

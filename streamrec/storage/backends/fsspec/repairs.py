@@ -1,9 +1,11 @@
 """Workarounds for defects of some fsspec filesystems.
 
-- Caches of whole files keep a partial copy when a download breaks off, and use it as the file: this module removes it.
-- FTP and SFTP filesystems have one connection to their server, and never renew it: this module does.
-- Async filesystems have no way to close them: this module closes the clients that they are known to have. adlfs also
-  retries by itself, which this module switches off.
+- Caches of whole files keep a partial copy when a download breaks off, and use it as the file: this
+  module removes it.
+- FTP and SFTP filesystems have one connection to their server, and never renew it: this module
+  does.
+- Async filesystems have no way to close them: this module closes the clients that they are known to
+  have. adlfs also retries by itself, which this module switches off.
 """
 
 from __future__ import annotations
@@ -34,18 +36,23 @@ def below(filesystem: Any) -> Any:
 
 @contextmanager
 def whole(filesystem: Any, name: str, size: int | None) -> Iterator[None]:
-    """Removes an incomplete copy after a simplecache or a filecache opened a file, so that it is fetched again.
+    """Removes an incomplete copy after a simplecache or a filecache opened a file, so that it is
+    fetched again.
 
     The copy is a TransientError if it has another size than the file has in the store.
     """
-    if not isinstance(filesystem, WholeFileCacheFileSystem):  # whose `protocol` an old fsspec takes from what it caches
+    if not isinstance(
+        filesystem, WholeFileCacheFileSystem
+    ):  # whose `protocol` an old fsspec takes from what it caches
         yield
         return
     try:
         yield
         copy = _find_copy(filesystem, name)
         if size is not None and copy is not None and (copied := os.path.getsize(copy)) != size:
-            raise TransientError(Cause.BROKEN, f"the copy in the cache has {copied:,} bytes of {size:,}")
+            raise TransientError(
+                Cause.BROKEN, f"the copy in the cache has {copied:,} bytes of {size:,}"
+            )
     except BaseException:
         copy = _find_copy(filesystem, name)
         if copy is not None and copy.startswith(filesystem.storage[-1]):
@@ -67,7 +74,9 @@ def mend(filesystem: Any) -> None:
 
 
 def connect_again(filesystem: Any) -> None:
-    """Reconnects an FTP or SFTP filesystem whose connection failed or was closed, as by FTP servers after minutes."""
+    """Reconnects an FTP or SFTP filesystem whose connection failed or was closed, as by FTP servers
+    after minutes.
+    """
     if _is_ftp(filesystem):
         try:
             filesystem.ftp.voidcmd("NOOP")
@@ -75,7 +84,12 @@ def connect_again(filesystem: Any) -> None:
             filesystem._connect()
     elif _is_sftp(filesystem):
         transport, channel = filesystem.client.get_transport(), filesystem.ftp.get_channel()
-        if transport is None or not transport.is_active() or transport.sock.fileno() < 0 or channel.closed:
+        if (
+            transport is None
+            or not transport.is_active()
+            or transport.sock.fileno() < 0
+            or channel.closed
+        ):
             filesystem.client.close()
             filesystem._connect()
 
@@ -106,7 +120,9 @@ def _reconnect(owner: weakref.ref[Any]) -> None:
 
 
 def retry_nothing(filesystem: Any) -> None:
-    """Switches off the retries of azure-core: they would wait 15 s and more within each of our attempts."""
+    """Switches off the retries of azure-core: they would wait 15 s and more within each of our
+    attempts.
+    """
     service = getattr(filesystem, "service_client", None)
     policy: Any = getattr(getattr(service, "_config", None), "retry_policy", None)
     if hasattr(policy, "total_retries"):
@@ -114,7 +130,9 @@ def retry_nothing(filesystem: Any) -> None:
 
 
 async def close_clients(filesystem: Any) -> None:
-    """Closes the clients of an async filesystem, and detaches its finalizers: adlfs' would run on a closed loop."""
+    """Closes the clients of an async filesystem, and detaches its finalizers: adlfs' would run on a
+    closed loop.
+    """
     creator = getattr(filesystem, "_s3creator", None)
     if creator is not None:
         await creator.__aexit__(None, None, None)

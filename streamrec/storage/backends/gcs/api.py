@@ -1,8 +1,10 @@
-"""The JSON API of Google Cloud Storage: requests with credentials, names of resources, answers, errors.
+"""The JSON API of Google Cloud Storage: requests with credentials, names of resources, answers,
+errors.
 
-google-auth refreshes credentials by a blocking request, so this module does that in a thread. It renews a token when
-google-auth calls it stale (some minutes before it expires), and when the store refuses it earlier. A token that is
-stale when it is issued, like a short-lived one, is used until it expires.
+google-auth refreshes credentials by a blocking request, so this module does that in a thread. It
+renews a token when google-auth calls it stale (some minutes before it expires), and when the store
+refuses it earlier. A token that is stale when it is issued, like a short-lived one, is used until
+it expires.
 """
 
 from __future__ import annotations
@@ -31,10 +33,14 @@ from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.tasks import Renewal
 from streamrec.storage.urls import split_object
 
-_LOG_IN = ", GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default login, or token='FILE.json'"
+_LOG_IN = (
+    ", GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default login, or token='FILE.json'"
+)
 
 
-async def check(answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None) -> None:
+async def check(
+    answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None
+) -> None:
     """Raises the error of an answer with a status of 300 or above, with the store's message."""
     if answer.status >= 300:
         message = _parse_message(await answer.text(errors="replace"))
@@ -73,12 +79,18 @@ def resource(path: str) -> str:
 
 
 def check_token(url: str, token: Any) -> None:
-    """Refuses a `token` that names a missing file: gcsfs would send the name to Google as a token."""
-    is_name = isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
+    """Refuses a `token` that names a missing file: gcsfs would send the name to Google as a
+    token.
+    """
+    is_name = isinstance(token, str) and (
+        token.endswith(".json") or token.startswith(("/", "./", "../", "~"))
+    )
     if is_name and not os.path.exists(token):
         raise StorageError(
-            f"storage option token={token!r} names a file that does not exist: give the full path of a JSON file with "
-            "credentials (~ is not expanded), 'google_default', 'cloud', 'anon', or an access token itself",
+            f"storage option token={token!r} names a file that does not exist: give the full path "
+            "of a JSON file with "
+            "credentials (~ is not expanded), 'google_default', 'cloud', 'anon', or an access "
+            "token itself",
             url,
         )
 
@@ -112,11 +124,12 @@ class GcsApi:
         headers: Mapping[str, str] | None = None,
         body: Sequence[memoryview] | None = None,
     ) -> aiohttp.ClientResponse:
-        """Sends one request; returns when the head of the answer has arrived. The caller closes the answer.
+        """Sends one request; returns when the head of the answer has arrived. The caller closes the
+        answer.
 
-        If the store refuses a token before it expires, the token is renewed once, and the request sent once more.
-        `place` is the path below the endpoint, percent-encoded; or a full URL. Parameters with the value None are left
-        out.
+        If the store refuses a token before it expires, the token is renewed once, and the request
+        sent once more. `place` is the path below the endpoint, percent-encoded; or a full URL.
+        Parameters with the value None are left out.
         """
         parameters = urlencode(self._fs._get_params(dict(query or {})), quote_via=quote)
         url = place if "://" in place else self._fs._location + place
@@ -130,14 +143,22 @@ class GcsApi:
         return answer
 
     async def _send(
-        self, method: str, url: str, headers: Mapping[str, str] | None, body: Sequence[memoryview] | None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None,
+        body: Sequence[memoryview] | None,
     ) -> aiohttp.ClientResponse:
         target = URL(url, encoded=True)
-        ours = target.origin() == URL(self._fs._location).origin()  # an upload's session may be on another host
+        ours = (
+            target.origin() == URL(self._fs._location).origin()
+        )  # an upload's session may be on another host
         authorization: dict[str, str] = {}
         if ours and (held := self._held) is not None:
             state = held.token_state
-            if state is TokenState.INVALID or (state is TokenState.STALE and held.token != self._renewed):
+            if state is TokenState.INVALID or (
+                state is TokenState.STALE and held.token != self._renewed
+            ):
                 await self._renewal.renew_after(self._renewal.generation)
             held.apply(authorization)  # type: ignore[no-untyped-call]
         return await self._fs._session.request(  # type: ignore[no-any-return]
@@ -161,7 +182,9 @@ class GcsApi:
             await asyncio.to_thread(refresh)
         except (GoogleAuthError, requests.RequestException) as error:
             said = f"{type(error).__name__}: {error}"
-            if getattr(error, "retryable", False) or isinstance(error, TransportError | requests.RequestException):
+            if getattr(error, "retryable", False) or isinstance(
+                error, TransportError | requests.RequestException
+            ):
                 raise TransientError(Cause.CREDENTIALS, said) from mask_cause(error)
             raise TransientError(Cause.REFUSED, said) from mask_cause(error)
         self._renewed = held.token

@@ -1,23 +1,25 @@
 """Google Cloud Storage, through gcsfs's credentials and session; this module makes the requests.
 
-gcsfs has no streamed read, retries by itself, waits without any limit, and its default class first queries a gRPC
-service about each bucket. So this backend uses only gcsfs's tedious parts: finding and refreshing credentials
-(in a thread: it blocks), requester-pays parameters, and the session. The API is that of
-cloud.google.com/storage/docs/json_api; credentials and requests are in `gcs/api.py`.
+gcsfs has no streamed read, retries by itself, waits without any limit, and its default class first
+queries a gRPC service about each bucket. So this backend uses only gcsfs's tedious parts: finding
+and refreshing credentials (in a thread: it blocks), requester-pays parameters, and the session. The
+API is that of cloud.google.com/storage/docs/json_api; credentials and requests are in `gcs/api.py`.
 
-Versions are generations. A pinned one is requested by number; if the store has only another one by then,
-that is an ObjectChangedError.
+Versions are generations. A pinned one is requested by number; if the store has only another one by
+then, that is an ObjectChangedError.
 
 Uploads: one request for one part, else a resumable upload.
 
-* Parts are sent one after the other: the protocol requires their order. After a fault the store reports how many bytes
-  it has, and the part continues from there. The last part makes the object visible, as a whole.
-* The last request carries the object's CRC32C, so that the store refuses damage before anything is visible. Size and
-  CRC32C from the answer are compared again. An object that differs is deleted, this generation and no other, and is an
-  IntegrityError.
-* `overwrite=False` sends `ifGenerationMatch=0`. fake-gcs-server 1.52 honours it for objects of one part only; for
-  others only the check before the upload remains. Such an object carries a mark of its upload (metadata
-  `streamrec-upload`), so that after a lost answer a writer can tell its own object from an equal one.
+* Parts are sent one after the other: the protocol requires their order. After a fault the store
+  reports how many bytes it has, and the part continues from there. The last part makes the object
+  visible, as a whole.
+* The last request carries the object's CRC32C, so that the store refuses damage before anything is
+  visible. Size and CRC32C from the answer are compared again. An object that differs is deleted,
+  this generation and no other, and is an IntegrityError.
+* `overwrite=False` sends `ifGenerationMatch=0`. fake-gcs-server 1.52 honours it for objects of one
+  part only; for others only the check before the upload remains. Such an object carries a mark of
+  its upload (metadata `streamrec-upload`), so that after a lost answer a writer can tell its own
+  object from an equal one.
 * A killed writer leaves a session that cannot be listed or seen; the store drops it after a week.
 
 Source: cloud.google.com/storage/docs/resumable-uploads and .../data-validation.
@@ -38,7 +40,14 @@ from gcsfs.core import GCSFileSystem
 
 from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError
 from streamrec.storage.backend import Backend, Body, ContentDigest, ObjectInfo, PartSink, Pieces
-from streamrec.storage.backends.gcs.api import GcsApi, check, check_token, info_in, read_json, resource
+from streamrec.storage.backends.gcs.api import (
+    GcsApi,
+    check,
+    check_token,
+    info_in,
+    read_json,
+    resource,
+)
 from streamrec.storage.backends.http.pieces_body import between
 from streamrec.storage.backends.http.responses import (
     BUFFERED_BODIES,
@@ -50,7 +59,14 @@ from streamrec.storage.backends.http.responses import (
     translate_errors,
 )
 from streamrec.storage.faults import RetryPolicy, changed_error, exists_error, http_body_range
-from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, build, check_endpoint, check_names, parameter_names
+from streamrec.storage.options import (
+    COMMON_OPTIONS,
+    ClientOptions,
+    build,
+    check_endpoint,
+    check_names,
+    parameter_names,
+)
 from streamrec.storage.tasks import finish
 from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import Glob, split_object, split_prefix
@@ -85,12 +101,18 @@ class GcsBackend(Backend):
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """Returns one page of up to 1,000 names, without directory markers and names outside the prefix."""
+        """Returns one page of up to 1,000 names, without directory markers and names outside the
+        prefix.
+        """
         scheme, bucket, key = split_prefix(prefix)
         query = {"prefix": key, "fields": _LISTED, "maxResults": "1000", "pageToken": token}
-        page = await self._api.json(prefix, "GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query)
+        page = await self._api.json(
+            prefix, "GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query
+        )
         infos = [
-            ObjectInfo(f"{scheme}://{bucket}/{item['name']}", int(item["size"]), str(item["generation"]))
+            ObjectInfo(
+                f"{scheme}://{bucket}/{item['name']}", int(item["size"]), str(item["generation"])
+            )
             for item in page.get("items", ())
             if item["name"].startswith(key) and not item["name"].endswith("/")
         ]
@@ -114,7 +136,9 @@ class GcsBackend(Backend):
             info = ObjectInfo(path, size, answer.headers.get("X-Goog-Generation") or version)
         except NotFoundError as missing:
             answer.close()
-            if version is not None and (await self.stat(path)).version != version:  # a missing generation is a 404
+            if (
+                version is not None and (await self.stat(path)).version != version
+            ):  # a missing generation is a 404
                 raise changed_error(path, start) from missing
             raise
         except BaseException:
@@ -129,11 +153,15 @@ class GcsBackend(Backend):
         return upload
 
     async def copy(self, source: str, target: str) -> None:
-        """Sends a rewrite; several requests for a large object that goes to another storage class."""
+        """Sends a rewrite; several requests for a large object that goes to another storage
+        class.
+        """
         place = "/storage/v1" + resource(source) + "/rewriteTo" + resource(target)
         answer: dict[str, Any] = {}
         while not answer.get("done"):
-            answer = await self._api.json(target, "POST", place, {"rewriteToken": answer.get("rewriteToken")})
+            answer = await self._api.json(
+                target, "POST", place, {"rewriteToken": answer.get("rewriteToken")}
+            )
 
     async def remove(self, path: str) -> None:
         with translate_errors(path):
@@ -159,12 +187,18 @@ class GcsUpload(PartSink):
         self._ours = True  # whether the answer that ended the upload described the object
 
     async def prepare(self) -> None:
-        """Raises AlreadyExistsError before anything is sent, if the object exists and must not be replaced."""
+        """Raises AlreadyExistsError before anything is sent, if the object exists and must not be
+        replaced.
+        """
         if not self._overwrite and await self._find() is not None:
             raise exists_error(self._path)
 
-    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Sends a part; a single part waits for `complete`. The last one makes the object visible."""
+    async def put_part(
+        self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
+    ) -> None:
+        """Sends a part; a single part waits for `complete`. The last one makes the object
+        visible.
+        """
         if whole and index == 0:
             self._only = pieces
         else:
@@ -173,7 +207,9 @@ class GcsUpload(PartSink):
             await self._send(offset, pieces, whole)
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
-        """Makes an object of one part visible (a larger one is already), and compares it with what was sent."""
+        """Makes an object of one part visible (a larger one is already), and compares it with what
+        was sent.
+        """
         if self._only is not None:
             await self._insert(sent, self._only)
         assert self._done is not None, "the last part comes before complete"
@@ -181,9 +217,13 @@ class GcsUpload(PartSink):
         if reason is None:
             return info_in(self._path, self._done)
         if not self._ours:
-            raise ObjectChangedError(f"this name holds what another writer wrote ({reason}): write again", self._path)
+            raise ObjectChangedError(
+                f"this name holds what another writer wrote ({reason}): write again", self._path
+            )
         await self._remove(str(self._done["generation"]))
-        raise IntegrityError(f"the store holds other bytes than were sent: {reason}; write it again", self._path)
+        raise IntegrityError(
+            f"the store holds other bytes than were sent: {reason}; write it again", self._path
+        )
 
     async def abort(self) -> None:
         """Frees the parts. An upload that the store no longer knows is not an error."""
@@ -191,7 +231,11 @@ class GcsUpload(PartSink):
         if self._session is not None:
             with translate_errors(self._path):
                 async with await self._api.send("DELETE", self._session) as answer:
-                    if answer.status not in (404, 410, 499):  # 499 is the answer to a cancelled upload
+                    if answer.status not in (
+                        404,
+                        410,
+                        499,
+                    ):  # 499 is the answer to a cancelled upload
                         await check(answer, self._path)
             self._session = None
 
@@ -204,7 +248,9 @@ class GcsUpload(PartSink):
         body = _multipart_body(boundary, metadata, pieces)
         try:
             with translate_errors(self._path):
-                async with await self._api.send("POST", self._place, query, headers, body) as answer:
+                async with await self._api.send(
+                    "POST", self._place, query, headers, body
+                ) as answer:
                     await check(answer, self._path)
                     self._done = await read_json(answer)
         except ObjectChangedError as error:  # a 412 can only mean ifGenerationMatch=0 here
@@ -215,7 +261,10 @@ class GcsUpload(PartSink):
 
     async def _create(self) -> None:
         query = {"uploadType": "resumable", "name": self._key, **self._condition()}
-        headers = {"X-Upload-Content-Type": "application/octet-stream", "Content-Type": "application/json"}
+        headers = {
+            "X-Upload-Content-Type": "application/octet-stream",
+            "Content-Type": "application/json",
+        }
         body = [memoryview(json.dumps(self._resource()).encode())]
         with self._name_is_taken(), translate_errors(self._path):
             async with await self._api.send("POST", self._place, query, headers, body) as answer:
@@ -230,33 +279,41 @@ class GcsUpload(PartSink):
         while self._done is None and (there < stop or whole):
             if not offset <= there <= stop:
                 raise StorageError(
-                    f"the store has {there:,} bytes of this upload where {offset:,} were sent: write it again",
+                    f"the store has {there:,} bytes of this upload where {offset:,} were sent: "
+                    "write it again",
                     self._path,
                 )
-            there = await self._put(_span(there, stop, whole), between(pieces, there - offset, stop - offset))
+            there = await self._put(
+                _span(there, stop, whole), between(pieces, there - offset, stop - offset)
+            )
         self._doubt = False
 
     async def _ask(self, whole: ContentDigest | None) -> int:
         """Returns how many bytes the store has.
 
-        If the last part was sent, with the digest of the whole object, the upload may be complete, and even forgotten,
-        in which case the object itself shows its size.
+        If the last part was sent, with the digest of the whole object, the upload may be complete,
+        and even forgotten, in which case the object itself shows its size.
         """
         try:
             there = await self._put({"Content-Range": "bytes */*"}, ())
         except NotFoundError as error:
             self._ours, self._done = False, await self._find()
             if self._done is None:
-                raise StorageError("the store no longer knows this upload: write it again", self._path) from error
+                raise StorageError(
+                    "the store no longer knows this upload: write it again", self._path
+                ) from error
             there = int(self._done["size"])
         if self._done is not None and (whole is None or there != whole.size):
-            raise StorageError(f"the store ended this upload at {there:,} bytes: write it again", self._path)
+            raise StorageError(
+                f"the store ended this upload at {there:,} bytes: write it again", self._path
+            )
         return there
 
     async def _put(self, headers: Mapping[str, str], pieces: Pieces) -> int:
         """Sends bytes; returns how many bytes of the whole the store has now.
 
-        It uses POST: aiohttp itself repeats a PUT when a reused connection breaks, and GCS accepts no chunk twice.
+        It uses POST: aiohttp itself repeats a PUT when a reused connection breaks, and GCS accepts
+        no chunk twice.
         """
         assert self._session is not None
         with self._name_is_taken(), translate_errors(self._path):
@@ -278,7 +335,9 @@ class GcsUpload(PartSink):
         """Removes this generation of the object; a missing or replaced one is not an error."""
         place = "/storage/v1" + resource(self._path)
         with suppress(NotFoundError, ObjectChangedError), translate_errors(self._path):
-            async with await self._api.send("DELETE", place, {"ifGenerationMatch": generation}) as answer:
+            async with await self._api.send(
+                "DELETE", place, {"ifGenerationMatch": generation}
+            ) as answer:
                 await check(answer, self._path)
 
     def _resource(self) -> dict[str, Any]:
@@ -298,7 +357,9 @@ class GcsUpload(PartSink):
 
 
 def _span(there: int, stop: int, whole: ContentDigest | None) -> dict[str, str]:
-    """Returns headers for the bytes from `there` on; with the last ones, the whole object's size and checksum."""
+    """Returns headers for the bytes from `there` on; with the last ones, the whole object's size
+    and checksum.
+    """
     total = "*" if whole is None else str(whole.size)
     span = f"bytes {there}-{stop - 1}/{total}" if there < stop else f"bytes */{total}"
     checksum = {} if whole is None else {"X-Goog-Hash": f"crc32c={encode_crc32c(whole.crc32c)}"}
@@ -307,7 +368,8 @@ def _span(there: int, stop: int, whole: ContentDigest | None) -> dict[str, str]:
 
 def _multipart_body(boundary: str, metadata: Mapping[str, Any], pieces: Pieces) -> Pieces:
     head = (
-        f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
+        f"--{boundary}\r\nContent-Type: application/json; "
+        f"charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
         f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
     )
     return [memoryview(head.encode()), *pieces, memoryview(f"\r\n--{boundary}--\r\n".encode())]

@@ -1,4 +1,6 @@
-"""Plain web servers: `backend.py`. S3 and GCS share `responses.py` and the modules that read bodies past aiohttp."""
+"""Plain web servers: `backend.py`. S3 and GCS share `responses.py` and the modules that read bodies
+past aiohttp.
+"""
 
 from streamrec.storage.backends.http.backend import connect
 

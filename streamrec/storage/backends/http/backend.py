@@ -1,7 +1,7 @@
 """Plain web servers, read only, over aiohttp; the session comes from fsspec's HTTPFileSystem.
 
-Versions are ETags, or Last-Modified dates without an ETag. A strong ETag is pinned with If-Match; in any case the
-version of each answer is compared, so servers may ignore the header.
+Versions are ETags, or Last-Modified dates without an ETag. A strong ETag is pinned with If-Match;
+in any case the version of each answer is compared, so servers may ignore the header.
 
 Web servers have no standard way to list or write: both raise UnsupportedOperationError.
 """
@@ -29,18 +29,27 @@ from streamrec.storage.backends.http.responses import (
     translate_errors,
 )
 from streamrec.storage.faults import RetryPolicy, changed_error, http_body_range
-from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, build, check_names, parameter_names
+from streamrec.storage.options import (
+    COMMON_OPTIONS,
+    ClientOptions,
+    build,
+    check_names,
+    parameter_names,
+)
 from streamrec.storage.urls import Glob
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 MAX_REDIRECTS: Final = 10
 
 FOR_ONE_SERVER: Final = frozenset({"headers", "auth", "cookies", "params"})
-"""Options of a request that may contain credentials for the user's server, and must not reach another one."""
+"""Options of a request that may contain credentials for the user's server, and must not reach
+another one."""
 
 
 async def connect(source: ClientOptions, policy: RetryPolicy) -> HttpBackend:
-    """Makes a session in the running loop. `client_kwargs` go to it, other options to every request."""
+    """Makes a session in the running loop. `client_kwargs` go to it, other options to every
+    request.
+    """
     known = parameter_names(HTTPFileSystem, aiohttp.ClientSession._request) | COMMON_OPTIONS
     check_names(source.url, "storage_options", source.options, known)
     session_names = parameter_names(aiohttp.ClientSession.__init__)
@@ -78,7 +87,9 @@ class HttpBackend(Backend):
         with translate_errors(path):
             async with await self._send("HEAD", path, {}) as answer:
                 check_answer(answer, path)
-                return ObjectInfo(path, http_body_range(answer.status, answer.headers), _version(answer.headers))
+                return ObjectInfo(
+                    path, http_body_range(answer.status, answer.headers), _version(answer.headers)
+                )
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         headers = {**range_header(start, end), **_pin(version)}
@@ -86,7 +97,9 @@ class HttpBackend(Backend):
             answer = await self._send("GET", path, headers)
         try:
             if answer.status == 416:
-                return empty_body(await self.stat(path), start)  # the stream above compares the version
+                return empty_body(
+                    await self.stat(path), start
+                )  # the stream above compares the version
             check_answer(answer, path, start, end)
             size = http_body_range(answer.status, answer.headers, start, end)
             info = ObjectInfo(path, size, _version(answer.headers))
@@ -103,10 +116,16 @@ class HttpBackend(Backend):
             await self._bare_session.close()
         await self._session.close()
 
-    async def _send(self, method: str, path: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
-        """Sends a request and follows its redirects. Another server gets no credentials of this one."""
+    async def _send(
+        self, method: str, path: str, headers: Mapping[str, str]
+    ) -> aiohttp.ClientResponse:
+        """Sends a request and follows its redirects. Another server gets no credentials of this
+        one.
+        """
         if "#" in path:
-            raise StorageError("a web server does not see what follows a #: write %23 for a # in a name", path)
+            raise StorageError(
+                "a web server does not see what follows a #: write %23 for a # in a name", path
+            )
         own_headers = {"Accept-Encoding": "identity", **headers}  # the bytes as they are stored
         session, options = self._session, dict(self._fs.kwargs)
         options["headers"] = {**(options.get("headers") or {}), **own_headers}
@@ -118,24 +137,34 @@ class HttpBackend(Backend):
             url = url.with_user(None)
         answer = await session.request(method, url, allow_redirects=False, **options)
         redirects = 0
-        while follows and answer.status in REDIRECTS and (location := answer.headers.get("Location")):
+        while (
+            follows and answer.status in REDIRECTS and (location := answer.headers.get("Location"))
+        ):
             answer.release()
             if (redirects := redirects + 1) > MAX_REDIRECTS:
-                raise StorageError(f"the server redirects more than {MAX_REDIRECTS} times: check the URL", path)
+                raise StorageError(
+                    f"the server redirects more than {MAX_REDIRECTS} times: check the URL", path
+                )
             try:
                 url = answer.url.join(URL(location))
             except ValueError as error:
                 raise StorageError(
-                    f"the server redirects to {location!r}, which is not a URL: check its address", path
+                    f"the server redirects to {location!r}, which is not a URL: check its address",
+                    path,
                 ) from error
             if session is self._session and not _is_same_server(answer.url, url):
-                session, options = self._open_bare(), {key: options[key] for key in options.keys() - FOR_ONE_SERVER}
+                session, options = (
+                    self._open_bare(),
+                    {key: options[key] for key in options.keys() - FOR_ONE_SERVER},
+                )
                 options["headers"] = own_headers
             answer = await session.request(method, url, allow_redirects=False, **options)
         return answer
 
     def _open_bare(self) -> aiohttp.ClientSession:
-        """Returns a session over the same connections, without the user's headers, cookies and passwords."""
+        """Returns a session over the same connections, without the user's headers, cookies and
+        passwords.
+        """
         if self._bare_session is None:
             self._bare_session = aiohttp.ClientSession(
                 connector=self._session.connector,
@@ -148,8 +177,14 @@ class HttpBackend(Backend):
 
 
 def _is_same_server(one: URL, other: URL) -> bool:
-    """Whether `other` may receive the credentials for `one`: it is the same server, or the same over TLS."""
-    secured = (one.scheme, other.scheme) == ("http", "https") and one.is_default_port() and other.is_default_port()
+    """Whether `other` may receive the credentials for `one`: it is the same server, or the same
+    over TLS.
+    """
+    secured = (
+        (one.scheme, other.scheme) == ("http", "https")
+        and one.is_default_port()
+        and other.is_default_port()
+    )
     return one.host == other.host and (secured or one.origin() == other.origin())
 
 
@@ -158,11 +193,15 @@ def _version(headers: Mapping[str, str]) -> str | None:
 
 
 def _pin(version: str | None) -> dict[str, str]:
-    """Returns the precondition header for a version; a weak ETag (W/"...") never matches, so it has none."""
+    """Returns the precondition header for a version; a weak ETag (W/"...") never matches, so it has
+    none.
+    """
     if version is None or version.startswith("W/"):
         return {}
     return {"If-Match" if version.startswith('"') else "If-Unmodified-Since": version}
 
 
 def _refuse(verb: str, path: str) -> NoReturn:
-    raise UnsupportedOperationError(f"a web server cannot be asked to {verb}: use an object store or files", path)
+    raise UnsupportedOperationError(
+        f"a web server cannot be asked to {verb}: use an object store or files", path
+    )

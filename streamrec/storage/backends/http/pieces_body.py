@@ -1,6 +1,7 @@
 """A request body that is sent from its pieces, without joining them.
 
-A BytesIO needs the pieces joined, and aiohttp copies it twice: once as a whole into new memory and once to read it.
+A BytesIO needs the pieces joined, and aiohttp copies it twice: once as a whole into new memory and
+once to read it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ CHUNK_BYTES: Final = 256 << 10
 
 
 class PiecesBody(aiohttp.Payload):
-    """A payload that aiohttp sends, and that botocore reads as a file to sign it. It may be sent again.
+    """A payload that aiohttp sends, and that botocore reads as a file to sign it. It may be sent
+    again.
 
     `failure` is an error in `write` that the connection did not cause.
     """
@@ -57,12 +59,18 @@ class PiecesBody(aiohttp.Payload):
         return b"".join(self._pieces).decode(encoding, errors)
 
     def read(self, size: int = -1) -> bytes:
-        start, stop = self._position, self._length if size is None or size < 0 else self._position + size
+        start, stop = (
+            self._position,
+            self._length if size is None or size < 0 else self._position + size,
+        )
         self._position = max(start, min(stop, self._length))
         return b"".join(between(self._pieces, start, stop))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        self._position = (
+            offset
+            + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        )
         return self._position
 
     def tell(self) -> int:

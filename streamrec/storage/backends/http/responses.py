@@ -1,10 +1,12 @@
-"""Responses of aiohttp: reads their bodies, checks their heads, and translates exceptions. For s3, gcs and http.
+"""Responses of aiohttp: reads their bodies, checks their heads, and translates exceptions. For s3,
+gcs and http.
 
-This is the hot path of all reading: one await per chunk, no joining of chunks, one copy into the caller's buffer. Bytes
-that did not fit are kept as a view, not copied again.
+This is the hot path of all reading: one await per chunk, no joining of chunks, one copy into the
+caller's buffer. Bytes that did not fit are kept as a view, not copied again.
 
 The rest of a large body is read past aiohttp (`socket_body.py`):
-- Only for a plain body of known length, when aiohttp holds none of it any more, and at least `MIN_BYTES` are left.
+- Only for a plain body of known length, when aiohttp holds none of it any more, and at least
+  `MIN_BYTES` are left.
 - After the last byte the connection returns to aiohttp, which keeps it for the next request.
 - It is a `FastPath`: if it fails (under uvloop, say), aiohttp reads the body.
 """
@@ -37,11 +39,15 @@ from streamrec.storage.faults import (
 MIN_BYTES: Final = 1 << 20
 """Bytes that must be left of a body to read it past aiohttp."""
 
-BUFFERED_BODIES: Final = FastPath("receiving bodies past aiohttp (streamrec.storage.backends.http.responses)")
+BUFFERED_BODIES: Final = FastPath(
+    "receiving bodies past aiohttp (streamrec.storage.backends.http.responses)"
+)
 
 
 def _read_past_aiohttp(response: aiohttp.ClientResponse, remaining: int) -> SocketBody | None:
-    """Takes over the connection of a response with drained `content`; None if that is not worthwhile or not safe."""
+    """Takes over the connection of a response with drained `content`; None if that is not
+    worthwhile or not safe.
+    """
     if remaining < MIN_BYTES or not BUFFERED_BODIES.is_enabled(ALL):
         return None
     try:
@@ -51,8 +57,14 @@ def _read_past_aiohttp(response: aiohttp.ClientResponse, remaining: int) -> Sock
             return None
         if not isinstance(transport, asyncio.Transport):
             kind = type(transport).__name__
-            raise AttributeError(f"a {kind} is not a transport of asyncio's own: another event loop runs")
-        tls = TLSReader(transport, BUFFERED_BODIES) if transport.get_extra_info("sslcontext") else None
+            raise AttributeError(
+                f"a {kind} is not a transport of asyncio's own: another event loop runs"
+            )
+        tls = (
+            TLSReader(transport, BUFFERED_BODIES)
+            if transport.get_extra_info("sslcontext")
+            else None
+        )
         if not transport.is_reading() or not (tls is None or tls.is_idle()):
             return None
         transport = transport if tls is None else tls.transport
@@ -93,13 +105,18 @@ class AiohttpBody:
         encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
         # 0 if the length is unknown, or aiohttp must decode the body
         self._unseen = 0 if encoded else int(response.headers.get("Content-Length", 0))
-        # take what came with the head now: once the connection is found broken, aiohttp does not return it any more
+        # take what came with the head now: once the connection is found broken, aiohttp does not
+        # return it any more
         self._left = _NOTHING if response.content.exception() else self._take_received()
         # read the rest past aiohttp, if possible
-        self._buffered = None if response.content.exception() else _read_past_aiohttp(response, self._unseen)
+        self._buffered = (
+            None if response.content.exception() else _read_past_aiohttp(response, self._unseen)
+        )
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes: those that aiohttp has received, then the rest by a SocketBody if possible."""
+        """Waits for the next bytes: those that aiohttp has received, then the rest by a SocketBody
+        if possible.
+        """
         with translate_errors(self.info.path, self._start, self._end):
             left = self._left
             if self._buffered is not None:
@@ -141,29 +158,36 @@ class AiohttpBody:
 
 
 def client_timeout(policy: RetryPolicy) -> aiohttp.ClientTimeout:
-    """Returns the limits of a session: connecting, and a silent socket. The request layer enforces the others."""
-    return aiohttp.ClientTimeout(total=None, sock_connect=policy.connect_timeout, sock_read=policy.stall_timeout)
+    """Returns the limits of a session: connecting, and a silent socket. The request layer enforces
+    the others.
+    """
+    return aiohttp.ClientTimeout(
+        total=None, sock_connect=policy.connect_timeout, sock_read=policy.stall_timeout
+    )
 
 
 def session_settings(users: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the arguments of a session in the running loop: raw bodies, an unlimited pool, and the user's own.
+    """Returns the arguments of a session in the running loop: raw bodies, an unlimited pool, and
+    the user's own.
 
-    Open shards keep their connections while they wait for their consumer: with a limited pool, shards without a
-    connection would block those, and all would wait for each other. `connections` alone limits their number.
+    Open shards keep their connections while they wait for their consumer: with a limited pool,
+    shards without a connection would block those, and all would wait for each other. `connections`
+    alone limits their number.
     """
     settings = {"auto_decompress": False, **(users or {})}
     connector = settings.get("connector") or aiohttp.TCPConnector(limit=0)
     if connector.limit or getattr(connector, "limit_per_host", 0):
         logger.warning(
-            "your connector limits the number of connections: if more shards are open than it allows, they wait for "
+            "your connector limits the number of connections: if more shards are open than it "
+            "allows, they wait for "
             "each other until they time out; pass limit=0 (and no limit_per_host) to it"
         )
     return {**settings, "connector": connector}
 
 
 def range_header(start: int, end: int | None) -> dict[str, str]:
-    """Returns the Range header for some bytes, even for all of them: the Content-Range of the answer then has the
-    object's size, which reveals a body that is too short.
+    """Returns the Range header for some bytes, even for all of them: the Content-Range of the
+    answer then has the object's size, which reveals a body that is too short.
 
     >>> range_header(0, None), range_header(5, 10)
     ({'Range': 'bytes=0-'}, {'Range': 'bytes=5-9'})
@@ -179,15 +203,21 @@ def check_answer(
     message: str = "",
     advice: str = "",
 ) -> None:
-    """Raises the error of an answer with a status of 300 or above, with the status line's reason or a given message."""
+    """Raises the error of an answer with a status of 300 or above, with the status line's reason or
+    a given message.
+    """
     if answer.status >= 300:
         wait = retry_after_seconds(answer.headers.get("Retry-After"))
         reason = message or answer.reason or ""
-        raise error_from_status(answer.status, reason, path, start, end, retry_after=wait, advice=advice)
+        raise error_from_status(
+            answer.status, reason, path, start, end, retry_after=wait, advice=advice
+        )
 
 
 def empty_body(info: ObjectInfo, start: int) -> BytesBody:
-    """Returns the empty body for a 416, after checking that the object really ends before `start`."""
+    """Returns the empty body for a 416, after checking that the object really ends before
+    `start`.
+    """
     if info.size is not None and start < info.size:
         raise TransientError(Cause.WRONG_ANSWER, f"a 416 for byte {start:,} of {info.size:,}")
     return BytesBody(info)
@@ -200,7 +230,9 @@ def translate(
     if isinstance(error, aiohttp.ClientSSLError):
         return tls_failed(said, path, start, end)
     if isinstance(error, NO_URL):
-        return StorageError(f"this is not a URL that can be fetched ({said}): check it", path, start, end)
+        return StorageError(
+            f"this is not a URL that can be fetched ({said}): check it", path, start, end
+        )
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return StorageError(too_many_files(), path, start, end)
     if isinstance(error, TimeoutError):
@@ -210,11 +242,23 @@ def translate(
     return TransientError(Cause.BROKEN, said)
 
 
-def tls_failed(said: str, path: str, start: int | None = None, end: int | None = None) -> StorageError:
-    if any(word in said for word in ("WRONG_VERSION_NUMBER", "wrong version number", "record layer failure")):
-        return StorageError(f"this port does not speak TLS ({said}): write http:// where https:// is", path, start, end)
+def tls_failed(
+    said: str, path: str, start: int | None = None, end: int | None = None
+) -> StorageError:
+    if any(
+        word in said
+        for word in ("WRONG_VERSION_NUMBER", "wrong version number", "record layer failure")
+    ):
+        return StorageError(
+            f"this port does not speak TLS ({said}): write http:// where https:// is",
+            path,
+            start,
+            end,
+        )
     advice = "name the file of its CA in SSL_CERT_FILE, or in AWS_CA_BUNDLE for S3"
-    return StorageError(f"the server's certificate was refused ({said}): {advice}", path, start, end)
+    return StorageError(
+        f"the server's certificate was refused ({said}): {advice}", path, start, end
+    )
 
 
 translate_errors = partial(Translated, (aiohttp.ClientError, OSError), translate)

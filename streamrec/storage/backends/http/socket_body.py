@@ -1,21 +1,24 @@
-"""Socket body: reads the rest of a response's body from its socket directly into the caller's buffers.
+"""Socket body: reads the rest of a response's body from its socket directly into the caller's
+buffers.
 
-aiohttp makes a `bytes` object of each read from the socket, another one of the body in it, and wakes its reader for
-each: half of the cost of a streamed GET. So aiohttp connects, does the TLS handshake, manages the pool and reads the
-head; then, for a large body of known length, its transport stops reading and this module reads the socket, over TLS by
-a `TLSReader`. benchmarks/stream.py compares it with aiohttp's own stream.
+aiohttp makes a `bytes` object of each read from the socket, another one of the body in it, and
+wakes its reader for each: half of the cost of a streamed GET. So aiohttp connects, does the TLS
+handshake, manages the pool and reads the head; then, for a large body of known length, its
+transport stops reading and this module reads the socket, over TLS by a `TLSReader`.
+benchmarks/stream.py compares it with aiohttp's own stream.
 
 Rules:
-- After the last byte the connection returns to aiohttp's pool for the next request. aiohttp parses each response with a
-  new parser, so it does not matter that the last one never saw the body's end. A body that is closed before its end
-  closes the connection.
-- The socket is read only while a `readinto` waits: the caller controls back-pressure, and no byte is ever written into
-  a buffer whose owner is not waiting for it.
+- After the last byte the connection returns to aiohttp's pool for the next request. aiohttp parses
+  each response with a new parser, so it does not matter that the last one never saw the body's end.
+  A body that is closed before its end closes the connection.
+- The socket is read only while a `readinto` waits: the caller controls back-pressure, and no byte
+  is ever written into a buffer whose owner is not waiting for it.
 - `readinto` returns when the buffer is full, or `LINGER` seconds after its first byte.
-- While many bytes are expected, the kernel reports the socket as readable only when it has `GATHER` bytes, or the
-  requested number if that is less (SO_RCVLOWAT).
-- aiohttp may switch on the transport's reading again: an earlier response of the same connection does so if it is
-  drained only now. The bytes that asyncio reads then come next, and its reading is switched off again.
+- While many bytes are expected, the kernel reports the socket as readable only when it has `GATHER`
+  bytes, or the requested number if that is less (SO_RCVLOWAT).
+- aiohttp may switch on the transport's reading again: an earlier response of the same connection
+  does so if it is drained only now. The bytes that asyncio reads then come next, and its reading is
+  switched off again.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ from streamrec.storage.backend import FastPath
 from streamrec.storage.backends.http.tls_reader import TLSReader
 
 GATHER: Final = 1 << 20
-"""Bytes per wake-up: an iteration of the event loop for fewer costs as much as receiving them. Without it, a paced
-connection wakes the loop for 64 KiB."""
+"""Bytes per wake-up: an iteration of the event loop for fewer costs as much as receiving them.
+Without it, a paced connection wakes the loop for 64 KiB."""
 
 LINGER: Final = 0.02
 """Seconds that a partly filled buffer waits for more bytes."""
@@ -44,11 +47,13 @@ ALL: Final = "all connections"
 
 
 class SocketBody(asyncio.Protocol):
-    """Reads a connection's socket in place of asyncio; an OSError if the process has no descriptor left.
+    """Reads a connection's socket in place of asyncio; an OSError if the process has no descriptor
+    left.
 
-    Its transport is the one over the socket. `remaining` bytes have not arrived yet; `finish` is called when they have,
-    and the connection has returned to asyncio. An error that neither the network nor the server caused disables the
-    fast path. Without `tls`, the transport has this protocol meanwhile.
+    Its transport is the one over the socket. `remaining` bytes have not arrived yet; `finish` is
+    called when they have, and the connection has returned to asyncio. An error that neither the
+    network nor the server caused disables the fast path. Without `tls`, the transport has this
+    protocol meanwhile.
     """
 
     def __init__(
@@ -78,11 +83,15 @@ class SocketBody(asyncio.Protocol):
             tls.begin()
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes; 0 when all have arrived. If the connection ends before, it is a ConnectionError."""
+        """Waits for the next bytes; 0 when all have arrived. If the connection ends before, it is a
+        ConnectionError.
+        """
         target, filled, until = buffer[: self._remaining], 0, None
         try:
             while filled < len(target):
-                if self._empty and not await self._readable(len(target) - filled, self._remaining - filled, until):
+                if self._empty and not await self._readable(
+                    len(target) - filled, self._remaining - filled, until
+                ):
                     break
                 filled += self._read(target[filled:])
                 self._empty = filled < len(target)
@@ -92,7 +101,9 @@ class SocketBody(asyncio.Protocol):
             if not isinstance(error, OSError):  # TLS errors are OSErrors, too
                 self._fast_path.disable(ALL, error)
             if not filled:
-                raise ConnectionError(f"the connection ended {self._remaining:,} bytes before the body") from error
+                raise ConnectionError(
+                    f"the connection ended {self._remaining:,} bytes before the body"
+                ) from error
         self._remaining -= filled
         if not self._remaining:
             self._release()
@@ -132,7 +143,9 @@ class SocketBody(asyncio.Protocol):
         return count
 
     async def _readable(self, wanted: int, sure: int, until: float | None) -> bool:
-        """Waits until the socket has about `wanted` bytes, of which `sure` will arrive; False at the time `until`."""
+        """Waits until the socket has about `wanted` bytes, of which `sure` will arrive; False at
+        the time `until`.
+        """
         if self._socket.fileno() < 0:
             raise ConnectionResetError("the connection was closed")
         # TLS adds less than 64 bytes to each of its records of 16 KiB
@@ -159,7 +172,11 @@ class SocketBody(asyncio.Protocol):
 
     def _release(self) -> None:
         """Returns the connection to aiohttp, unless other bytes followed the body."""
-        if self._socket.fileno() < 0 or self._spilled or not (self._tls is None or self._tls.holds_none()):
+        if (
+            self._socket.fileno() < 0
+            or self._spilled
+            or not (self._tls is None or self._tls.holds_none())
+        ):
             return
         if self._gathers > 1:
             with suppress(OSError):

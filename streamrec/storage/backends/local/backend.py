@@ -1,17 +1,19 @@
 """Local files, through aiofiles: unbuffered, directly into the caller's buffer.
 
-Bytes in the page cache are read on the loop: Linux can read without waiting (RWF_NOWAIT), and copying a megabyte takes
-less time than switching to a thread. Bodies alternate in the loop (`take_turn`), so that other work runs between them.
-Other bytes are read in a thread, as many as the caller's buffer takes. A thread that reads cannot be stopped, so a
-cancelled `readinto` waits for it: no thread writes into a buffer whose owner believes it to be free. The thread that
-opens a short file also reads it, one or many at a time: for small shards, switching to a thread is most of the cost.
+Bytes in the page cache are read on the loop: Linux can read without waiting (RWF_NOWAIT), and
+copying a megabyte takes less time than switching to a thread. Bodies alternate in the loop
+(`take_turn`), so that other work runs between them. Other bytes are read in a thread, as many as
+the caller's buffer takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits
+for it: no thread writes into a buffer whose owner believes it to be free. The thread that opens a
+short file also reads it, one or many at a time: for small shards, switching to a thread is most of
+the cost.
 
-Uploads go to a temporary name in the same directory (`temporary_files.py`) and are put in place by fsync, rename (or
-a hard link, which never replaces), fsync of the directory. A killed process leaves the temporary file, which no listing
-shows; the next upload to the same name removes it.
+Uploads go to a temporary name in the same directory (`temporary_files.py`) and are put in place by
+fsync, rename (or a hard link, which never replaces), fsync of the directory. A killed process
+leaves the temporary file, which no listing shows; the next upload to the same name removes it.
 
-`special_files.py` reads and writes what is not a regular file. Paths are plain, or `file://` or `local://` URLs;
-listings use the style of the listed prefix.
+`special_files.py` reads and writes what is not a regular file. Paths are plain, or `file://` or
+`local://` URLs; listings use the style of the listed prefix.
 """
 
 from __future__ import annotations
@@ -36,7 +38,16 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces, ShortObject
+from streamrec.storage.backend import (
+    Backend,
+    Body,
+    BytesBody,
+    ContentDigest,
+    ObjectInfo,
+    PartSink,
+    Pieces,
+    ShortObject,
+)
 from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
     copy_file,
@@ -46,7 +57,13 @@ from streamrec.storage.backends.local.temporary_files import (
     remove_abandoned,
     sync_directory,
 )
-from streamrec.storage.faults import RetryPolicy, Translated, changed_error, exists_error, too_many_files
+from streamrec.storage.faults import (
+    RetryPolicy,
+    Translated,
+    changed_error,
+    exists_error,
+    too_many_files,
+)
 from streamrec.storage.identity import is_special
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
@@ -68,14 +85,19 @@ ShortFile = tuple[bytes, os.stat_result]
 
 
 def _read_if_short(file: int, start: int, end: int | None) -> ShortFile | None:
-    """Reads an open file from `start` to `end`; None if that is long or empty, or the file is being written."""
+    """Reads an open file from `start` to `end`; None if that is long or empty, or the file is being
+    written.
+    """
     before = os.fstat(file)
     count = (before.st_size if end is None else min(end, before.st_size)) - start
     if not 0 < count <= SHORT_BYTES:
         return None
     data = os.pread(file, count, start)
     after = os.fstat(file)
-    if len(data) < count or (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
+    if len(data) < count or (before.st_mtime_ns, before.st_size) != (
+        after.st_mtime_ns,
+        after.st_size,
+    ):
         return None
     return data, before
 
@@ -84,7 +106,9 @@ def _read_short(path: str) -> ShortObject | None:
     """Reads a file; None if it is not a short regular file, or cannot be read."""
     name = local_name(path)
     try:
-        if not stat.S_ISREG(os.stat(name).st_mode):  # a pipe's writer would notice that it is opened
+        if not stat.S_ISREG(
+            os.stat(name).st_mode
+        ):  # a pipe's writer would notice that it is opened
             return None
         with open(name, "rb", buffering=0) as file:
             short = _read_if_short(file.fileno(), 0, None)
@@ -165,7 +189,9 @@ class LocalBackend(Backend):
             return await finish(_begin(path, final, overwrite), undo=_LocalUpload.abort)
 
     async def follow(self, path: str) -> str | None:
-        """Returns the target of a symbolic link, else the path; None if it is not a regular file."""
+        """Returns the target of a symbolic link, else the path; None if it is not a regular
+        file.
+        """
 
         def follow() -> str | None:
             local = local_path(path)
@@ -196,7 +222,9 @@ class _LocalBody:
         self._turns = turns
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Makes one read system call into the caller's buffer. A file that was modified is an ObjectChangedError."""
+        """Makes one read system call into the caller's buffer. A file that was modified is an
+        ObjectChangedError.
+        """
         await take_turn(self._turns)
         file, position = self._number, self._position
         with _translate_errors(self.info.path, position):
@@ -221,7 +249,9 @@ class _LocalUpload(PartSink):
         self._overwrite = overwrite
         self._left = weakref.finalize(self, remove_own, temporary, os.getpid())
 
-    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
+    async def put_part(
+        self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
+    ) -> None:
         with _translate_errors(self._path, offset, offset + sum(map(len, pieces))):
             await finish(asyncio.to_thread(_write_all, self._file.fileno(), offset, pieces))
 
@@ -248,7 +278,9 @@ class _LocalUpload(PartSink):
         stat = os.fstat(handle)
         if stat.st_size != sent.size:
             raise IntegrityError(
-                f"the file has {stat.st_size:,} bytes of the {sent.size:,} that were sent: write it again", self._path
+                f"the file has {stat.st_size:,} bytes of the {sent.size:,} that were sent: write "
+                "it again",
+                self._path,
             )
         if self._overwrite:
             put_in_place(self._temporary, self._final)
@@ -266,7 +298,8 @@ class _LocalUpload(PartSink):
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise UnsupportedOperationError(
-                    f"this filesystem has no hard links ({error}), so it cannot create a file only where there is none:"
+                    f"this filesystem has no hard links ({error}), so it cannot create a file only "
+                    "where there is none:"
                     " pass overwrite=True",
                     self._path,
                 ) from error
@@ -275,7 +308,9 @@ class _LocalUpload(PartSink):
 
 
 def remove_own(temporary: Path, maker: int) -> None:
-    """Removes the file of an upload that was neither completed nor aborted, but only in the process that made it."""
+    """Removes the file of an upload that was neither completed nor aborted, but only in the process
+    that made it.
+    """
     if os.getpid() == maker:
         temporary.unlink(missing_ok=True)
 
@@ -325,7 +360,10 @@ def _read_cached(file: int, buffer: memoryview, position: int) -> int | None:
     """Reads from the page cache, as `os.preadv`; None if reading would or might wait."""
     try:
         return os.preadv(file, [buffer], position, os.RWF_NOWAIT)
-    except (AttributeError, OSError):  # not on this system, not on this filesystem, or not in the cache
+    except (
+        AttributeError,
+        OSError,
+    ):  # not on this system, not on this filesystem, or not in the cache
         return None
 
 
@@ -360,7 +398,9 @@ def _info(path: str, stat: os.stat_result | None) -> ObjectInfo:
 
 def _list(prefix: str, glob: Glob | None) -> list[ObjectInfo]:
     name = LOCAL_SCHEME.sub("", prefix)
-    start = os.path.expanduser(name) if "/" in name else name  # the "~" of "~*" is part of a file's name
+    start = (
+        os.path.expanduser(name) if "/" in name else name
+    )  # the "~" of "~*" is part of a file's name
 
     def url(path: str) -> str:
         return prefix + path[len(start) :]
@@ -385,9 +425,10 @@ def _walk(
 ) -> Iterator[tuple[str, os.stat_result | None]]:
     """Yields the wanted files below a directory, with their status or None for a broken link.
 
-    Links to directories are followed, unless they lead to a directory that is being walked. Directories have a trailing
-    slash, or are "" for the working directory; a missing one has no files, and one that cannot be listed is an OSError.
-    `above` has device and inode of the directories that are being walked.
+    Links to directories are followed, unless they lead to a directory that is being walked.
+    Directories have a trailing slash, or are "" for the working directory; a missing one has no
+    files, and one that cannot be listed is an OSError. `above` has device and inode of the
+    directories that are being walked.
     """
     try:
         status = os.stat(directory or ".")
@@ -422,13 +463,26 @@ def _translate(error: OSError, path: str, start: int | None, end: int | None) ->
     """Returns our error for an OSError; all are final, because a retry would not help."""
     if isinstance(error, FileNotFoundError):
         if os.path.islink(local_name(path)):
-            return NotFoundError("this symbolic link leads nowhere: restore its target, or remove it", path, start, end)
-        advice = r"write it with / and no drive (in WSL, C:\ is /mnt/c/)" if "\\" in path else "check the path"
+            return NotFoundError(
+                "this symbolic link leads nowhere: restore its target, or remove it",
+                path,
+                start,
+                end,
+            )
+        advice = (
+            r"write it with / and no drive (in WSL, C:\ is /mnt/c/)"
+            if "\\" in path
+            else "check the path"
+        )
         return NotFoundError(f"there is no such file: {advice}", path, start, end)
     if isinstance(error, PermissionError):
-        return PermissionDeniedError(f"access refused ({error}): check its owner and mode", path, start, end)
+        return PermissionDeniedError(
+            f"access refused ({error}): check its owner and mode", path, start, end
+        )
     if error.errno == errno.ENAMETOOLONG:
-        return StorageError("this name is longer than its filesystem allows: shorten it", path, start, end)
+        return StorageError(
+            "this name is longer than its filesystem allows: shorten it", path, start, end
+        )
     if error.errno == errno.EMFILE:
         return StorageError(too_many_files(), path, start, end)
     if isinstance(error, IsADirectoryError):

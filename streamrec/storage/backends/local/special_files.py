@@ -1,7 +1,8 @@
 """Special files: named pipes, devices, /dev/stdin, and files of /proc, which report a size of 0.
 
-They are read to their end, once, in order: they have no size and no version, and cannot be read from an offset. They
-are written directly, not under a temporary name, so data written before an error stays.
+They are read to their end, once, in order: they have no size and no version, and cannot be read
+from an offset. They are written directly, not under a temporary name, so data written before an
+error stays.
 """
 
 from __future__ import annotations
@@ -42,10 +43,14 @@ class SpecialBody:
 
     @classmethod
     async def open(cls, path: str, local: Path, start: int) -> SpecialBody:
-        """Opens it; for a named pipe, waits until its other end is opened. A `start` above 0 is a StorageError."""
+        """Opens it; for a named pipe, waits until its other end is opened. A `start` above 0 is a
+        StorageError.
+        """
         if start:
             raise StorageError(
-                "this is not a plain file: it is read once, from its beginning, and cannot be continued", path
+                "this is not a plain file: it is read once, from its beginning, and cannot be "
+                "continued",
+                path,
             )
         opening = partial(os.open, local, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
@@ -100,7 +105,9 @@ class DirectUpload(PartSink):
         self._local = local
         self._number: int | None = None
 
-    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
+    async def put_part(
+        self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
+    ) -> None:
         await finish(asyncio.to_thread(self._write, pieces))
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:

@@ -1,9 +1,9 @@
 """Temporary files of local uploads: creates and locks them, and removes those of dead writers.
 
-A file is abandoned if it is not locked: its writer holds a lock on it (flock), which the kernel releases when the
-writer's process ends, however it ends. A process id would not work: it is reused, and in containers every writer is
-process 1. Network filesystems may support locks per machine only, so the machine's name is part of the file's name, and
-files of other machines are left alone.
+A file is abandoned if it is not locked: its writer holds a lock on it (flock), which the kernel
+releases when the writer's process ends, however it ends. A process id would not work: it is reused,
+and in containers every writer is process 1. Network filesystems may support locks per machine only,
+so the machine's name is part of the file's name, and files of other machines are left alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from streamrec.storage.urls import staged_object, temporary_name, temporary_pref
 
 
 def create_temporary(final: Path) -> tuple[Path, int]:
-    """Creates and locks a file in the directory of the final one; returns its path and descriptor."""
+    """Creates and locks a file in the directory of the final one; returns its path and
+    descriptor.
+    """
     while True:
         path = final.with_name(f"{_prefix(final)}{secrets.token_hex(8)}")
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -54,7 +56,9 @@ def make_directories(path: Path) -> None:
 
 
 def put_in_place(temporary: Path, final: Path) -> None:
-    """Gives a complete file its name, and the mode and owner of the file that it replaces, or will replace."""
+    """Gives a complete file its name, and the mode and owner of the file that it replaces, or will
+    replace.
+    """
     with suppress(OSError):  # nothing is replaced, or this is not allowed
         old, new = os.stat(staged_object(str(final)) or final), os.stat(temporary)
         if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
@@ -78,7 +82,9 @@ def copy_file(source: Path, target: Path) -> None:
         os.replace(temporary, target)
         sync_directory(target.parent)
     finally:
-        temporary.unlink(missing_ok=True)  # rename(2) does nothing if both names are links to one file
+        temporary.unlink(
+            missing_ok=True
+        )  # rename(2) does nothing if both names are links to one file
 
 
 def sync_directory(path: Path) -> None:
@@ -102,7 +108,9 @@ def _prefix(final: Path) -> str:
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    with suppress(OSError):  # it was removed, belongs to another user, or the filesystem has no locks
+    with suppress(
+        OSError
+    ):  # it was removed, belongs to another user, or the filesystem has no locks
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if _lock(handle):

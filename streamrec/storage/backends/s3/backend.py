@@ -1,10 +1,12 @@
 """S3 and compatible stores, through s3fs.
 
-s3fs does the tedious parts: credentials, regions, signing, options. This module does by its `_call_s3` what s3fs does
-badly: a streamed GET that frees its connection (s3fs' own `close` leaks it), uploads (`s3/uploads.py`), and no retries
-(s3fs nests five of its own around five of botocore's).
+s3fs does the tedious parts: credentials, regions, signing, options. This module does by its
+`_call_s3` what s3fs does badly: a streamed GET that frees its connection (s3fs' own `close` leaks
+it), uploads (`s3/uploads.py`), and no retries (s3fs nests five of its own around five of
+botocore's).
 
-Versions are etags. They are pinned with If-Match, so a changed object is a 412 before the first byte.
+Versions are etags. They are pinned with If-Match, so a changed object is a 412 before the first
+byte.
 """
 
 from __future__ import annotations
@@ -39,8 +41,21 @@ from streamrec.storage.backends.s3.credentials import watch_credentials
 from streamrec.storage.backends.s3.errors import PastTheEndError, translate_errors
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
 from streamrec.storage.backends.s3.uploads import ClientUploads, S3Upload
-from streamrec.storage.faults import Cause, RetryPolicy, TransientError, changed_error, http_body_range
-from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, build, check_endpoint, check_names, parameter_names
+from streamrec.storage.faults import (
+    Cause,
+    RetryPolicy,
+    TransientError,
+    changed_error,
+    http_body_range,
+)
+from streamrec.storage.options import (
+    COMMON_OPTIONS,
+    ClientOptions,
+    build,
+    check_endpoint,
+    check_names,
+    parameter_names,
+)
 from streamrec.storage.tasks import Renewal
 from streamrec.storage.urls import Glob, split_object, split_prefix
 
@@ -58,7 +73,8 @@ KEPT: Final = (
     "Metadata",
     "StorageClass",
 )
-"""Properties that a copy in parts does not preserve by itself, named as in the answer to a HeadObject."""
+"""Properties that a copy in parts does not preserve by itself, named as in the answer to a
+HeadObject."""
 
 UNLIMITED: Final = 1 << 16
 """Connections in a pool; see `http_body.session_settings`."""
@@ -70,18 +86,21 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> S3Backend:
     users = source.option("config_kwargs") or {}
     if "max_pool_connections" in users:
         logger.info(
-            "max_pool_connections=%r is ignored, because open shards would wait for each other's connections; "
+            "max_pool_connections=%r is ignored, because open shards would wait for each other's "
+            "connections; "
             "num_parallel_reads sets how many are open",
             users["max_pool_connections"],
         )
-    # TLS protects bodies in transit, and the signed CRC32C up to the disk; SHA-256 would cost more than both
+    # TLS protects bodies in transit, and the signed CRC32C up to the disk; SHA-256 would cost more
+    # than both
     s3 = {"payload_signing_enabled": False, **(users.get("s3") or {})}
     config = {
         "http_session_cls": OwnHostSession,
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         "connect_timeout": policy.connect_timeout,
         "read_timeout": policy.stall_timeout,  # of a body; the request layer limits the head
-        "response_checksum_validation": "when_required",  # some servers send the whole object's on a 206
+        # some servers send the whole object's on a 206
+        "response_checksum_validation": "when_required",
         "request_checksum_calculation": "when_required",  # uploads compute their own
         **users,
         "s3": s3,
@@ -91,15 +110,21 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> S3Backend:
     filesystem.retries = 1
     try:
         if filesystem.session is None:
-            filesystem.session = await asyncio.to_thread(_make_session, filesystem.kwargs)  # parsing takes long
+            filesystem.session = await asyncio.to_thread(
+                _make_session, filesystem.kwargs
+            )  # parsing takes long
         with translate_errors(f"{source.protocol}://"):
             await filesystem.set_session()
         client = filesystem._s3.meta
-        if client.endpoint_url.startswith("http:") and "payload_signing_enabled" not in (users.get("s3") or {}):
+        if client.endpoint_url.startswith("http:") and "payload_signing_enabled" not in (
+            users.get("s3") or {}
+        ):
             client.config.s3.pop("payload_signing_enabled", None)
     except ProfileNotFound as error:
         profiles = ", ".join(AioSession().available_profiles) or "none"
-        raise StorageError(f"{error}; profiles in the AWS configuration files: {profiles}", source.url) from error
+        raise StorageError(
+            f"{error}; profiles in the AWS configuration files: {profiles}", source.url
+        ) from error
     has_keys = filesystem.anon or filesystem.key is not None
     return S3Backend(filesystem, None if has_keys else watch_credentials(filesystem))
 
@@ -107,9 +132,19 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> S3Backend:
 def _check_options(source: ClientOptions) -> None:
     """Checks the names of all options, those for botocore included, before any request."""
     session = parameter_names(AioSession)
-    check_names(source.url, "storage_options", source.options, parameter_names(S3FileSystem) | session | COMMON_OPTIONS)
+    check_names(
+        source.url,
+        "storage_options",
+        source.options,
+        parameter_names(S3FileSystem) | session | COMMON_OPTIONS,
+    )
     client = source.option("client_kwargs") or {}
-    check_names(source.url, "client_kwargs", client, parameter_names(Session.create_client) - {"service_name"})
+    check_names(
+        source.url,
+        "client_kwargs",
+        client,
+        parameter_names(Session.create_client) - {"service_name"},
+    )
     config = {*Config.OPTION_DEFAULTS, *parameter_names(AioConfig)}
     check_names(source.url, "config_kwargs", source.option("config_kwargs") or {}, config)
     check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))
@@ -117,20 +152,33 @@ def _check_options(source: ClientOptions) -> None:
 
 
 class OwnHostSession(AIOHTTPSession):  # type: ignore[misc]
-    """Follows no redirects, like botocore's own session: aiohttp would send the session token to another host."""
+    """Follows no redirects, like botocore's own session: aiohttp would send the session token to
+    another host.
+    """
 
     async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
         session: aiohttp.ClientSession = await super()._get_session(proxy_url)
-        object.__setattr__(session, "request", partial(aiohttp.ClientSession.request, session, allow_redirects=False))
+        object.__setattr__(
+            session,
+            "request",
+            partial(aiohttp.ClientSession.request, session, allow_redirects=False),
+        )
         return session
 
     async def send(self, request: Any) -> Any:
-        """Sends a request. A redirect without a region is final: botocore would ask for the region without end."""
+        """Sends a request. A redirect without a region is final: botocore would ask for the region
+        without end.
+        """
         answer = await super().send(request)
         place = answer.headers.get("location")
-        if answer.status_code in (301, 302, 307) and place and "x-amz-bucket-region" not in answer.headers:
+        if (
+            answer.status_code in (301, 302, 307)
+            and place
+            and "x-amz-bucket-region" not in answer.headers
+        ):
             raise StorageError(
-                f"the store redirects to {display_name(place)}, and credentials are not sent there: pass the "
+                f"the store redirects to {display_name(place)}, and credentials are not sent "
+                "there: pass the "
                 "endpoint_url that serves the objects",
                 request.url.partition("?")[0],
             )
@@ -138,15 +186,23 @@ class OwnHostSession(AIOHTTPSession):  # type: ignore[misc]
 
 
 def _make_session(options: Mapping[str, Any]) -> AioSession:
-    """Makes a session that shares botocore's service descriptions with others: parsing them costs 60 ms per client."""
+    """Makes a session that shares botocore's service descriptions with others: parsing them costs
+    60 ms per client.
+    """
     session = AioSession(**options)
-    session.register_component("data_loader", _load_descriptions(session.get_config_variable("data_path")))
-    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
+    session.register_component(
+        "data_loader", _load_descriptions(session.get_config_variable("data_path"))
+    )
+    session.get_component("response_parser_factory").set_parser_defaults(
+        timestamp_parser=_parse_time
+    )
     return session
 
 
 def _parse_time(value: Any) -> datetime:
-    """Parses the time of an object: botocore's own parser takes three quarters of a listing's processor time."""
+    """Parses the time of an object: botocore's own parser takes three quarters of a listing's
+    processor time.
+    """
     is_iso = isinstance(value, str) and re.fullmatch(r"[\d-]{10}T[\d:]{8}(\.\d{3})?Z", value)
     return datetime.fromisoformat(value) if is_iso else parse_timestamp(value)
 
@@ -174,20 +230,33 @@ class S3Backend(Backend):
         self.endpoint = str(filesystem._s3.meta.endpoint_url)
         self._renewal = renewal
         self._uploads: ClientUploads | None = None
-        self._sending = FastPath("sending bodies from where they are (streamrec.storage.backends.s3.uploads)")
+        self._sending = FastPath(
+            "sending bodies from where they are (streamrec.storage.backends.s3.uploads)"
+        )
         self._repeated_gets = RepeatedGets(filesystem, self._first_get, renewal)
-        self._bodies = FastPath("reading bodies from aiohttp (streamrec.storage.backends.s3.backend)")
-        self.fast_paths = (self._repeated_gets.fast_path, self._bodies, self._sending, BUFFERED_BODIES)
+        self._bodies = FastPath(
+            "reading bodies from aiohttp (streamrec.storage.backends.s3.backend)"
+        )
+        self.fast_paths = (
+            self._repeated_gets.fast_path,
+            self._bodies,
+            self._sending,
+            BUFFERED_BODIES,
+        )
 
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """Returns one page of up to 1,000 keys, without directory markers and keys outside the prefix."""
+        """Returns one page of up to 1,000 keys, without directory markers and keys outside the
+        prefix.
+        """
         scheme, bucket, key = split_prefix(prefix)
         more = {"ContinuationToken": token} if token else {}
         with translate_errors(prefix):
             page = await self._fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **more)
-        if not {"Name", "IsTruncated"} & page.keys():  # botocore takes a login page for an empty listing
+        if (
+            not {"Name", "IsTruncated"} & page.keys()
+        ):  # botocore takes a login page for an empty listing
             raise TransientError(Cause.WRONG_ANSWER, "its answer is not a listing")
         infos = [
             ObjectInfo(f"{scheme}://{bucket}/{item['Key']}", item["Size"], item.get("ETag"))
@@ -230,37 +299,54 @@ class S3Backend(Backend):
         extra = {name.replace("-", ""): value for name, value in headers.items()}
         response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
         meta, body = response["ResponseMetadata"], response["Body"]
-        wrapped = (getattr(body, name, None) for name in ("raw_stream", "_raw_stream", "__wrapped__"))  # of any release
+        wrapped = (
+            getattr(body, name, None) for name in ("raw_stream", "_raw_stream", "__wrapped__")
+        )  # of any release
         raw = next((each for each in wrapped if isinstance(each, aiohttp.ClientResponse)), None)
         if raw is None:
-            self._bodies.disable("all buckets of this client", f"no aiohttp.ClientResponse in a {type(body).__name__}")
-        return Response(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), body if raw is None else raw)
+            self._bodies.disable(
+                "all buckets of this client",
+                f"no aiohttp.ClientResponse in a {type(body).__name__}",
+            )
+        return Response(
+            meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), body if raw is None else raw
+        )
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        """Cleans up after a killed writer; sends nothing yet: an object of one part needs no multipart upload."""
+        """Cleans up after a killed writer; sends nothing yet: an object of one part needs no
+        multipart upload.
+        """
         self._uploads = self._uploads or ClientUploads(self._fs, self._sending)
         upload = S3Upload(self._uploads, path, overwrite)
         await upload.prepare()
         return upload
 
     async def copy(self, source: str, target: str) -> None:
-        """Sends a CopyObject, which keeps metadata and storage class; copies an object above 5 GiB in parts."""
+        """Sends a CopyObject, which keeps metadata and storage class; copies an object above 5 GiB
+        in parts.
+        """
         theirs = self._fs.s3_additional_kwargs.items()
-        keys = {f"CopySource{name}": value for name, value in theirs if name.startswith("SSECustomer")}
+        keys = {
+            f"CopySource{name}": value for name, value in theirs if name.startswith("SSECustomer")
+        }
         (bucket, key), (new_bucket, new_key) = split_object(source), split_object(target)
         with translate_errors(source):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
         with translate_errors(target):
             if head["ContentLength"] > MAX_COPIED:
                 if "?versionId=" in key + new_key:  # s3fs would truncate the name there
-                    raise UnsupportedOperationError("objects above 5 GiB of such a name cannot be copied", target)
+                    raise UnsupportedOperationError(
+                        "objects above 5 GiB of such a name cannot be copied", target
+                    )
                 keys |= {name: head[name] for name in KEPT if name in head}
                 await self._fs._cp_file(f"{bucket}/{key}", f"{new_bucket}/{new_key}", **keys)
                 return
             if "StorageClass" in head:
                 keys["StorageClass"] = head["StorageClass"]
             place = {"Bucket": bucket, "Key": key}
-            await self._fs._call_s3("copy_object", keys, Bucket=new_bucket, Key=new_key, CopySource=place)
+            await self._fs._call_s3(
+                "copy_object", keys, Bucket=new_bucket, Key=new_key, CopySource=place
+            )
 
     async def remove(self, path: str) -> None:
         bucket, key = split_object(path)

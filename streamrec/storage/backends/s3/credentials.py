@@ -1,13 +1,16 @@
-"""AWS credentials: aiobotocore renews those whose expiry it knows; this module does what it does not.
+"""AWS credentials: aiobotocore renews those whose expiry it knows; this module does what it does
+not.
 
 * A blocking refresh function (a user's own) is called in a thread.
-* If the store refuses credentials before they expire (a wrong clock, a revoked session, a rewritten credentials file),
-  they are renewed, and the request is sent once more. Without newer ones, the retry policy decides. Keys
-  that the user passed are never renewed.
-* Credentials that live shorter than botocore expects are renewed once in their lifetime, not for each request.
+* If the store refuses credentials before they expire (a wrong clock, a revoked session, a rewritten
+  credentials file), they are renewed, and the request is sent once more. Without newer ones, the
+  retry policy decides. Keys that the user passed are never renewed.
+* Credentials that live shorter than botocore expects are renewed once in their lifetime, not for
+  each request.
 
-It hooks into botocore's events, below every operation: `before-sign` records the generation of the credentials,
-`needs-retry` checks each answer, and returns 0.0 to have the request signed and sent again.
+It hooks into botocore's events, below every operation: `before-sign` records the generation of the
+credentials, `needs-retry` checks each answer, and returns 0.0 to have the request signed and sent
+again.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ _GENERATION: Final = "streamrec_generation"
 
 
 def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
-    """Renews expiring credentials of a filesystem with a session; returns None if it has no credentials."""
+    """Renews expiring credentials of a filesystem with a session; returns None if it has no
+    credentials.
+    """
     held = filesystem._s3._request_signer._credentials
     if held is None:
         return None
@@ -53,15 +58,22 @@ def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
     watch = _Watch(held, filesystem.kwargs)
     for events in (filesystem._s3.meta.events, filesystem.session.get_component("event_emitter")):
         events.register("before-sign.s3", watch.before_sign, unique_id="streamrec-credentials-sign")
-        events.register_first("needs-retry.s3", watch.needs_retry, unique_id="streamrec-credentials-retry")
+        events.register_first(
+            "needs-retry.s3", watch.needs_retry, unique_id="streamrec-credentials-retry"
+        )
     return watch.renewal
 
 
 async def renew(renewal: Renewal, context: Mapping[str, Any], code: str) -> None:
-    """Waits for newer credentials than those with which a request was signed; RefusedError if there are none."""
+    """Waits for newer credentials than those with which a request was signed; RefusedError if there
+    are none.
+    """
     try:
         await renewal.renew_after(context.get(_GENERATION, 0))
-    except (BotoCoreError, RuntimeError) as error:  # the latter of botocore, for credentials that come expired
+    except (
+        BotoCoreError,
+        RuntimeError,
+    ) as error:  # the latter of botocore, for credentials that come expired
         raise RefusedError(code=code, reason=str(error)) from error
 
 
@@ -74,8 +86,12 @@ class _Watch:
     def before_sign(self, request: Any, **_: Any) -> None:
         request.context[_GENERATION] = self.renewal.generation
 
-    async def needs_retry(self, response: Any, attempts: int, request_dict: Any, **_: Any) -> float | None:
-        """Returns the seconds until the request is sent again: 0.0 after a renewal; None: it is not."""
+    async def needs_retry(
+        self, response: Any, attempts: int, request_dict: Any, **_: Any
+    ) -> float | None:
+        """Returns the seconds until the request is sent again: 0.0 after a renewal; None: it is
+        not.
+        """
         if response is None or attempts > 1 or _code_of(response[1]) not in {*EXPIRED, "400"}:
             return None
         await renew(self.renewal, request_dict["context"], _code_of(response[1]))
@@ -91,18 +107,26 @@ class _Watch:
         fresh = await AioSession(**self._session_kwargs).get_credentials()
         if fresh is None or (fresh.access_key, fresh.token) == (held.access_key, held.token):
             raise CredentialRetrievalError(provider=held.method, error_msg="it has no newer ones")
-        held.access_key, held.secret_key, held.token = fresh.access_key, fresh.secret_key, fresh.token
+        held.access_key, held.secret_key, held.token = (
+            fresh.access_key,
+            fresh.secret_key,
+            fresh.token,
+        )
 
 
 def _code_of(parsed: Any) -> str:
-    """Returns the error code of an answer, or "". An answer to HEAD has no body: its code is the status."""
+    """Returns the error code of an answer, or "". An answer to HEAD has no body: its code is the
+    status.
+    """
     return str(parsed.get("Error", {}).get("Code", ""))
 
 
 class _Refresh:
-    """Calls a refresh function in a thread, and again only after three quarters of the credentials' lifetime.
+    """Calls a refresh function in a thread, and again only after three quarters of the credentials'
+    lifetime.
 
-    botocore calls it for each request in the 15 minutes before the credentials expire, possibly their whole lifetime.
+    botocore calls it for each request in the 15 minutes before the credentials expire, possibly
+    their whole lifetime.
     """
 
     def __init__(self, refresh: Callable[[], Any], method: str) -> None:

@@ -12,9 +12,20 @@ import aiohttp
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 
-from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOperationError, UploadEndedError
+from streamrec.errors import (
+    PermissionDeniedError,
+    StorageError,
+    UnsupportedOperationError,
+    UploadEndedError,
+)
 from streamrec.storage.backends.http import responses as http_body
-from streamrec.storage.faults import Cause, TransientError, Translated, error_from_status, retry_after_seconds
+from streamrec.storage.faults import (
+    Cause,
+    TransientError,
+    Translated,
+    error_from_status,
+    retry_after_seconds,
+)
 
 _FOREIGN = (boto.BotoCoreError, boto.ClientError, ResponseParserError, aiohttp.ClientError, OSError)
 _MAX_SKEW = timedelta(minutes=15)
@@ -42,7 +53,8 @@ class NoSuchUploadError(UploadEndedError):
 
 
 _LOG_IN = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; or pass storage_options={'key': ..., 'secret': "
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; or pass "
+    "storage_options={'key': ..., 'secret': "
     "...} (-o key=... -o secret=...); or {'anon': True} for a public bucket"
 )
 _PAYS = ", and requester_pays=True where readers pay"
@@ -52,18 +64,25 @@ _ENDED = (
 )
 
 
-def _translate(error: BaseException, path: str, start: int | None, end: int | None) -> StorageError | TransientError:
+def _translate(
+    error: BaseException, path: str, start: int | None, end: int | None
+) -> StorageError | TransientError:
     """Returns our error for an exception of s3fs, botocore or aiohttp."""
     if isinstance(error.__cause__, boto.ClientError):  # s3fs turns them into OSErrors
         error = error.__cause__
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, boto.ClientError):
         return _from_answer(error.response, path, start, end)
-    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.UnauthorizedSSOTokenError):
+    if isinstance(
+        error,
+        boto.NoCredentialsError | boto.PartialCredentialsError | boto.UnauthorizedSSOTokenError,
+    ):
         return PermissionDeniedError(f"no credentials ({said}): {_LOG_IN}", path)
     if isinstance(error, boto.SSLError):
         return http_body.tls_failed(said, path, start, end)
-    if isinstance(error, boto.EndpointConnectionError | boto.ConnectTimeoutError | boto.ProxyConnectionError):
+    if isinstance(
+        error, boto.EndpointConnectionError | boto.ConnectTimeoutError | boto.ProxyConnectionError
+    ):
         return TransientError(Cause.CONNECT, said)
     if isinstance(error, boto.ReadTimeoutError):
         return TransientError(Cause.TIMED_OUT, said)
@@ -76,7 +95,9 @@ def _translate(error: BaseException, path: str, start: int | None, end: int | No
     if isinstance(error, boto.CredentialRetrievalError):
         return TransientError(Cause.CREDENTIALS, said)
     if isinstance(error, boto.BotoCoreError):
-        return StorageError(f"the request cannot be made ({said}): check the storage options", path, start, end)
+        return StorageError(
+            f"the request cannot be made ({said}): check the storage options", path, start, end
+        )
     return http_body.translate(error, path, start, end)
 
 
@@ -97,7 +118,9 @@ def _from_answer(
     if code in _DAMAGED_CODES:
         return TransientError(Cause.DAMAGED, f"{code}: {message}")
     if status in (405, 501):
-        return UnsupportedOperationError(f"the store cannot do this ({code}: {message})", path, start, end)
+        return UnsupportedOperationError(
+            f"the store cannot do this ({code}: {message})", path, start, end
+        )
     headers = meta.get("HTTPHeaders", {})
     server_time = str(fault.get("ServerTime", ""))
     if code == "403":  # a HEAD has no body with the reason
@@ -131,12 +154,16 @@ def is_of_the_store(error: boto.ClientError) -> bool:
 
 
 def is_of_the_object(error: boto.ClientError) -> bool:
-    """Whether the object is the reason, so that the client would fail as well: it is missing, replaced, or shorter."""
+    """Whether the object is the reason, so that the client would fail as well: it is missing,
+    replaced, or shorter.
+    """
     return _status(error) in (404, 412, 416)
 
 
 def is_of_the_network(error: Exception) -> bool:
-    """Whether the client would fail in the same way. (Its session wraps every unknown error, bugs included.)"""
+    """Whether the client would fail in the same way. (Its session wraps every unknown error, bugs
+    included.)
+    """
     if isinstance(error, boto.HTTPClientError) and type(error) is boto.HTTPClientError:
         return isinstance(error.kwargs.get("error"), aiohttp.ClientError | OSError)
     return isinstance(error, boto.BotoCoreError | aiohttp.ClientError | OSError)

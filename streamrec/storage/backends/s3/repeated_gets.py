@@ -1,18 +1,22 @@
 """Repeats the client's first GET of a bucket for its other objects.
 
-A GET through the client costs 1.5 to 2 ms of processor time. Most of it goes into work that is the same for all objects
-of a bucket (parameters, endpoint rules, headers) and into parsing an answer of which three headers are needed. Small
-shards and ranges are many requests, so it matters: a repeated GET costs a third.
+A GET through the client costs 1.5 to 2 ms of processor time. Most of it goes into work that is the
+same for all objects of a bucket (parameters, endpoint rules, headers) and into parsing an answer of
+which three headers are needed. Small shards and ranges are many requests, so it matters: a repeated
+GET costs a third.
 
 Rules:
-- The client sends the first GET of a bucket. A hook (botocore's `before-send`) records it: URL up to the key, headers,
-  and how it was signed. GETs of further objects repeat it.
-- It is a `FastPath`: if it fails, or the store refuses a repeated GET and then serves the client itself, it is disabled
-  for the bucket permanently. Until a repeated GET succeeds, the repetition may be the cause of each error, unless the
-  store is busy; later only of errors that are not about the object.
-- The client's own signer signs each repeated GET, and its own HTTP session sends it: renewed credentials, proxies and
-  certificates work as before. The client's parser parses errors, and they are raised as the client's own.
-- It is not used for a bucket whose GETs look unexpected: a URL that does not end with the key, an older signature.
+- The client sends the first GET of a bucket. A hook (botocore's `before-send`) records it: URL up
+  to the key, headers, and how it was signed. GETs of further objects repeat it.
+- It is a `FastPath`: if it fails, or the store refuses a repeated GET and then serves the client
+  itself, it is disabled for the bucket permanently. Until a repeated GET succeeds, the repetition
+  may be the cause of each error, unless the store is busy; later only of errors that are not about
+  the object.
+- The client's own signer signs each repeated GET, and its own HTTP session sends it: renewed
+  credentials, proxies and certificates work as before. The client's parser parses errors, and they
+  are raised as the client's own.
+- It is not used for a bucket whose GETs look unexpected: a URL that does not end with the key, an
+  older signature.
 - After refused credentials are renewed, the request is sent once more, as by the client.
 """
 
@@ -31,7 +35,11 @@ from s3fs import S3FileSystem
 
 from streamrec.storage.backend import FastPath
 from streamrec.storage.backends.s3.credentials import EXPIRED, renew
-from streamrec.storage.backends.s3.errors import is_of_the_network, is_of_the_object, is_of_the_store
+from streamrec.storage.backends.s3.errors import (
+    is_of_the_network,
+    is_of_the_object,
+    is_of_the_store,
+)
 from streamrec.storage.tasks import Renewal
 
 _OF_ONE_REQUEST: Final = frozenset(
@@ -77,18 +85,29 @@ class _Template:
 class RepeatedGets:
     """The repeated GETs of one filesystem."""
 
-    def __init__(self, filesystem: S3FileSystem, first_get: FirstGet, renewal: Renewal | None = None) -> None:
+    def __init__(
+        self, filesystem: S3FileSystem, first_get: FirstGet, renewal: Renewal | None = None
+    ) -> None:
         self._fs = filesystem
         self._first_get = first_get
         self._renewal = renewal
-        self.fast_path = FastPath("repeating the client's GET requests (streamrec.storage.backends.s3.repeated_gets)")
+        self.fast_path = FastPath(
+            "repeating the client's GET requests (streamrec.storage.backends.s3.repeated_gets)"
+        )
         self._unproven: dict[str, _Template] = {}
         self._proven: dict[str, _Template] = {}
-        for events in (filesystem._s3.meta.events, filesystem.session.get_component("event_emitter")):
-            events.register_last("before-send.s3.GetObject", self._record, unique_id="streamrec-gets")
+        for events in (
+            filesystem._s3.meta.events,
+            filesystem.session.get_component("event_emitter"),
+        ):
+            events.register_last(
+                "before-send.s3.GetObject", self._record, unique_id="streamrec-gets"
+            )
 
     async def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
-        """Sends a GET with Range and If-Match, by the client if it cannot be repeated; the errors are the client's."""
+        """Sends a GET with Range and If-Match, by the client if it cannot be repeated; the errors
+        are the client's.
+        """
         template = self._proven.get(bucket) or self._unproven.get(bucket)
         answer: Response | None = None
         refused: ClientError | None = None
@@ -111,7 +130,9 @@ class RepeatedGets:
             self._proven[bucket] = self._unproven.pop(bucket)
         return answer
 
-    async def _send(self, template: _Template, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
+    async def _send(
+        self, template: _Template, bucket: str, key: str, headers: Mapping[str, str]
+    ) -> Response:
         client = await self._fs.get_s3(bucket)
         for attempt in range(2):
             url, headers = template.base + _quote_key(key), {**template.headers, **headers}
@@ -129,19 +150,37 @@ class RepeatedGets:
         return Response(answer.status_code, answer.headers, answer.raw)
 
     def _record(self, request: Any, **_: Any) -> None:
-        """Records a GET of the client unless it looks unexpected; an error here must not stop it."""
+        """Records a GET of the client unless it looks unexpected; an error here must not stop
+        it.
+        """
         try:
             context = request.context
-            bucket, key = (context.get("input_params", {}).get(name, "") for name in ("Bucket", "Key"))
+            bucket, key = (
+                context.get("input_params", {}).get(name, "") for name in ("Bucket", "Key")
+            )
             headers = {
-                name: value.decode() if isinstance(value, bytes) else value for name, value in request.headers.items()
+                name: value.decode() if isinstance(value, bytes) else value
+                for name, value in request.headers.items()
             }
             is_signed_as_usual = headers.get("Authorization", "AWS4").startswith("AWS4")
-            if bucket and key and request.url.endswith(f"/{_quote_key(key)}") and is_signed_as_usual:
+            if (
+                bucket
+                and key
+                and request.url.endswith(f"/{_quote_key(key)}")
+                and is_signed_as_usual
+            ):
                 base = request.url.removesuffix(_quote_key(key))
-                kept = {name: value for name, value in headers.items() if name.lower() not in _OF_ONE_REQUEST}
-                signing = {name: context[name] for name in ("auth_type", "signing") if name in context}
-                self._unproven[bucket] = _Template(base, kept, {"client_config": context["client_config"], **signing})
+                kept = {
+                    name: value
+                    for name, value in headers.items()
+                    if name.lower() not in _OF_ONE_REQUEST
+                }
+                signing = {
+                    name: context[name] for name in ("auth_type", "signing") if name in context
+                }
+                self._unproven[bucket] = _Template(
+                    base, kept, {"client_config": context["client_config"], **signing}
+                )
         except Exception as error:
             self.fast_path.disable("all buckets of this client", error)
 
@@ -150,4 +189,6 @@ async def _parse_error(client: Any, answer: Any) -> ClientError:
     """Returns the error that the client would raise."""
     model = client.meta.service_model.operation_model("GetObject")
     response = await aiobotocore.endpoint.convert_to_response_dict(answer, model)
-    return ClientError(await client._response_parser.parse(response, model.output_shape), "GetObject")
+    return ClientError(
+        await client._response_parser.parse(response, model.output_shape), "GetObject"
+    )

@@ -1,32 +1,37 @@
-"""Uploads to S3: the store verifies each part and the whole object, and the writer verifies the result.
+"""Uploads to S3: the store verifies each part and the whole object, and the writer verifies the
+result.
 
-* Each part carries its CRC32C, and the store refuses a part that arrives damaged; it is sent again. The completion
-  carries the whole object's size and CRC32C, so a store with `FULL_OBJECT` checksums (AWS, SeaweedFS) refuses damage
-  before anything is visible. Afterwards the answer to a HEAD is compared with what was sent: size, and CRC32C or etag
-  as far as the store has them (`difference`). That costs one HEAD per object, besides the listing of unfinished uploads
-  (see below).
-* The checksum of a multipart upload is that of the whole (`FULL_OBJECT`), or that of its parts' checksums (`COMPOSITE`,
-  ends in "-" and the number of parts). Its etag is the MD5 of its parts' MD5s if the store's etags are MD5s. Those of
-  objects encrypted with other keys than the store's own are not, and some stores make them up. So etags are used only
-  if the first part's etag was found to be its MD5. Source: "Checking object integrity in Amazon S3", Amazon S3 User
-  Guide.
-* An object that differs is deleted, under its etag, so that no other object is; then the upload raises an
-  IntegrityError. An object that is replaced stays until then: see `storage/upload.py`.
-* After a lost answer, the outcome is uncertain. The request is sent again, and if it fails because the first one had
-  succeeded, the object decides: if it equals what was sent, the upload succeeded. In doubt nothing is deleted.
-* **The last to begin wins.** S3 reports only the key of a multipart upload, so a writer cannot see whether another
-  writer is alive. A writer that begins an upload aborts all unfinished uploads to *exactly this key*: those of killed
-  writers, so that they can run again, and that of a live writer, whose next request then fails and says why. Two
-  writers that begin at the same moment may both continue; the object is that of the last one to complete, as a whole.
-  An upload under a hidden name also ends those to the object that it will replace. Uploads to other keys stay.
-* `overwrite=False` sends `If-None-Match: *` with the last request. AWS and SeaweedFS honour it. Such an object carries
-  a mark of its upload (metadata `streamrec-upload`), so that after a lost answer a writer can tell its own object from
-  an equal one. (aiohttp itself repeats a PUT when a reused connection breaks, so a first attempt may be a second one.)
-* Bodies are sent from their pieces (`http/pieces_body.py`). It is a private detail of the client that it passes our
-  body on to aiohttp unchanged, so this is a `FastPath`. A body that is sent again is always a BytesIO, as the client
-  expects it. Until one of our bodies was accepted, a refused one is also sent again as a BytesIO, unless the network, a
-  busy store or the object is the reason. If the store then accepts it, and whenever our body itself fails, all further
-  bodies are BytesIO objects.
+* Each part carries its CRC32C, and the store refuses a part that arrives damaged; it is sent again.
+  The completion carries the whole object's size and CRC32C, so a store with `FULL_OBJECT` checksums
+  (AWS, SeaweedFS) refuses damage before anything is visible. Afterwards the answer to a HEAD is
+  compared with what was sent: size, and CRC32C or etag as far as the store has them (`difference`).
+  That costs one HEAD per object, besides the listing of unfinished uploads (see below).
+* The checksum of a multipart upload is that of the whole (`FULL_OBJECT`), or that of its parts'
+  checksums (`COMPOSITE`, ends in "-" and the number of parts). Its etag is the MD5 of its parts'
+  MD5s if the store's etags are MD5s. Those of objects encrypted with other keys than the store's
+  own are not, and some stores make them up. So etags are used only if the first part's etag was
+  found to be its MD5. Source: "Checking object integrity in Amazon S3", Amazon S3 User Guide.
+* An object that differs is deleted, under its etag, so that no other object is; then the upload
+  raises an IntegrityError. An object that is replaced stays until then: see `storage/upload.py`.
+* After a lost answer, the outcome is uncertain. The request is sent again, and if it fails because
+  the first one had succeeded, the object decides: if it equals what was sent, the upload succeeded.
+  In doubt nothing is deleted.
+* **The last to begin wins.** S3 reports only the key of a multipart upload, so a writer cannot see
+  whether another writer is alive. A writer that begins an upload aborts all unfinished uploads to
+  *exactly this key*: those of killed writers, so that they can run again, and that of a live
+  writer, whose next request then fails and says why. Two writers that begin at the same moment may
+  both continue; the object is that of the last one to complete, as a whole. An upload under a
+  hidden name also ends those to the object that it will replace. Uploads to other keys stay.
+* `overwrite=False` sends `If-None-Match: *` with the last request. AWS and SeaweedFS honour it.
+  Such an object carries a mark of its upload (metadata `streamrec-upload`), so that after a lost
+  answer a writer can tell its own object from an equal one. (aiohttp itself repeats a PUT when a
+  reused connection breaks, so a first attempt may be a second one.)
+* Bodies are sent from their pieces (`http/pieces_body.py`). It is a private detail of the client
+  that it passes our body on to aiohttp unchanged, so this is a `FastPath`. A body that is sent
+  again is always a BytesIO, as the client expects it. Until one of our bodies was accepted, a
+  refused one is also sent again as a BytesIO, unless the network, a busy store or the object is the
+  reason. If the store then accepts it, and whenever our body itself fails, all further bodies are
+  BytesIO objects.
 """
 
 from __future__ import annotations
@@ -75,7 +80,9 @@ ALL = "all buckets of this client"
 
 def _is_unrelated_to_body(error: Exception) -> bool:
     """Whether the request would fail in the same way with any kind of body."""
-    error = error.__cause__ if isinstance(error.__cause__, ClientError) else error  # s3fs turns them into OSErrors
+    error = (
+        error.__cause__ if isinstance(error.__cause__, ClientError) else error
+    )  # s3fs turns them into OSErrors
     if isinstance(error, ClientError):
         return is_of_the_store(error) or is_of_the_object(error)
     return is_of_the_network(error)
@@ -86,7 +93,8 @@ _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """The store's answer for one part, with the CRC32C of the bytes sent, and whether the store compared it.
+    """The store's answer for one part, with the CRC32C of the bytes sent, and whether the store
+    compared it.
 
     `md5` says whether the etag is the MD5 of the bytes; checked for the first part only.
     """
@@ -97,11 +105,13 @@ class StoredPart:
     md5: bool = False
 
 
-def difference(sent: ContentDigest, parts: Sequence[StoredPart], head: Mapping[str, Any]) -> str | None:
+def difference(
+    sent: ContentDigest, parts: Sequence[StoredPart], head: Mapping[str, Any]
+) -> str | None:
     """Describes how the object in the store differs from what was sent; None if it does not.
 
-    An object that was sent in one request has no parts. `head` is the answer to HEAD, with the checksum if the store
-    has one.
+    An object that was sent in one request has no parts. `head` is the answer to HEAD, with the
+    checksum if the store has one.
     """
     if head["ContentLength"] != sent.size:
         return f"it has {head['ContentLength']:,} bytes where {sent.size:,} were sent"
@@ -145,7 +155,9 @@ _LOG = logging.getLogger("streamrec")
 
 
 class ClientUploads:
-    """The state that all uploads of one client share: how to send bodies, and whether it may end unfinished uploads."""
+    """The state that all uploads of one client share: how to send bodies, and whether it may end
+    unfinished uploads.
+    """
 
     def __init__(self, filesystem: S3FileSystem, fast_path: FastPath) -> None:
         self.filesystem = filesystem
@@ -153,13 +165,19 @@ class ClientUploads:
         self._proven = False
         self._allowed = True
 
-    async def send(self, verb: str, pieces: Sequence[memoryview], again: bool, **parameters: Any) -> Mapping[str, Any]:
-        """Sends one request with a body, which was sent before or not, and raises the client's own exceptions."""
+    async def send(
+        self, verb: str, pieces: Sequence[memoryview], again: bool, **parameters: Any
+    ) -> Mapping[str, Any]:
+        """Sends one request with a body, which was sent before or not, and raises the client's own
+        exceptions.
+        """
         if again or not self._fast_path.is_enabled(ALL):
             return await self._send_joined(verb, pieces, parameters)
         body = PiecesBody(pieces)
         try:
-            answer: Mapping[str, Any] = await self.filesystem._call_s3(verb, Body=body, **parameters)
+            answer: Mapping[str, Any] = await self.filesystem._call_s3(
+                verb, Body=body, **parameters
+            )
         except Exception as error:
             if body.failure is None and (self._proven or _is_unrelated_to_body(error)):
                 raise
@@ -182,14 +200,17 @@ class ClientUploads:
     async def end(self, path: str) -> None:
         """Aborts all unfinished uploads to exactly this key. A missing permission is logged once.
 
-        One page of the listing is enough: keys are sorted, so the key itself comes before longer ones.
+        One page of the listing is enough: keys are sorted, so the key itself comes before longer
+        ones.
         """
         bucket, key = split_object(path)
         if not self._allowed:
             return
         try:
             with translate_errors(path):
-                page = await self.filesystem._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
+                page = await self.filesystem._call_s3(
+                    "list_multipart_uploads", Bucket=bucket, Prefix=key
+                )
             for found in page.get("Uploads", ()):
                 if found["Key"] == key:
                     await self.abort(path, found["UploadId"])
@@ -198,7 +219,8 @@ class ClientUploads:
         except (PermissionDeniedError, UnsupportedOperationError) as error:
             self._allowed = False
             _LOG.warning(
-                "unfinished uploads of killed writers stay in the store (allow ListBucketMultipartUploads"
+                "unfinished uploads of killed writers stay in the store (allow "
+                "ListBucketMultipartUploads"
                 " and AbortMultipartUpload, or set a lifecycle rule for the bucket): %s",
                 error,
             )
@@ -208,7 +230,9 @@ class ClientUploads:
         bucket, key = split_object(path)
         try:
             with translate_errors(path):
-                await self.filesystem._call_s3("abort_multipart_upload", UploadId=upload, Bucket=bucket, Key=key)
+                await self.filesystem._call_s3(
+                    "abort_multipart_upload", UploadId=upload, Bucket=bucket, Key=key
+                )
         except NoSuchUploadError:
             pass
 
@@ -237,21 +261,28 @@ class S3Upload(PartSink):
         self._doubt = False
 
     async def prepare(self) -> None:
-        """Ends unfinished uploads to this object. If the object exists and must not be replaced: AlreadyExistsError."""
+        """Ends unfinished uploads to this object. If the object exists and must not be replaced:
+        AlreadyExistsError.
+        """
         if not self._overwrite and await self._head() is not None:
             raise exists_error(self._path)
         await self._client.end(self._path)
-        if (final := staged_object(self._path)) is not None:  # a killed writer may have written directly
+        if (
+            final := staged_object(self._path)
+        ) is not None:  # a killed writer may have written directly
             await self._client.end(final)
 
-    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
+    async def put_part(
+        self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
+    ) -> None:
         """Uploads a part; a single part waits for `complete`."""
         if whole and index == 0:
             self._only = pieces
             return
         if index >= MAX_PARTS:
             raise StorageError(
-                f"S3 takes {MAX_PARTS:,} parts and 5 TB at most: write several shards (max_shard_bytes)",
+                f"S3 takes {MAX_PARTS:,} parts and 5 TB at most: write several shards "
+                "(max_shard_bytes)",
                 self._path,
                 offset,
             )
@@ -277,7 +308,9 @@ class S3Upload(PartSink):
         """Makes the object visible, and compares it with what was sent."""
         doubt, self._doubt = self._doubt, True
         try:
-            done = await (self._complete_parts(sent) if self._only is None else self._put_only(sent))
+            done = await (
+                self._complete_parts(sent) if self._only is None else self._put_only(sent)
+            )
         except ObjectChangedError as error:  # a 412 can only mean If-None-Match here
             return await self._find_completed(sent, exists_error(self._path), error)
         except NoSuchUploadError as error:
@@ -330,7 +363,9 @@ class S3Upload(PartSink):
 
     async def _complete_parts(self, sent: ContentDigest) -> Mapping[str, Any]:
         whole = (
-            {"ChecksumCRC32C": encode_crc32c(sent.crc32c), "ChecksumType": "FULL_OBJECT"} if self._checks_whole else {}
+            {"ChecksumCRC32C": encode_crc32c(sent.crc32c), "ChecksumType": "FULL_OBJECT"}
+            if self._checks_whole
+            else {}
         )
         try:
             with translate_errors(self._path):
@@ -338,7 +373,9 @@ class S3Upload(PartSink):
                     "complete_multipart_upload",
                     UploadId=self._id,
                     MultipartUpload={
-                        "Parts": [_part_entry(index, self._parts[index]) for index in sorted(self._parts)]
+                        "Parts": [
+                            _part_entry(index, self._parts[index]) for index in sorted(self._parts)
+                        ]
                     },
                     MpuObjectSize=sent.size,
                     **whole,
@@ -346,13 +383,21 @@ class S3Upload(PartSink):
                     **self._place,
                 )
         except BadDigestError as fault:  # each part was verified when it arrived
-            raise IntegrityError(f"the store refused the parts ({fault.reason}): write it again", self._path) from fault
+            raise IntegrityError(
+                f"the store refused the parts ({fault.reason}): write it again", self._path
+            ) from fault
         return done
 
-    async def _find_completed(self, sent: ContentDigest, refused: StorageError, cause: StorageError) -> ObjectInfo:
-        """Returns the object if an earlier request without an answer has succeeded; else raises `refused`."""
+    async def _find_completed(
+        self, sent: ContentDigest, refused: StorageError, cause: StorageError
+    ) -> ObjectInfo:
+        """Returns the object if an earlier request without an answer has succeeded; else raises
+        `refused`.
+        """
         head = await self._head()
-        ours = head is not None and (self._mark is None or head.get("Metadata", {}).get(MARK) == self._mark)
+        ours = head is not None and (
+            self._mark is None or head.get("Metadata", {}).get(MARK) == self._mark
+        )
         if head is None or not ours or difference(sent, self._sort_parts(), head) is not None:
             raise refused from cause
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
@@ -363,11 +408,15 @@ class S3Upload(PartSink):
         if head is None:
             raise TransientError(Cause.SERVER, "the object was completed and does not exist")
         if etag is not None and head.get("ETag") != etag:
-            raise ObjectChangedError("another writer wrote this name at the same time: use one writer", self._path)
+            raise ObjectChangedError(
+                "another writer wrote this name at the same time: use one writer", self._path
+            )
         reason = difference(sent, self._sort_parts(), head)
         if reason is not None:
             await self._remove(etag)
-            raise IntegrityError(f"the store holds other bytes than were sent: {reason}; write it again", self._path)
+            raise IntegrityError(
+                f"the store holds other bytes than were sent: {reason}; write it again", self._path
+            )
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
 
     async def _remove(self, etag: str | None) -> None:
@@ -379,7 +428,9 @@ class S3Upload(PartSink):
     async def _head(self) -> Mapping[str, Any] | None:
         try:
             with translate_errors(self._path):
-                head: Mapping[str, Any] = await self._fs._call_s3("head_object", ChecksumMode="ENABLED", **self._place)
+                head: Mapping[str, Any] = await self._fs._call_s3(
+                    "head_object", ChecksumMode="ENABLED", **self._place
+                )
         except NotFoundError:
             return None
         return head
@@ -405,6 +456,8 @@ class S3Upload(PartSink):
 
 
 def _part_entry(index: int, part: StoredPart) -> dict[str, Any]:
-    """Returns a part's entry in the request that completes an upload, with its checksum if the store has one."""
+    """Returns a part's entry in the request that completes an upload, with its checksum if the
+    store has one.
+    """
     checksum = {"ChecksumCRC32C": encode_crc32c(part.crc32c)} if part.checked else {}
     return {"PartNumber": index + 1, "ETag": part.etag, **checksum}

@@ -35,7 +35,8 @@ from streamrec.storage import clients  # noqa: E402
 
 clients.IDLE = 0.5  # type: ignore[misc]  # clients that are not used are closed soon, not after five seconds
 SECONDS = 20.0
-"""What cleaning up may take where the program does not wait for it, on a machine with much else to do."""
+"""What cleaning up may take where the program does not wait for it, on a machine with much else to
+do."""
 
 LASTING = ("MainThread", "streamrec-loop", "asyncio_")
 """Threads that the process keeps: its own, the bridge's, and those of the loops' executors."""
@@ -76,16 +77,23 @@ def threads() -> list[str]:
 
 def left(before: dict[str, str]) -> list[list[str]]:
     """Threads and files that were not there before."""
-    return [threads(), sorted(name for number, name in files().items() if before.get(number) != name)]
+    return [
+        threads(),
+        sorted(name for number, name in files().items() if before.get(number) != name),
+    ]
 
 
 def says_what_is_left(way: Callable[[], None]) -> Callable[[], None]:
-    """Says what is left of sync runs that end in a way, as soon as nothing is, or when time is up."""
+    """Says what is left of sync runs that end in a way, as soon as nothing is, or when time is
+    up.
+    """
 
     def main() -> None:
         with pipeline().iterate() as batches:
             next(batches)
-        before = files()  # the loop's own, and what libraries keep: what is open when one run was there already
+        before = (
+            files()
+        )  # the loop's own, and what libraries keep: what is open when one run was there already
         way()
         until = monotonic() + SECONDS
         while any(found := [run(others), *left(before)]) and monotonic() < until:

@@ -1,4 +1,6 @@
-"""global_shuffle: what comes, in which order, for any number of ranks; where a state goes on; bad networks."""
+"""global_shuffle: what comes, in which order, for any number of ranks; where a state goes on; bad
+networks.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -17,7 +19,12 @@ import streamrec
 from benchmarks.shuffle_quality import accuracy, neighbours, sorted_by_label
 from benchmarks.shuffles import SHUFFLES
 from streamrec import RetryPolicy, TFRecordDataset, write_index_sync
-from streamrec.errors import CorruptRecordError, ManifestError, ObjectChangedError, PositionMismatchError
+from streamrec.errors import (
+    CorruptRecordError,
+    ManifestError,
+    ObjectChangedError,
+    PositionMismatchError,
+)
 from streamrec.pipeline.engine.states import digest_state, sketch
 from streamrec.pipeline.sources.global_shuffle import source
 from streamrec.pipeline.sources.global_shuffle.order import (
@@ -59,10 +66,15 @@ def everything() -> list[bytes]:
 def together(parts: list[list[list[bytes]]]) -> list[list[bytes]]:
     """The global batches of all ranks' batches."""
     longest = max(map(len, parts))
-    return [[record for part in parts if step < len(part) for record in part[step]] for step in range(longest)]
+    return [
+        [record for part in parts if step < len(part) for record in part[step]]
+        for step in range(longest)
+    ]
 
 
-def batches(dataset: streamrec.Dataset[Any], state: dict[str, Any] | None = None) -> list[list[bytes]]:
+def batches(
+    dataset: streamrec.Dataset[Any], state: dict[str, Any] | None = None
+) -> list[list[bytes]]:
     return [list(frames) for frames in dataset.iterate(state)]
 
 
@@ -82,13 +94,17 @@ def test_a_state_is_small_and_the_same_on_all_ranks(data: Indexed) -> None:
     """Seed, epoch, position and digest of the index; whatever stages follow."""
 
     def lengths(rank: int, quality: str) -> streamrec.Dataset[Any]:
-        return data.shuffled(quality=quality, global_batch_size=24, rank=rank, world_size=8).map(len)
+        return data.shuffled(quality=quality, global_batch_size=24, rank=rank, world_size=8).map(
+            len
+        )
 
     for quality in QUALITIES:
         states = [stop_after(lengths(rank, quality).prefetch(2), 3)[1] for rank in range(8)]
         assert states == states[:1] * 8
         assert len(json.dumps(states[0])) < 1000
-        states = [stop_after(lengths(rank, quality).shuffle(2).prefetch(2), 1)[1] for rank in range(2)]
+        states = [
+            stop_after(lengths(rank, quality).shuffle(2).prefetch(2), 1)[1] for rank in range(2)
+        ]
         assert states[0]["position"]["seed"] == states[1]["position"]["seed"]
 
 
@@ -101,7 +117,9 @@ def stopped(dataset: streamrec.Dataset[Any], step: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", range(few(120)))
 def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A random job: the union of its ranks, its global batches, and how it goes on with other ranks and workers."""
+    """A random job: the union of its ranks, its global batches, and how it goes on with other ranks
+    and workers.
+    """
     chance = Random(number)
     counts = [chance.choice([0, 1, chance.randint(2, 90)]) for _ in range(chance.randint(1, 6))]
     shards = numbered(counts, chance.choice([1, 30, 200]))
@@ -160,7 +178,9 @@ def test_single_records_go_on_with_other_ranks(data: Indexed) -> None:
         whole = list(data.shuffled(quality=quality))
 
         def rank(number: int, size: int, quality: str = quality) -> streamrec.Dataset[Any]:
-            return data.shuffled(quality=quality, rank=number, world_size=size).with_options(epoch=0)
+            return data.shuffled(quality=quality, rank=number, world_size=size).with_options(
+                epoch=0
+            )
 
         parts = [list(rank(number, 4)) for number in range(4)]
         assert [parts[index % 4][index // 4] for index in range(len(whole))] == whole
@@ -221,7 +241,9 @@ def test_what_came_before_damage_comes(tmp_path: Path, quality: str) -> None:
     path = tmp_path / "001.tfrecord"
     flip_bit(path, path.read_bytes().index(b"1.30."))
     data = Indexed(str(tmp_path / "*.tfrecord"), str(tmp_path / "train.index"))
-    streamrec.write_index_sync(data.pattern, data.url, update=False)  # from headers alone: it does not see the damage
+    streamrec.write_index_sync(
+        data.pattern, data.url, update=False
+    )  # from headers alone: it does not see the damage
     found, _ = until_error(data.shuffled(quality=quality), CorruptRecordError, r"001\.tfrecord")
     assert found == whole[: len(found)]
 
@@ -245,7 +267,9 @@ POLICY = RetryPolicy(attempts=30, backoff_base=0.01, backoff_cap=0.05, stall_tim
 STORMS = {
     "breaks": Faults(seed=3, first_byte=0, jitter=0, reset=0.3, cut=0.2),
     "refusals": Faults(seed=4, first_byte=0, jitter=0, unavailable=0.15, truncate=0.2),
-    "wrong ranges": Faults(seed=5, first_byte=0, jitter=0, wrong_content_range=0.3, ignore_range=0.3),
+    "wrong ranges": Faults(
+        seed=5, first_byte=0, jitter=0, wrong_content_range=0.3, ignore_range=0.3
+    ),
     "stalls": Faults(seed=6, first_byte=0, jitter=0, stall=0.1, slow=0.1, slow_first_byte=0.3),
 }
 
@@ -260,16 +284,29 @@ def shards() -> list[list[bytes]]:
 def store(tmp_path: Path, shards: list[list[bytes]]) -> Iterator[ObjectStore]:
     write_shards(tmp_path / "bucket", shards, "{}.tfrecord")
     with ObjectStore(tmp_path) as store:
-        write_index_sync("s3://bucket/*.tfrecord", f"{tmp_path}/x.index", storage_options=store.options())
+        write_index_sync(
+            "s3://bucket/*.tfrecord", f"{tmp_path}/x.index", storage_options=store.options()
+        )
         (tmp_path / "bucket" / "x.index").write_bytes((tmp_path / "x.index").read_bytes())
         yield store
 
 
-def shuffled(store: ObjectStore, quality: str, index: str = "s3://bucket/x.index") -> streamrec.Dataset[Any]:
-    dataset: Any = TFRecordDataset("s3://bucket/*.tfrecord", storage_options=store.options(), retry=POLICY)
-    blocks: dict[str, Any] = {"quality": quality, "block_bytes": 200_000, "window_bytes": 1_600_000, "slot_groups": 4}
+def shuffled(
+    store: ObjectStore, quality: str, index: str = "s3://bucket/x.index"
+) -> streamrec.Dataset[Any]:
+    dataset: Any = TFRecordDataset(
+        "s3://bucket/*.tfrecord", storage_options=store.options(), retry=POLICY
+    )
+    blocks: dict[str, Any] = {
+        "quality": quality,
+        "block_bytes": 200_000,
+        "window_bytes": 1_600_000,
+        "slot_groups": 4,
+    }
     dataset = dataset.global_shuffle(3, index=index, global_batch_size=20, **blocks)
-    return dataset.with_options(epoch=0, memory_budget=4 << 20)  # little is fetched at a time: many requests
+    return dataset.with_options(
+        epoch=0, memory_budget=4 << 20
+    )  # little is fetched at a time: many requests
 
 
 @pytest.mark.parametrize("quality", ["exact", "blocks"])
@@ -308,17 +345,23 @@ shuffled = dataset.global_shuffle(7, index=index, global_batch_size=256, quality
 batches = iter(shuffled)
 records = sum(len(next(batches)) for _ in range(3))
 print(records, peak_mib() - before)
-"""
+"""  # noqa: E501
 
 
-def first_batches(pattern: str, index: str, quality: str, budget: int, verify: str = "yes") -> tuple[int, int]:
+def first_batches(
+    pattern: str, index: str, quality: str, budget: int, verify: str = "yes"
+) -> tuple[int, int]:
     """How many records the first three batches have, and by how many MiB the process grew."""
-    records, grown = map(int, in_new_interpreter(FIRST_BATCH, pattern, index, quality, budget, verify).split())
+    records, grown = map(
+        int, in_new_interpreter(FIRST_BATCH, pattern, index, quality, budget, verify).split()
+    )
     return records, grown
 
 
 def test_an_exact_order_holds_no_more_than_its_budget(tmp_path: Path) -> None:
-    """Wanted records are near each other, so that nearly all of the 170 MiB are read for each run of steps."""
+    """Wanted records are near each other, so that nearly all of the 170 MiB are read for each run
+    of steps.
+    """
     write_shards(tmp_path, [[b"x" * 100] * 100_000] * 16)
     index = f"{tmp_path}/x.index"
     write_index_sync(f"{tmp_path}/s-*", index)
@@ -365,7 +408,10 @@ def block_order(
 def test_orders_stay() -> None:
     """A job that is resumed with a later release goes on in the same order."""
     assert ExactOrder(10, 7, 3).records(np.arange(10)).tolist() == EXACT
-    assert block_order([7, 5], [700, 500], 200, 7, 3, 2, 2, 2).records(np.arange(12)).tolist() == BLOCKS
+    assert (
+        block_order([7, 5], [700, 500], 200, 7, 3, 2, 2, 2).records(np.arange(12)).tolist()
+        == BLOCKS
+    )
 
 
 EXACT = [2, 9, 7, 4, 0, 1, 5, 6, 8, 3]
@@ -380,7 +426,9 @@ def window_records(order: BlockOrder) -> Numbers:
 
 
 def test_neighbours_are_far_apart() -> None:
-    """Records of one block share a batch no more often than a window of true random choice has it."""
+    """Records of one block share a batch no more often than a window of true random choice has
+    it.
+    """
     order = block_order([100_000], [10_000_000], 10_000, window=64)
     blocks = window_records(order) // 100
     batches = blocks[: len(blocks) // 256 * 256].reshape(-1, 256)
@@ -395,7 +443,9 @@ def test_neighbours_are_far_apart() -> None:
 def test_an_exact_order_is_as_random_as_a_permutation(size: int) -> None:
     """Fixed points, ascents and the number of cycles, over many permutations: as of true ones."""
     count = 400
-    perms = [permute(np.arange(size), size, keys_of("test", size), variant) for variant in range(count)]
+    perms = [
+        permute(np.arange(size), size, keys_of("test", size), variant) for variant in range(count)
+    ]
     fixed = np.mean([(perm == np.arange(size)).sum() for perm in perms])
     ascents = np.mean([(np.diff(perm) > 0).sum() for perm in perms])
     cycles = np.mean([cycles_of(perm) for perm in perms])
@@ -438,7 +488,9 @@ def test_blocks_train_as_well_as_a_permutation() -> None:
 
 
 def test_blocks_are_spread_over_the_epoch() -> None:
-    """Where a record lies says next to nothing of when it comes; a buffer moves it by what it holds."""
+    """Where a record lies says next to nothing of when it comes; a buffer moves it by what it
+    holds.
+    """
     places = np.arange(RECORDS)
     correlated = {
         name: abs(np.corrcoef(SHUFFLES[name](RECORDS, SHARDS, MEMORY, 3), places)[0, 1])
