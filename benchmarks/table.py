@@ -296,12 +296,6 @@ def images(data: Data) -> Iterator[Row]:
     )
 
 
-def training(data: Data) -> Iterator[Row]:
-    row = find(data["rows"], side="store")
-    work = "a training loop with a stream from nginx, 300 MB/s"
-    yield Row("training", work, "the loop alone", row["speed"], None, amount(row["mb_s"], "MB/s"))
-
-
 def loaders(data: Data) -> Iterator[Row]:
     for kind, name in (("images", "JPEGs"), ("tokens", "tokens")):
         ours = find(data["rows"], kind=kind, side="DataLoader, 0 workers")
@@ -350,7 +344,7 @@ MODULES: tuple[Callable[[Data], Iterator[Row]], ...] = (
         compression,
         uploads,
     ),
-    *(global_shuffle, images, training, loaders, ray_data),
+    *(global_shuffle, images, loaders, ray_data),
 )
 """A function for each benchmark, with its name, that makes its rows."""
 

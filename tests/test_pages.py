@@ -15,7 +15,6 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
-from decimal import ROUND_HALF_UP, Decimal
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
@@ -29,7 +28,7 @@ import benchmarks.table
 import streamrec
 from benchmarks.faults import DOCS, ROWS, STORES, measure_all, tables, with_tables
 from benchmarks.machine import RESULTS
-from benchmarks.table import find, load
+from benchmarks.table import digits, find, load
 from tests.adapters.conftest import client_environment
 from tests.cli.test_page import BROWSER, FLAGS
 from tests.effort import thorough
@@ -346,31 +345,22 @@ def row(name: str, **wanted: object) -> dict[str, Any]:
     return find(load(name)["rows"], **wanted)
 
 
-def two(value: float) -> str:
-    """Two significant places, halves rounded up."""
-    exact = Decimal(repr(value))
-    return str(exact.quantize(Decimal(1).scaleb(min(0, exact.adjusted() - 1)), ROUND_HALF_UP))
-
-
 def of_streamrec(name: str, kind: str, other: str) -> str:
     found = row(name, row=kind)
-    return two(found["dataset"]["mb_s"] / found[other]["mb_s"])
+    return digits(found["dataset"]["mb_s"] / found[other]["mb_s"])
 
 
 def ratios(kind: str) -> list[str]:
-    return [two(row("pipeline", row=kind)["tf.data"][key]) for key in ("ratio", "cpu_ratio")]
+    return [digits(row("pipeline", row=kind)["tf.data"][key]) for key in ("ratio", "cpu_ratio")]
 
 
 FIGURES: dict[str, Callable[[], list[str]]] = {
-    "benchmarks.local`": lambda: [two(one["ratio"]) for one in load("local")["rows"]],
+    "benchmarks.local`": lambda: [digits(one["ratio"]) for one in load("local")["rows"]],
     "benchmarks.pipeline --only forty`": lambda: ratios("forty"),
     "benchmarks.pipeline --only images`": lambda: ratios("images"),
-    "benchmarks.encode`": lambda: [two(row("encode", records="four scalar features")["ratio"])],
-    "benchmarks.training`": lambda: [
-        two(row("training", side=side)["speed"]) for side in ("streamrec", "tf.data", "DataLoader")
-    ],
+    "benchmarks.encode`": lambda: [digits(row("encode", records="four scalar features")["ratio"])],
     "benchmarks.tls --only nginx`": lambda: [
-        two(row("tls", server="nginx", tls=True)["streamrec"][f"{key}_of_bare"])
+        digits(row("tls", server="nginx", tls=True)["streamrec"][f"{key}_of_bare"])
         for key in ("mb_s", "cpu")
     ],
     "benchmarks.paced --only large`": lambda: [
