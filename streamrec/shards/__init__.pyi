@@ -22,13 +22,12 @@ from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.manifest_files import (
     VerifyProblem,
     VerifyReport,
-    find_in_manifest,
-    read_manifest,
     verify,
     verify_sync,
     write_manifest,
     write_manifest_sync,
 )
+from streamrec.shards.manifest_reading import find_in_manifest, read_manifest
 from streamrec.shards.opening import ShortShard, open_short_shard, read_short_shards
 from streamrec.shards.options import (
     LONG_BYTES,

@@ -1,5 +1,5 @@
-"""Manifests in a store: read, written for existing shards, compared with shards; shards without one
-are checked.
+"""Manifests in a store: written for existing shards, and compared with shards; shards without one
+are checked. `manifest_reading.py` reads them.
 
 Rules of `verify`:
 - Every shard is read once, whole, as a stream: its bytes go through CRC32C and through the framer,
@@ -13,8 +13,8 @@ Rules of `verify`:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Literal, Unpack
@@ -24,15 +24,13 @@ import anyio
 from streamrec import bridge
 from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import ManifestError, NotFoundError
-from streamrec.shards.index import MAGIC
-from streamrec.shards.indexed_records import END_BYTES, open_index
 from streamrec.shards.listing import Filenames, find_shards, is_manifest, is_pattern, to_names
 from streamrec.shards.manifest import Manifest, ShardInfo
-from streamrec.shards.options import Expected, rewrite_advice
+from streamrec.shards.manifest_reading import read_if_manifest, read_manifest
 from streamrec.shards.patterns import list_numbered
-from streamrec.shards.places import check_named_once, location_of
+from streamrec.shards.places import check_named_once
 from streamrec.shards.scan import Scan, scan
-from streamrec.storage import ObjectInfo, Storage, Storages, StoreOptions, check_keywords, locate
+from streamrec.storage import Storages, StoreOptions, check_keywords, locate
 from streamrec.storage.tasks import for_each, run_concurrently
 from streamrec.tfrecord import CompressionType
 
@@ -99,59 +97,6 @@ class VerifyReport:
         return "\n".join(
             [f"{name}{self.shards:,} shards, {self.bytes:,} bytes read: {found}", *rows]
         )
-
-
-async def read_manifest(storage: Storage, path: str) -> Manifest:
-    """Reads a manifest, or the manifest in an index. Call `Manifest.follow` before its names are
-    used.
-    """
-    manifest = await read_if_manifest(storage, path)
-    if manifest is None:
-        raise ManifestError(f"{path}: this is neither a manifest nor an index: pass the URL of one")
-    return manifest
-
-
-async def read_if_manifest(storage: Storage, path: str) -> Manifest | None:
-    """The same; None if the object is neither. Of a long object that is neither, only the end is
-    read.
-    """
-    info = await storage.stat(path)
-    size = info.size or 0
-    end = await storage.read_range(path, max(0, size - END_BYTES), size, info.version)
-    if end.endswith(MAGIC):
-        return (await open_index(storage, path)).manifest
-    if not end.rstrip().endswith(b"}"):
-        return None
-    start = (
-        await storage.read_range(path, 0, size - len(end), info.version) if size > len(end) else b""
-    )
-    return Manifest.from_json(path, start + end)
-
-
-async def find_in_manifest(
-    storages: Storages, manifest: str, paths: Sequence[str], listed: Mapping[str, ObjectInfo]
-) -> list[ShardInfo]:
-    """Finds shards in a manifest, and compares it with the listed objects of these paths.
-
-    Raises:
-        ManifestError: It is not a manifest, does not name a shard, or has another size or version
-            of it.
-    """
-    entries = (await read_manifest(await storages.at(manifest), manifest)).shards
-    known = {location_of(shard.path): shard for shard in entries}
-    shards = []
-    for path in paths:
-        shard = known.get(location_of(path))
-        if shard is None:
-            raise ManifestError(
-                f"{manifest}: this manifest does not name {path}, so the number of its records is "
-                "unknown: pass the "
-                f"names that it has; or {rewrite_advice(manifest)}"
-            )
-        if path in listed:
-            Expected(shard.bytes, shard.version, None, manifest).check(listed[path])
-        shards.append(replace(shard, path=path))
-    return shards
 
 
 async def verify(
