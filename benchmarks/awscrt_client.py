@@ -1,8 +1,8 @@
 """awscrt's HTTP client over TLS, for `benchmarks.tls`: bodies dropped as they come. It imports
 nothing of ours.
 
-    python awscrt_client.py '{"port": 1, "paths": ["/data/000.tfrecord"], "certificate": "cert.pem",
-    "passes": 4}'
+    python awscrt_client.py \
+        '{"port": 1, "paths": ["/data/000.tfrecord"], "certificate": "cert.pem", "passes": 4}'
 
 It runs in an environment of its own, because botocore behaves in another way where awscrt is
 installed. Prints JSON.

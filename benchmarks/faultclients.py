@@ -1,8 +1,8 @@
 """How each client reads one object, for `benchmarks.faults`: as it comes, in its default settings
 but for POLICY.
 
-    python -m benchmarks.faultclients CLIENT '{"warm": ..., "store": "s3", "url": ..., "key": ...,
-    "start": 0}'
+    python -m benchmarks.faultclients CLIENT \
+        '{"warm": ..., "store": "s3", "url": ..., "key": ..., "start": 0}'
 
 First it reads from "warm", a store without faults, so that what is imported is no part of the time.
 Then it prints "go", and then what came of it, as JSON: the hash of the bytes, or the error.

@@ -1,9 +1,10 @@
 """The table of faults: what each client does when the store misbehaves, after how long, with how
 many requests.
 
-    python -m benchmarks.faults [--only "reset,stall"] [--parallel 12]     measures, and writes the
-    table python -m benchmarks.faults --table                                    writes the table
-    from the data
+    python -m benchmarks.faults [--only "reset,stall"] [--parallel 12]
+        measures, and writes the table
+    python -m benchmarks.faults --table
+        writes the table from the data
 
 Every cell is one process that reads one object of 4 MB from a simulated store of its own, whose
 faults come from a script: the same in each run. The clients are as they come, in their default

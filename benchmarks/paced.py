@@ -1,8 +1,8 @@
 """A store as it is far away: 60 MB/s a connection, 30-50 ms to the first byte, and 2 % of all
 requests slow.
 
-    python -m benchmarks.paced [--rounds 3] [--only
-    large,small,crawl,shards,medium,crawl_large,first,cpu]
+    python -m benchmarks.paced [--rounds 3]
+        [--only large,small,crawl,shards,medium,crawl_large,first,cpu]
 
 The store is `tests.servers.objectstore`, paced by the kernel, on the machine's second core; each
 client has the first, in a process of its own. Rows:

@@ -2,7 +2,8 @@
 files, same cores.
 
     python -m benchmarks.pipeline [--rounds 3] [--only four,forty,images,tokens,padded]
-    [--without-shuffle] python -m benchmarks.pipeline --memory
+        [--without-shuffle]
+    python -m benchmarks.pipeline --memory
 
 Sixteen local shards in the page cache, interleaved, shuffled, batched, parsed (`benchmarks.shards`
 has the records, `benchmarks.sides` how each contender writes it). Each run is a process of its own

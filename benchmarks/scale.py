@@ -1,8 +1,8 @@
 """Training at scale, simulated: 10^5 shards, 10^9 records, 1,024 ranks of 8 workers, and 768 ranks
 from mid-epoch on.
 
-    python -m benchmarks.scale [--save] [--shards 100000] [--records 10000] [--ranks 1024] [--after
-    768] [--workers 8]
+    python -m benchmarks.scale [--save] [--shards 100000] [--records 10000] [--ranks 1024]
+        [--after 768] [--workers 8]
 
 The data set exists as arithmetic: a record holds its own number, and the store makes the bytes of a
 shard when it is asked for them. It answers after 30 to 50 ms, at 60 MB/s a connection, speaks S3

@@ -1,8 +1,8 @@
 """Streaming over TLS 1.3: streamrec beside s3fs, gcsfs, obstore, awscrt and a loop over plain
 Python sockets.
 
-    python -m benchmarks.tls [--rounds 3] [--only nginx,s3,gcs] [--plain] [--sides
-    sockets,streamrec] [--client-cores 0]
+    python -m benchmarks.tls [--rounds 3] [--only nginx,s3,gcs] [--plain]
+        [--sides sockets,streamrec] [--client-cores 0]
 
 The certificate is made when it runs, and every client verifies it. Each side reads the same
 objects, in turn, in a process of its own that is pinned to one core; the server has the other.

@@ -3,10 +3,11 @@ time.
 
     from streamrec.images import decode_jpeg
 
+    features = {"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)}
     dataset = streamrec.TFRecordDataset("s3://bucket/train-*", num_parallel_reads=16).batch(32)
-    parsed = dataset.parse_example({"image": FixedLenFeature([], bytes), "label":
-    FixedLenFeature([], np.int64)}) images = parsed.map(lambda batch: (decode_jpeg(batch["image"]),
-    batch["label"]), num_parallel_calls=AUTOTUNE)
+    images = dataset.parse_example(features).map(
+        lambda batch: (decode_jpeg(batch["image"]), batch["label"]), num_parallel_calls=AUTOTUNE
+    )
 
 Needs `pip install 'streamrec[images]'`: simplejpeg (libjpeg-turbo) decodes JPEGs, and Pillow the
 other formats. Each is imported on first use.

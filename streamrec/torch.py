@@ -267,10 +267,9 @@ def job_state(state: Mapping[str, Any]) -> dict[str, Any]:
     It is the same on all ranks after the same step, and any number of ranks and loader workers can
     resume from it:
 
-        shared = streamrec.torch.IterableDataset(dataset)       # the dataset holds
-        global_shuffle(...) shared.load_state_dict(saved)                           # from
-        job_state, in a job of any size loader = StatefulDataLoader(shared, batch_size=None,
-        num_workers=3)
+        shared = streamrec.torch.IterableDataset(dataset)  # the dataset holds global_shuffle(...)
+        shared.load_state_dict(saved)  # from job_state, in a job of any size
+        loader = StatefulDataLoader(shared, batch_size=None, num_workers=3)
 
     Raises:
         ValueError: `state` is not such a state, or not of a global shuffle, or a stage has a state

@@ -225,8 +225,8 @@ def test_a_verb_in_two_files(copy: Path, forgotten: str) -> None:
     (copy / names).write_text(lists.replace('    "Enumerate",', '    "Enumerate",\n    "Every",'))
     changed = [names, *(block.title for block in blocks(VERB) if block.title)]
     subprocess.run([sys.executable, "-m", "ruff", "check", *changed], cwd=copy, check=True)
-    words = "each_verb or each_stage or chunks or every or lines or classes"
-    chosen = ["tests/pipeline/test_verbs.py", "tests/test_size.py", "-k", words]
+    words = "each_verb or each_stage or chunks or every or fields or branches or positional"
+    chosen = ["tests/pipeline/test_verbs.py", "tests/test_structure.py", "-k", words]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)

@@ -1,9 +1,9 @@
 """PyTorch loaders over a store that is far away: JPEGs and tokens, from 30 ms and 60 MB/s a
 connection.
 
-    make bench-loaders        in an environment of its own, since the packages of others want other
-    versions python -m benchmarks.loaders [--rounds 3] [--only images,tokens] [--sides
-    Loader,WebDataset]
+    make bench-loaders
+        in an environment of its own, because the other loaders need other versions
+    python -m benchmarks.loaders [--rounds 3] [--only images,tokens] [--sides Loader,WebDataset]
 
 The store is `tests.servers.objectstore`; it and the loaders have the same cores. Each side
 (`sides.py`) is a process of its own that reads all samples once into batches of tensors, each

@@ -4,12 +4,12 @@ reads it.
 It is one object; all numbers are little-endian:
 
     head      8 bytes     MAGIC
-    lengths               the packed lengths of all records, shard after shard (see
-    `tfrecord.lengths`) manifest  JSON        as in `manifest.py`, with the version of each object,
-    without marks blocks                the table of blocks of all shards, 21 bytes for each 1,024
-    records foot      44 bytes    FOOT: version of the format, sizes of `lengths`, `manifest` and
-    `blocks`, CRC32C of the last
-                          two, CRC32C of the foot before it, MAGIC
+    lengths               the packed lengths of all records, shard after shard, as in
+                          `tfrecord.lengths`
+    manifest  JSON        as in `manifest.py`, with the version of each object, without marks
+    blocks                the table of blocks of all shards, 21 bytes for each 1,024 records
+    foot      44 bytes    FOOT: version of the format, sizes of `lengths`, `manifest` and `blocks`,
+                          CRC32C of the last two, CRC32C of the foot before it, MAGIC
 
 - To open an index, a reader reads its end: the foot, the manifest and the table of blocks, about
   110 bytes for each shard and 0.02 bytes for each record (21 MB for 10^9 records). It reads the

@@ -5,8 +5,8 @@ A manifest is a JSON object:
 
     {"format": "streamrec manifest", "version": 1,
      "pattern": "train-{shard:05d}.tfrecord", "compression_type": "GZIP",
-     "shards": [{"name": "train-00000.tfrecord", "records": 4096, "bytes": 209715104, "crc32c":
-     "1a2b3c4d"}, ...]}
+     "shards": [{"name": "train-00000.tfrecord", "records": 4096,
+                 "bytes": 209715104, "crc32c": "1a2b3c4d"}, ...]}
 
 - `pattern` and `name` are relative to the manifest's own directory, so that a data set may be moved
   or copied with its manifest; an object outside that directory has its full URL. A relative name

@@ -48,9 +48,10 @@ def byte_runs(
     Up to `gap` other bytes are read instead of sending two requests. A range ends after about
     `most` bytes.
 
-    >>> byte_runs(np.array([0, 100, 5000]), np.array([84, 84, 84]), gap=1000)
-    [ByteRun(shard=0, start=0, end=200, first=0, last=2), ByteRun(shard=0, start=5000, end=5100,
-    first=2, last=3)]
+    >>> for run in byte_runs(np.array([0, 100, 5000]), np.array([84, 84, 84]), gap=1000):
+    ...     print(run)
+    ByteRun(shard=0, start=0, end=200, first=0, last=2)
+    ByteRun(shard=0, start=5000, end=5100, first=2, last=3)
     """
     ends = references + sizes + (HEADER_BYTES + FOOTER_BYTES)
     shards = references >> OFFSET_BITS

@@ -425,9 +425,11 @@ def format_lines(snapshot: Snapshot) -> Iterator[str]:
     >>> tally.request()
     >>> tally.first_byte(0.040)
     >>> tally.block(2_500_000, store=0.1, consumer=0.2)
-    >>> print(*format_lines(statistics.snapshot()))
-    s3: 2.5 MB, requests: 1, first byte: 45 ms (median), 45 ms (99 %), waited: 0.1 s for it, 0.2 s
-    for the consumer
+    >>> [line] = format_lines(statistics.snapshot())
+    >>> for part in line.split(", waited: "):
+    ...     print(part)
+    s3: 2.5 MB, requests: 1, first byte: 45 ms (median), 45 ms (99 %)
+    0.1 s for it, 0.2 s for the consumer
     """
     for scheme, counts in snapshot.backends.items():
         median, most = (counts.first_byte.quantile(share) * 1000 for share in (0.5, 0.99))

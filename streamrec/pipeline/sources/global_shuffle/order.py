@@ -6,9 +6,8 @@ of shards alone.
 
     shards    |----------- 0 -----------|------ 1 ------|------------ 2 ------------|
     blocks    |  0  |  1  |  2  |  3    |  4  |  5 | 6  |  7  |  8  |   9   | 10    |
-    permuted     4     9      1     10   |   0 ...                                         (as a
-    whole) groups    |------ group 0 ------|------ group 1 ------|------ group 2 ------|    (equal
-    numbers of records)
+    permuted     4     9      1     10   |   0 ...                                  (as a whole)
+    groups    |------ group 0 ------|------ group 1 ------|------ group 2 ------|  (equal numbers)
 
 Rules:
 - Lengths of records do not matter: in a shard of n records and k blocks, block j begins at record n
