@@ -50,9 +50,36 @@ def statistics() -> Statistics:
 
 def stats_of(statistics: Statistics) -> Stats:
     """Of a run whose stores counted that."""
-    source = StageStats("TFRecordDataset", "Shards()", 0, 0, 9, 90, 0.25, 0.5, 0.75)
-    stage = StageStats("batch", "Batch()", 9, 90, 3, 91, 1.25, 2.5, 3.75)
-    return Stats(3, 91, 1.5, 2.5, 7, 70, ChainStats((source, stage), 4.0), statistics.snapshot())
+    source = StageStats(
+        title="TFRecordDataset",
+        line="Shards()",
+        elements_out=9,
+        bytes_out=90,
+        busy=0.25,
+        waited_for_input=0.5,
+        waited_for_output=0.75,
+    )
+    stage = StageStats(
+        title="batch",
+        line="Batch()",
+        elements_in=9,
+        bytes_in=90,
+        elements_out=3,
+        bytes_out=91,
+        busy=1.25,
+        waited_for_input=2.5,
+        waited_for_output=3.75,
+    )
+    return Stats(
+        elements=3,
+        bytes=91,
+        consumer_waited=1.5,
+        consumer_busy=2.5,
+        queued=7,
+        queue_limit=70,
+        chain=ChainStats((source, stage), 4.0),
+        storage=statistics.snapshot(),
+    )
 
 
 def scraped(registry: CollectorRegistry) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -525,12 +525,19 @@ class Dataset(Runnable[T]):
             check_integer("bucket_boundaries", boundary) for boundary in bucket_boundaries
         )
         sizes = tuple(check_integer("bucket_batch_sizes", size, 1) for size in bucket_batch_sizes)
-        length_of, drop = (
-            check_function("element_length_func", element_length_func),
-            check_flag("drop_remainder", drop_remainder),
-        )
+        length_of = check_function("element_length_func", element_length_func)
+        drop = check_flag("drop_remainder", drop_remainder)
         pad = check_flag("pad_to_bucket_boundary", pad_to_bucket_boundary)
-        return self._then(stages.Bucket(length_of, boundaries, sizes, padding, pad, drop))
+        return self._then(
+            stages.Bucket(
+                length_of=length_of,
+                boundaries=boundaries,
+                batch_sizes=sizes,
+                padding=padding,
+                pad_to_bucket_boundary=pad,
+                drop_remainder=drop,
+            )
+        )
 
     def unbatch(self) -> Dataset[Any]:
         """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too)
@@ -582,7 +589,13 @@ class Dataset(Runnable[T]):
         shift = size if shift is None else check_integer("shift", shift, 1)
         drop = check_flag("drop_remainder", drop_remainder)
         return self._then(
-            stages.Window(size, shift, check_integer("stride", stride, 1), drop, in_memory)
+            stages.Window(
+                size=size,
+                shift=shift,
+                stride=check_integer("stride", stride, 1),
+                drop_remainder=drop,
+                dataset_of=in_memory,
+            )
         )
 
     def group_by_window(

@@ -86,9 +86,9 @@ class Run:
         with collecting(self.telemetry.storage):
             async with session(self.held) as opened:
                 within = RunContext(
-                    opened,
-                    self.telemetry.root,
-                    budget,
+                    session=opened,
+                    meter=self.telemetry.root,
+                    budget=budget,
                     deterministic=options.deterministic is not False,
                     epoch=options.epoch,
                     rank=options.rank,

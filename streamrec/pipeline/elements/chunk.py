@@ -35,9 +35,8 @@ class Batches:
         self._size = size
         self._count = len(frames) // size
 
-    if (
-        TYPE_CHECKING
-    ):  # not at run time: the interpreter's own iterator knows how many elements are left
+    # Not at run time: the interpreter's own iterator knows how many elements are left.
+    if TYPE_CHECKING:
 
         def __iter__(self) -> Iterator[Frames]: ...
 
@@ -77,8 +76,9 @@ NUMBERS: Final = frozenset({bool, int, float, *(np.dtype(code).type for code in 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Elements, their positions, and about how many bytes both keep alive; or an element that
-    failed.
+    """Elements with their positions, or one element that failed.
+
+    `nbytes` is about how many bytes both keep alive.
     """
 
     elements: Elements
@@ -136,18 +136,15 @@ def weigh_objects(array: npt.NDArray[Any]) -> int:
     """About how many bytes the strings or arrays in an object array keep alive."""
     if array.size and isinstance(array.flat[0], np.ndarray):
         return sum(each.nbytes + OBJECT_BYTES for each in array.flat)
-    return (
-        sum(map(len, array.flat)) + 40 * array.size
-    )  # a `bytes` object has 33 more, rounded up by the allocator
+    # A `bytes` object has 33 more than its length, which the allocator rounds up.
+    return sum(map(len, array.flat)) + 40 * array.size
 
 
 def weigh_one(element: Any) -> int:
+    """About how many bytes one element keeps alive, with the parts of dicts, tuples and lists."""
     if isinstance(element, np.ndarray):  # first, since a batch may have dozens
-        return (
-            element.nbytes
-            + (weigh_objects(element) if element.dtype.hasobject else 0)
-            + OBJECT_BYTES
-        )
+        strings = weigh_objects(element) if element.dtype.hasobject else 0
+        return element.nbytes + strings + OBJECT_BYTES
     if isinstance(element, Frames):
         return abs(element.extent) + SPAN_BYTES * len(element)
     if isinstance(element, BytesColumn):
@@ -157,11 +154,9 @@ def weigh_one(element: Any) -> int:
     if isinstance(element, Mapping):
         return weigh(element.values()) + OBJECT_BYTES
     if isinstance(element, tuple | list | CompositeTensor):
-        return (
-            weigh(element.parts if isinstance(element, CompositeTensor) else element) + OBJECT_BYTES
-        )
-    if (
-        chain := getattr(element, "chain", None)
-    ) is not None:  # a dataset made by `window` holds its elements
+        parts = element.parts if isinstance(element, CompositeTensor) else element
+        return weigh(parts) + OBJECT_BYTES
+    chain = getattr(element, "chain", None)
+    if chain is not None:  # a dataset made by `window` holds its elements
         return weigh(getattr(chain.source, "data", ())) + OBJECT_BYTES
     return int(getattr(element, "nbytes", 0)) + OBJECT_BYTES

@@ -1,5 +1,6 @@
-"""Packs elements into bytes, as columns, and unpacks them: the format of cache files. No I/O, and
-no pickle.
+"""Packs elements into bytes, as columns, and unpacks them: the format of cache files.
+
+No I/O, and no pickle.
 
 A block is the length of a JSON text (4 bytes, little-endian), that text, and buffers back to back.
 The text is `{"sizes": [bytes of each buffer], "elements": node}`. A node is a list: its kind, then
@@ -67,8 +68,14 @@ STORED = {
     SparseTensor,
     RaggedRows,
     SparseRows,
+    Mixed,
+    np.ndarray,
+    bytes,
+    dict,
+    tuple,
+    list,
+    *PLAIN,
 }
-STORED |= {Mixed, np.ndarray, bytes, dict, tuple, list, *PLAIN}
 """Types of values that can be stored, besides NumPy's scalars."""
 
 
@@ -79,15 +86,15 @@ class _Packing:
         self.buffers: list[memoryview] = []
 
     def node(self, value: Any) -> Node:
+        """The node of one value, whose buffers are kept; a TypeError for values of other types."""
         kind = type(value)
-        if kind not in STORED:
+        if kind not in STORED:  # the exact type: a subclass would come back as its base
             if isinstance(value, np.generic):
                 return ["scalar", *self._raw(np.asarray(value))]
             raise TypeError(
                 f"{add_article(f'{kind.__module__}.{kind.__qualname__}')} cannot be stored in a "
-                "cache file: map "
-                "elements to arrays, records, numbers, strings, or dicts, tuples and lists of "
-                "them, or cache in memory"
+                "cache file: map elements to arrays, records, numbers, strings, or dicts, tuples "
+                "and lists of them, or cache in memory"
             )
         match value:
             case Frames():  # the lengths, and the payloads back to back
@@ -101,11 +108,8 @@ class _Packing:
             case Columns():
                 return ["columns", self.node(value.nest)]
             case BytesColumn():
-                return [
-                    "column",
-                    list(value.shape),
-                    self.node(Frames(value.buffer, value.spans.reshape(-1, 2))),
-                ]
+                strings = Frames(value.buffer, value.spans.reshape(-1, 2))
+                return ["column", list(value.shape), self.node(strings)]
             case RaggedTensor(values, levels):
                 return ["ragged", self.node(values), [self.node(splits) for splits in levels]]
             case SparseTensor():
@@ -145,16 +149,15 @@ class _Packing:
         return columns or ["list", [self.node(value) for value in values]]
 
     def _columns(self, kind: type, values: Sequence[Any]) -> Node | None:
-        """Values of one type as columns; None if their structure differs, or the type has no
-        columns.
+        """Values of one type as columns.
+
+        None if their structure differs, or if the type has no columns.
         """
         first = values[0]
+        # The order of keys counts: a dict comes back with the keys of the first one, in its order.
         if kind is dict and first and all(list(value) == list(first) for value in values):
-            return [
-                "dicts",
-                check_keys(first),
-                [self._rows([value[key] for value in values]) for key in first],
-            ]
+            columns = [self._rows([value[key] for value in values]) for key in first]
+            return ["dicts", check_keys(first), columns]
         if kind is tuple and first and len(set(map(len, values))) == 1:
             return ["tuples", [self._rows(part) for part in zip(*values, strict=True)]]
         if kind is bytes:
@@ -170,15 +173,12 @@ class _Packing:
         ):
             return None
         shapes = [each.shape for each in values]
+        # `stack` and `concatenate` give the machine's byte order; `astype` brings back the values'.
         if len(set(shapes)) == 1:
-            return (
-                ["arrays", *self._raw(np.stack(values).astype(first.dtype, copy=False))]
-                if first.ndim
-                else None
-            )
-        flat = np.concatenate(
-            [each.ravel() for each in values]
-        )  # in the machine's byte order, as `np.stack`
+            if not first.ndim:  # rows of a column would be scalars, not arrays
+                return None
+            return ["arrays", *self._raw(np.stack(values).astype(first.dtype, copy=False))]
+        flat = np.concatenate([each.ravel() for each in values])
         return [
             "uneven",
             self._raw(np.array(shapes, np.int64)),
@@ -187,6 +187,7 @@ class _Packing:
 
 
 def check_keys(value: Mapping[Any, Any]) -> list[Any]:
+    """The keys of a dict, in order; a TypeError for keys that JSON cannot give back."""
     for key in value:
         if type(key) not in PLAIN:
             raise TypeError(
@@ -202,8 +203,11 @@ class _Unpacking:
         self._buffers = buffers
 
     def value(self, node: Node) -> Any:
+        """The value of a node; a ValueError if the node is of an unknown kind."""
         match node:
             case ["frames", lengths, payloads]:
+                # Damaged lengths may lead outside the buffer: Frames checks each span that it
+                # reads.
                 ends = np.cumsum(np.frombuffer(self._buffers[lengths], "<i8"), dtype=np.int64)
                 starts = np.concatenate([[0], ends[:-1]])[: len(ends)]
                 return Frames(self._buffers[payloads], np.stack([starts, ends], 1))
@@ -256,12 +260,10 @@ class _Unpacking:
                 return list(self._raw(*raw))
             case ["uneven", shapes, flat]:
                 sizes = self._raw(*shapes)
-                parts = np.split(
-                    self._raw(*flat), np.cumsum(np.prod(sizes, axis=1, dtype=np.int64))[:-1]
-                )
-                return [
-                    part.reshape(shape) for part, shape in zip(parts, sizes.tolist(), strict=True)
-                ]
+                ends = np.cumsum(np.prod(sizes, axis=1, dtype=np.int64))
+                parts = np.split(self._raw(*flat), ends[:-1])
+                pairs = zip(parts, sizes.tolist(), strict=True)
+                return [part.reshape(shape) for part, shape in pairs]
         raise ValueError(
             f"stored elements have the unknown kind {node[0]!r}: the file or the state is damaged"
         )
@@ -277,8 +279,9 @@ class _Unpacking:
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The text that `dtype_by_name` makes the same dtype of; a TypeError for dtypes with fields or
-    objects.
+    """The text that `dtype_by_name` makes the same dtype of.
+
+    Raises a TypeError for dtypes with fields or objects.
     """
     if dtype.kind in NUMBERS:
         return dtype.str
@@ -293,8 +296,10 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def digest_values(value: Any) -> str:
-    """A digest of values; equal for equal values in different containers, since these depend on
-    where chunks end.
+    """A digest of values.
+
+    Equal values in different containers have one digest, since containers depend on where chunks
+    end.
     """
     digest = hashlib.blake2b(digest_size=16)
     for piece in bytes_of(value):
@@ -326,15 +331,14 @@ def bytes_of(value: Any) -> Iterator[bytes]:
             (row.dtype, row.shape) if isinstance(row, np.ndarray | np.generic) else None
             for row in rows
         }
+        # As one array if it can be: a list of equal rows and an array of them are equal values.
         if len(shapes) == 1 and None not in shapes and rows[0].dtype.kind != "O":
             yield from bytes_of(np.array(rows))
         else:
             yield f"ndarray{len(rows)}".encode()
             for row in rows:
                 yield from bytes_of(row)
-    elif hasattr(value, "__array__") and not isinstance(
-        value, np.generic
-    ):  # a tensor's repr has only some values
-        yield from bytes_of(np.asarray(value))
+    elif hasattr(value, "__array__") and not isinstance(value, np.generic):
+        yield from bytes_of(np.asarray(value))  # a tensor's repr has only some values
     else:
         yield repr(value).encode()

@@ -1,5 +1,6 @@
-"""Columns: elements that are dicts, tuples or rows of arrays, kept as columns until an element is
-asked for.
+"""Columns: elements that are dicts, tuples or rows of arrays, kept as columns.
+
+An element becomes objects only when someone asks for it.
 
 Rules:
 - A column is Frames, an array (its rows are the values), RaggedRows, SparseRows, or any other
@@ -42,9 +43,8 @@ class Columns:
     def __init__(self, nest: Any) -> None:
         self.nest = nest
 
-    if (
-        TYPE_CHECKING
-    ):  # not at run time: the interpreter's own iterator knows how many elements are left
+    # Not at run time: the interpreter's own iterator knows how many elements are left.
+    if TYPE_CHECKING:
 
         def __iter__(self) -> Iterator[Any]: ...
 
@@ -94,8 +94,9 @@ def rows(nest: Any) -> list[Any]:
 
 
 def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
-    """The elements at these indices. Few records of a large buffer are copied, so that the buffer
-    can be freed.
+    """The elements at these indices.
+
+    Few records of a large buffer are copied, so that the buffer can be freed.
     """
     if isinstance(elements, Columns):
         return Columns(map_nest(lambda column: nest_of(select(column, indices)), elements.nest))
@@ -134,8 +135,9 @@ def join_windows(parts: Sequence[Any]) -> Any:
 
 
 def merge_windows(parts: Sequence[Any], order: Numbers) -> Any:
-    """Merges elements of several windows; `order` has each one's index among the elements of all
-    windows, back to back.
+    """Merges elements of several windows.
+
+    `order` has each one's index among the elements of all windows, back to back.
 
     A container that all windows share is kept; others become Mixed.
     """
@@ -178,8 +180,9 @@ def joins(one: Any, other: Any) -> bool:
 
 
 class Mixed(list[Any]):
-    """Elements of different containers: `order` has each one's index among the elements of all
-    parts, back to back.
+    """Elements of different containers.
+
+    `order` has each one's index among the elements of all parts, back to back.
 
     A batch must not depend on where chunks end, since a resumed run has other chunks. So elements
     that were in one container are in such a container again when they are taken.
@@ -200,15 +203,16 @@ class Mixed(list[Any]):
         orders = [
             each.order if isinstance(each, Mixed) else np.arange(len(each)) for each in windows
         ]
-        order = np.concatenate([first + each for first, each in zip(firsts, orders, strict=False)])[
-            order
-        ]
-        flat = [
-            part for each in windows for part in (each.parts if isinstance(each, Mixed) else [each])
-        ]
+        indices = [first + each for first, each in zip(firsts, orders, strict=False)]
+        order = np.concatenate(indices)[order]
+        flat: list[Any] = []
+        for each in windows:
+            flat += each.parts if isinstance(each, Mixed) else [each]
         kinds = [
             next(kind for kind, first in enumerate(flat) if joins(first, part)) for part in flat
         ]
+        # Parts that one container can hold are joined, so that elements that were in one container
+        # are in one again, however many chunks they came in.
         by_kind = np.argsort(np.repeat(kinds, list(map(len, flat))), kind="stable")
         groups = [
             [part for part, kind in zip(flat, kinds, strict=True) if kind == group]
@@ -225,8 +229,10 @@ class Mixed(list[Any]):
 
     def take(self, indices: Numbers) -> Any:
         """The elements at these indices: Mixed only if their containers differ."""
-        order, first = self.order[indices], 0
-        parts, places = [], []
+        order = self.order[indices]
+        first = 0
+        parts = []
+        places = []
         for part in self.parts:
             at = np.flatnonzero((order >= first) & (order < first + len(part)))
             if len(at):
@@ -243,8 +249,9 @@ CONTAINERS = Frames | Columns | np.ndarray | RaggedRows | SparseRows | Mixed
 
 
 def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
-    """Merges elements of several inputs, each in windows, `block` of each in turn; the last turn
-    may be shorter.
+    """Merges elements of several inputs, each in windows, `block` of each in turn.
+
+    The last turn may be shorter.
     """
     windows = [window for one in inputs for window in one]
     if all(isinstance(window, Frames) for window in windows):
@@ -296,12 +303,14 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         return objects([value]).reshape(())
     if isinstance(value, Frames):
         return strings(list(value))
+    # NumPy would make a dtype "S" or "U" of these, which drops NULs at the end of strings.
     if isinstance(value, list) and any(isinstance(one, bytes | str) for one in value):
         array: npt.NDArray[Any] = strings(value)
     else:
         array = with_nulls(value, np.asarray(value))
     if np.ma.is_masked(value):
         raise TypeError("a masked array has masked values: fill them first")
+    # An object without a length is neither a string nor an array; usually a function returned None.
     if array.dtype.hasobject and (
         odd := [one for one in array.flat if not hasattr(one, "__len__")]
     ):
@@ -312,8 +321,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
             )
         raise TypeError(
             f"{describe_value(None if None in odd else odd[0])} in {name_type(value)} where "
-            "numbers or bytes are "
-            "expected: fill or convert it"
+            "numbers or bytes are expected: fill or convert it"
         )
     return (
         strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array
@@ -333,6 +341,7 @@ def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
 
 
 def is_nest(value: Any) -> bool:
+    """Whether a value has parts that are elements: a dict or a tuple, but not a list."""
     return isinstance(value, dict | tuple)
 
 
@@ -351,8 +360,9 @@ def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
 
 
 def map_nests(function: Callable[[list[Any]], Any], nests: list[Any]) -> Any:
-    """A nest of the function's results for the lists of corresponding values in nests of one
-    structure.
+    """A nest of the function's results for corresponding values.
+
+    The nests have one structure; the function gets a list with the value of each.
     """
     first = nests[0]
     if not is_nest(first):
@@ -364,6 +374,7 @@ def map_nests(function: Callable[[list[Any]], Any], nests: list[Any]) -> Any:
 
 
 def same_nest(one: Any, other: Any) -> bool:
+    """Whether two nests have the same keys, lengths and tuple types; values may differ."""
     if not is_nest(one) or type(one) is not type(other):
         return not is_nest(one) and not is_nest(other)
     if isinstance(one, dict):

@@ -1,5 +1,4 @@
-"""Positions: where a run can resume between a chunk's elements, and what these elements were made
-of.
+"""Positions: where a run can resume between a chunk's elements, and what made these elements.
 
 Rules:
 - A run resumed at `positions.at(i)` gives exactly `elements[i:]` and all that follows. The position
@@ -24,8 +23,11 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 
 Position = Mapping[str, Any]
-"""JSON: `source` (the source's state), `skip` (elements to skip after it), `stages` (the states of
-stages by key)."""
+"""A place where a run can resume, as JSON.
+
+`source` is the source's state, `skip` the number of elements to skip after it, and `stages` has the
+states of stages by key.
+"""
 
 
 class RecordLocation(NamedTuple):
@@ -77,11 +79,13 @@ class RecordLocations:
 
     @classmethod
     def join(cls, parts: Sequence[RecordLocations]) -> RecordLocations:
-        shards = {shard: each for part in parts for shard, each in part.shards.items()}
-        references, sizes = [part.references for part in parts], [part.sizes for part in parts]
+        """The locations of all records of several parts, which have the same paths."""
+        shards: dict[int, tuple[str | None, str | None]] = {}
+        for part in parts:
+            shards.update(part.shards)
         return cls(
-            np.concatenate(references),
-            np.concatenate(sizes),
+            np.concatenate([part.references for part in parts]),
+            np.concatenate([part.sizes for part in parts]),
             shards,
             parts[0].paths if parts else (),
         )
@@ -97,14 +101,16 @@ class Positions:
         raise NotImplementedError
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        """What element `index`, or its row `row` if it is a batch, was made of; empty if that is
-        unknown.
+        """What element `index`, or its row `row` if it is a batch, was made of.
+
+        Empty if that is unknown.
         """
         return ()
 
     def locations(self) -> RecordLocations | None:
-        """The location of the one record that each element is or was made of, possibly followed by
-        more; or None.
+        """The location of the one record that each element is or was made of.
+
+        It may have locations of more records after these. None if an element was made of several.
         """
         return None
 
@@ -115,8 +121,9 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an element was made of: element `index` of an earlier chunk with these positions, or a
-    row of it.
+    """What an element was made of.
+
+    It is element `index` of an earlier chunk with these positions, or row `row` of it.
     """
 
     positions: Positions
@@ -127,8 +134,10 @@ class Origin:
 Location = RecordLocation | ElementLocation
 
 ChunkSlices = Sequence[tuple[Positions, int, int]]
-"""Consecutive elements as slices of chunks: a chunk's positions, the first element's index there,
-and the count."""
+"""Consecutive elements as slices of chunks.
+
+A slice is a chunk's positions, the first element's index there, and the count.
+"""
 
 
 def trace_origins(positions: Positions, index: int, row: int = 0) -> Iterator[Location]:
@@ -153,8 +162,9 @@ class FixedPosition(Positions):
 
 @dataclass(frozen=True, slots=True)
 class NumberedPositions(Positions):
-    """Positions of elements that their source numbers; `origin` says what each number was made
-    of.
+    """Positions of elements that their source numbers.
+
+    `origin` says what each number was made of.
     """
 
     first: int
@@ -169,9 +179,7 @@ class NumberedPositions(Positions):
 
 @dataclass(frozen=True, slots=True)
 class Derived(Positions):
-    """Positions of elements that were each made of the element with the same index of another
-    chunk.
-    """
+    """Positions of elements that were made of another chunk's, one of each, in order."""
 
     inner: Positions
 
@@ -190,8 +198,7 @@ class Derived(Positions):
 
 @dataclass(frozen=True, slots=True)
 class IndexMap(Derived):
-    """Positions of elements that were picked out of another chunk, or of batches of `size` of
-    these.
+    """Positions of elements picked out of another chunk, or of batches of `size` of these.
 
     Args:
         indices: The index of each element, or of each batch's first element, in the other chunk;
@@ -249,8 +256,9 @@ class Nested(Derived):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Positions):
-    """Positions of elements of several chunks, back to back; without slices, `start` is the
-    position.
+    """Positions of elements of several chunks, back to back.
+
+    Without slices, `start` is the position.
     """
 
     slices: ChunkSlices

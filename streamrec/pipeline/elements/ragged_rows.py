@@ -1,5 +1,4 @@
-"""RaggedRows, SparseRows: the rows of ragged or sparse tensors as a column; and batches of such
-tensors.
+"""RaggedRows, SparseRows: the rows of ragged or sparse tensors as columns, and their batches.
 
 A column is a few arrays and the bounds of each row in them, so shuffling, picking, joining, padding
 and batching need no object per row. As in tf.data, a batch of ragged tensors has one more ragged
@@ -22,8 +21,9 @@ from streamrec.pipeline.elements.positions import Numbers
 
 
 class RaggedRows(Sequence[npt.NDArray[Any]]):
-    """Arrays of numbers or strings that differ only in their first dimension: `values[start:end]`
-    for each row's int64 `starts` and `ends`.
+    """Arrays of numbers or strings that differ only in their first dimension.
+
+    A row is `values[start:end]`, with the row's int64 `starts` and `ends`.
 
     Examples:
         >>> rows = RaggedRows(np.arange(6), np.array([0, 2, 2]), np.array([2, 2, 6]))
@@ -77,8 +77,9 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         return RaggedRows(self.values, self.starts[indices], self.ends[indices], self.splits_dtype)
 
     def flat(self) -> tuple[npt.NDArray[Any], Numbers]:
-        """All values in the order of rows, and the int64 row splits; values are shared if rows are
-        in order.
+        """All values in the order of rows, and the int64 row splits.
+
+        Values are shared if the rows are in order.
         """
         splits = np.concatenate([[0], np.cumsum(self.lengths)])
         if not len(self):
@@ -123,8 +124,10 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
 
 
 class SparseRows(Sequence[SparseTensor]):
-    """Sparse tensors of one rank: each row's indices, int64 [n, rank], and n values; and their
-    dense shapes, int64 [rows, rank].
+    """Sparse tensors of one rank.
+
+    Each row has indices, int64 [n, rank], and n values. `shapes` has their dense shapes, int64
+    [rows, rank].
     """
 
     __slots__ = ("indices", "shapes", "values")
@@ -136,11 +139,13 @@ class SparseRows(Sequence[SparseTensor]):
 
     @classmethod
     def of(cls, tensor: SparseTensor) -> SparseRows:
-        """The rows of a tensor; a FeatureError if its indices are outside its dense shape or out of
-        order.
+        """The rows of a tensor.
+
+        Raises a FeatureError if its indices are outside its dense shape or out of order.
         """
         bounds = row_splits(tensor)
-        starts, ends = bounds[:-1], bounds[1:]
+        starts = bounds[:-1]
+        ends = bounds[1:]
         shapes = np.broadcast_to(tensor.dense_shape[1:], (len(starts), len(tensor.dense_shape) - 1))
         indices = RaggedRows(tensor.indices[:, 1:], starts, ends)
         return cls(indices, RaggedRows(plain_values(tensor.values), starts, ends), shapes)
@@ -203,8 +208,9 @@ class SparseRows(Sequence[SparseTensor]):
 
 
 def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
-    """The rows of a ragged tensor: arrays, or ragged tensors if more than one dimension is
-    ragged.
+    """The rows of a ragged tensor.
+
+    They are arrays, or ragged tensors if more than one dimension is ragged.
     """
     outer, *inner = check_splits(ragged)
     values = plain_values(ragged.flat_values)
@@ -229,12 +235,12 @@ def stack_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
         )
         raise ValueError(f"ragged tensors of {names} do not make one batch")
     levels = list(zip(*(tensor.nested_row_splits for tensor in tensors), strict=True))
+    # The new outer dimension counts the rows of each tensor; the other levels are the tensors' own.
     lengths = [np.array([len(splits) - 1 for splits in levels[0]], np.int64)]
     lengths += [np.concatenate([np.diff(splits) for splits in level]) for level in levels]
     dtype = levels[0][0].dtype
-    return RaggedTensor(
-        np.concatenate(flat), tuple(np.append(0, np.cumsum(each)).astype(dtype) for each in lengths)
-    )
+    splits = tuple(np.append(0, np.cumsum(each)).astype(dtype) for each in lengths)
+    return RaggedTensor(np.concatenate(flat), splits)
 
 
 def stack_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
@@ -245,14 +251,16 @@ def stack_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
     if len(ranks) > 1:
         raise ValueError(f"sparse tensors of {ranks} dimensions do not make one batch")
     numbers = np.repeat(np.arange(len(tensors)), [len(tensor.indices) for tensor in tensors])
+    indices = np.concatenate([tensor.indices for tensor in tensors])
+    values = np.concatenate([plain_values(tensor.values) for tensor in tensors])
+    largest = np.max([tensor.dense_shape for tensor in tensors], axis=0)
     return SparseTensor(
-        np.column_stack([numbers, np.concatenate([tensor.indices for tensor in tensors])]),
-        np.concatenate([plain_values(tensor.values) for tensor in tensors]),
-        np.array(
-            [len(tensors), *np.max([tensor.dense_shape for tensor in tensors], axis=0)], np.int64
-        ),
+        np.column_stack([numbers, indices]),
+        values,
+        np.array([len(tensors), *largest], np.int64),
     )
 
 
 def plain_values(values: Any) -> npt.NDArray[Any]:
+    """The values of a tensor as an array: a `BytesColumn` becomes an object array of bytes."""
     return values.to_numpy() if isinstance(values, BytesColumn) else values

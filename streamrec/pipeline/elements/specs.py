@@ -1,5 +1,6 @@
-"""Specs describe the elements of a Dataset, with tf.data's names; `conform` converts values to fit
-a spec.
+"""Specs describe the elements of a Dataset, with tf.data's names.
+
+`conform` converts values to fit a spec.
 
 An element that is a dict or tuple has a dict or tuple of specs.
 """
@@ -85,6 +86,7 @@ class TensorSpec(Spec):
 
 
 def record_spec() -> TensorSpec:
+    """The spec of a record: a byte string without dimensions."""
     return TensorSpec((), bytes)
 
 
@@ -107,14 +109,17 @@ def signature_of(nest: Any) -> Any:
 
 
 def spec_of(spec: Any) -> Spec:
+    """A spec, which may be TensorFlow's; a TypeError for other values.
+
+    TensorFlow's are known by the name of their class, so that TensorFlow is not imported.
+    """
     if isinstance(spec, Spec):
         return spec
     kind = type(spec).__name__
     if kind not in ("TensorSpec", "RaggedTensorSpec", "SparseTensorSpec"):
         raise TypeError(
             f"output_signature holds {describe_value(spec)}: pass streamrec.TensorSpec(shape, "
-            "dtype), or dicts and "
-            "tuples of them"
+            "dtype), or dicts and tuples of them"
         )
     if kind == "RaggedTensorSpec":
         return RaggedTensorSpec(spec.shape, spec.dtype, spec.ragged_rank)
@@ -122,8 +127,9 @@ def spec_of(spec: Any) -> Spec:
 
 
 def conform(spec: Any, value: Any) -> Any:
-    """Converts a value to fit a spec: numbers and lists become arrays of its dtype, text becomes
-    bytes.
+    """Converts a value to fit a spec.
+
+    Numbers and lists become arrays of its dtype, text becomes bytes.
 
     A TypeError says that it has another structure, or a dtype that cannot be converted without
     loss; a ValueError, that it has another shape.
@@ -141,6 +147,7 @@ def conform(spec: Any, value: Any) -> Any:
 
 
 def conform_parts(spec: Any, value: Any) -> Any:
+    """`conform` for a dict or tuple of specs; a list fits a tuple, as in tf.data."""
     if isinstance(spec, dict):
         if not isinstance(value, dict) or value.keys() != spec.keys():
             raise TypeError(
@@ -156,12 +163,16 @@ def conform_parts(spec: Any, value: Any) -> Any:
 
 
 def conform_array(spec: TensorSpec, value: Any) -> Any:
+    """`conform` for an array, a number or a string; a scalar stays a scalar.
+
+    Frames that fit stay Frames.
+    """
     if isinstance(value, Frames) and spec.dtype.kind == "O" and fits((len(value),), spec.shape):
         return value
     if spec.dtype.kind == "O":
-        array = strings(np.asarray(as_array(value), object).ravel().tolist()).reshape(
-            np.shape(as_array(value))
-        )
+        plain = as_array(value)
+        flat = np.asarray(plain, object).ravel().tolist()
+        array = strings(flat).reshape(np.shape(plain))
         if not all(isinstance(one, bytes) for one in array.flat):
             raise TypeError(f"it is {describe_value(value)}, where bytes are expected")
     else:
@@ -174,8 +185,9 @@ def conform_array(spec: TensorSpec, value: Any) -> Any:
 
 
 def cast(array: npt.NDArray[Any], value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Converts an array made of `value` to a dtype, if this changes numbers only by rounding to
-    floats.
+    """Converts an array made of `value` to a dtype.
+
+    It changes numbers only by rounding to floats; otherwise it raises a TypeError.
     """
     if array.dtype == dtype:
         return array
@@ -195,6 +207,7 @@ def cast(array: npt.NDArray[Any], value: Any, dtype: np.dtype[Any]) -> npt.NDArr
 
 
 def fits(shape: tuple[int, ...], wanted: Shape) -> bool:
+    """Whether an array of this shape fits a spec's, in which None stands for any size."""
     return wanted is None or (
         len(shape) == len(wanted)
         and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
@@ -216,6 +229,7 @@ def spec_of_rows(rows: Any) -> Any:
 
 
 def spec_of_column(column: Any) -> TensorSpec | None:
+    """The spec of a column's rows; None for lists and ragged or sparse rows."""
     if isinstance(column, Frames):
         return record_spec()
     return TensorSpec(column.shape[1:], column.dtype) if isinstance(column, np.ndarray) else None

@@ -1,3 +1,1 @@
-"""What runs a description: the driver (`run.py`), its queue, memory budget, threads and
-positions.
-"""
+"""Runs a description: the driver (`run.py`), its queue, memory budget, threads and positions."""

@@ -23,13 +23,16 @@ Rules:
 | `prefetch(AUTOTUNE)` | a quarter | |
 | `map` with several calls: elements in flight, and results | a quarter | |
 | `shuffle`: its elements, as many bytes of dead ones, and an arriving chunk | a half | |
-| one of several chains (`zip`, `interleave`, `choose_from_datasets`): elements ahead | a quarter of its part | |
+| one of several chains (`zip`, `interleave`, ...): elements ahead | a quarter of its part | |
 | `cache()` in memory: stored elements, for the whole run | a half | |
 | `cache(filename)`: parts of an upload | a half | 40 MiB |
 | `from_generator`: elements made ahead | a quarter | 4 MiB |
-| `global_shuffle`: windows of blocks, requests ahead | all except two chunks | 8 MiB a chunk; 24 blocks ahead |
-| shards: queues, ranges ahead of their turn | all, together | 6 MiB a queue; ranges as many as keep connections busy |
-"""  # noqa: E501
+| `global_shuffle`: windows of blocks, requests ahead | all but two chunks | see below |
+| shards: queues, ranges ahead of their turn | all, together | see below |
+
+A chunk of `global_shuffle` has at most 8 MiB, and 24 blocks are requested ahead. A shard queue
+holds at most 6 MiB; ranges ahead of their turn are as many as keep the connections busy.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +68,10 @@ CONSUMER: Final = Share(4, 64 << 20)
 """The queue between a run and its consumer."""
 
 UNCOUNTED: Final = Share(16, 64 << 20)
-"""Memory that is left free: blocks keep some memory for reuse, and a copy exists at the same time
-as its original."""
+"""Memory that is left free.
+
+Blocks keep some memory for reuse, and a copy exists at the same time as its original.
+"""
 
 
 class HeldBytes:
@@ -142,9 +147,10 @@ class HeldBytes:
         return fits
 
     async def admit(self, holder: object, nbytes: int, is_next: Callable[[], bool]) -> None:
-        """Waits until `holder` may read this many bytes, in place of those that it was admitted
-        for; `arrived` says that it has. `is_next` tells whether the consumer waits for them, as far
-        as `holder` knows.
+        """Waits until `holder` may read this many bytes.
+
+        They replace those that it was admitted for; `arrived` says that these are there. `is_next`
+        tells whether the consumer waits for them, as far as `holder` knows.
         """
         more = nbytes - self._admitted.get(holder, 0)
         if self._waiting or not self.fits(more):
@@ -156,9 +162,9 @@ class HeldBytes:
         try:
             while True:
                 waiter = self._waiting[holder] = asyncio.get_running_loop().create_future()
-                if has_turn and self.fits(
-                    more
-                ):  # looked at when the consumer's thread can see that this waits
+                # Looked at after `_waiting` has the waiter, so that `notify` in the consumer's
+                # thread finds it.
+                if has_turn and self.fits(more):
                     return
                 if self._exceeding is None and self.is_wanted and not self.queued() and is_next():
                     self._exceeding = holder
@@ -170,8 +176,9 @@ class HeldBytes:
             del self._waiting[holder]
 
     def arrived(self, holder: object) -> None:
-        """What `holder` was admitted for is there, and counts where it is now; or it will not
-        come.
+        """Ends the admission of `holder`.
+
+        The bytes are there and count where they are now, or they will not come.
         """
         self._admitted.pop(holder, None)
         if self._exceeding is holder:
@@ -192,8 +199,10 @@ def answer(waiter: asyncio.Future[None]) -> None:
 
 
 DEFAULT: Final = Share(8, 1 << 30)
-"""The default share of the machine's memory, constant from 8 GiB on. Only shuffles of large records
-gain by more."""
+"""The default share of the machine's memory, constant from 8 GiB on.
+
+Only shuffles of large records gain by more.
+"""
 
 
 def default_budget() -> int:
@@ -220,22 +229,23 @@ def machine_memory() -> int | None:
 
 
 def cgroup_limits(membership: Path, root: Path) -> Iterator[int]:
-    """The memory limits of a process's control groups and of all enclosing groups; none except on
-    Linux.
+    """The memory limits of a process's control groups and of all enclosing groups.
+
+    There are none except on Linux.
     """
     for line in text_of(membership).splitlines():
         number, controllers, group = line.split(":", 2)
         if number == "0" and not controllers:
-            top, file = root, "memory.max"
+            top = root
+            file = "memory.max"
         elif "memory" in controllers.split(","):
-            top, file = root / "memory", "memory.limit_in_bytes"
+            top = root / "memory"
+            file = "memory.limit_in_bytes"
         else:
             continue
         inner = top / group.lstrip("/")
-        for folder in [
-            inner,
-            *inner.parents,
-        ]:  # within a container, the group's path may be that of the host
+        # Within a container, the group's path may be that of the host, where no file is.
+        for folder in [inner, *inner.parents]:
             if folder.is_relative_to(top):
                 limit = text_of(folder / file).strip()
                 if limit.isdecimal():  # "max" means unlimited

@@ -43,8 +43,9 @@ class Source:
         return None
 
     def cardinality(self, rank: Rank | None) -> int:
-        """The number of elements for a rank (None: the one that runs here), or INFINITE or
-        UNKNOWN_CARDINALITY.
+        """The number of elements for a rank, or INFINITE or UNKNOWN_CARDINALITY.
+
+        `rank=None` stands for the one that runs here.
         """
         return UNKNOWN_CARDINALITY
 
@@ -58,8 +59,9 @@ class Source:
         return self
 
     def chunks(self, state: Mapping[str, Any] | None, within: Any) -> AsyncGenerator[Chunk]:
-        """Runs the source within a run, a `RunContext`: from the start, or from the state of a
-        chunk's positions (`position["source"]`).
+        """Runs the source within a run, a `RunContext`.
+
+        It begins at the start, or at the state of a chunk's positions (`position["source"]`).
         """
         raise NotImplementedError
 
@@ -72,16 +74,18 @@ class Chain:
     stages: tuple[Stage, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """The description for people, which saved positions are compared with: source first, then
-        stages.
+        """The description for people, source first.
+
+        Saved positions are compared with it.
         """
         yield from self.source.lines()
         for stage in self.stages:
             yield describe_stage(stage)
 
     def element_spec(self) -> Any:
-        """The spec of its elements, or dicts and tuples of specs; None if the description does not
-        say it.
+        """The spec of its elements, or dicts and tuples of specs.
+
+        None if the description does not say it.
         """
         spec = self.source.element_spec()
         for stage in self.stages:
@@ -89,10 +93,12 @@ class Chain:
         return spec
 
     def cardinality(self, rank: Rank | None = None) -> int:
-        """The number of elements for a rank (None: the one that runs here), or INFINITE or
-        UNKNOWN_CARDINALITY.
+        """The number of elements for a rank, or INFINITE or UNKNOWN_CARDINALITY.
+
+        `rank=None` stands for the one that runs here.
         """
-        count, rows = self.source.cardinality(rank), UNKNOWN_CARDINALITY
+        count = self.source.cardinality(rank)
+        rows = UNKNOWN_CARDINALITY
         for stage in self.stages:
             count, rows = stage.cardinalities(count, rows)
         return count
@@ -163,8 +169,9 @@ class Options:
 
     @classmethod
     def of(cls, several: Iterable[Options]) -> Options:
-        """Joins the options of several: the largest budget, in order unless one has False, the
-        first's epoch.
+        """Joins the options of several: the largest budget, the first's epoch.
+
+        The result is in order unless one of them has False.
         """
         parts = list(several)
         orders = [part.deterministic for part in parts if part.deterministic is not None]
@@ -176,8 +183,9 @@ class Options:
 
 
 def describe_stage(stage: object) -> str:
-    """A stage, or a source with a function, with the function's name, which is the same in each
-    run.
+    """Adds the function's name to a stage, or to a source with a function.
+
+    The name is the same in each run.
     """
     function = getattr(stage, "function", None)
     if function is None:
@@ -230,8 +238,9 @@ def is_assigned(chain: Chain) -> bool:
 
 
 def shared_seed(chain: Chain) -> int | None:
-    """The seed that a chain has for all ranks, so that their states are the same; None without
-    one.
+    """The seed that a chain has for all ranks, so that their states are the same.
+
+    None if it has no seed.
     """
     seeds = (getattr(part, "shared_seed", None) for part in parts_of(chain))
     return next((seed for seed in seeds if seed is not None), None)

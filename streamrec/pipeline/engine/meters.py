@@ -47,8 +47,9 @@ CONSUMER_WORKING: Final = "working"
 
 
 class StateClock:
-    """Measures how long each of several states lasts; there is one state at a time. Used under the
-    run's lock.
+    """Measures how long each of several states lasts; there is one state at a time.
+
+    Used under the run's lock.
 
     Each period is written to the trace, on the track of `what`, a source, a stage or a name; None
     for no track.
@@ -61,11 +62,9 @@ class StateClock:
         self._since = perf_counter()
         self._state = IDLE
         self._trace = trace if what is not None else None
-        self._track = (
-            0
-            if self._trace is None
-            else self._trace.track(what if isinstance(what, str) else title(what))
-        )
+        self._track = 0
+        if self._trace is not None:
+            self._track = self._trace.track(what if isinstance(what, str) else title(what))
 
     def enter(self, state: str, now: float, elements: int = 0) -> None:
         """Ends the last state, which gave `elements`, and begins a state."""
@@ -75,7 +74,8 @@ class StateClock:
         self._seconds[last] += now - self._since
         if self._trace is not None and last:
             self._trace.slice(self._track, last, self._since, now, elements)
-        self._state, self._since = state, now
+        self._state = state
+        self._since = now
 
     def seconds(self, state: str, now: float) -> float:
         """How long a state lasted so far, in all."""
@@ -103,8 +103,9 @@ class StageMeter(Meter):
     ignored = 0
 
     def run(self, step: Step, chunk: Chunk | None) -> list[Chunk]:
-        """Runs a step of the stage on a chunk, an element that failed, or the end (None), and
-        counts its work.
+        """Runs a step of the stage and counts its work.
+
+        The input is a chunk, an element that failed, or None for the end.
 
         Errors say in which stage they occurred, and at which element and record.
         """
@@ -126,13 +127,12 @@ class StageMeter(Meter):
             raise
         finally:
             self._count_output(chunks, ignored)
+        # A run that is being left drops its chunks, so their errors need no notes.
         while step.failures and not (halting.get() or Halt()).asked:
             failure, index = step.failures.pop()
-            where = (
-                ""
-                if taken is None or index is None
-                else describe_element(failure, before + index, taken, index)
-            )
+            where = ""
+            if taken is not None and index is not None:
+                where = describe_element(failure, before + index, taken, index)
             failure.add_note(f"in {self.title}{where}")
         return chunks
 
@@ -148,27 +148,30 @@ class StageMeter(Meter):
                 self._clock.enter(BETWEEN, perf_counter(), self._elements_out - before)
 
     def stats(self, now: float, whole: float, after: float) -> StageStats:
-        """The stage's statistics, in `whole` seconds of its chain, which waited for `after` seconds
-        after it.
+        """The stage's statistics.
+
+        Its chain took `whole` seconds, of which it waited `after` seconds for what follows this
+        stage.
         """
         busy = self._clock.seconds(BUSY, now)
         return StageStats(
-            self.title,
-            own_line(self._what),
-            self._elements_in,
-            self._bytes_in,
-            self._elements_out,
-            self._bytes_out,
-            busy,
-            max(0.0, whole - after - busy),
-            after,
+            title=self.title,
+            line=own_line(self._what),
+            elements_in=self._elements_in,
+            bytes_in=self._bytes_in,
+            elements_out=self._elements_out,
+            bytes_out=self._bytes_out,
+            busy=busy,
+            waited_for_input=max(0.0, whole - after - busy),
+            waited_for_output=after,
             errors_ignored=self.ignored,
         )
 
 
 def describe_element(error: Exception, number: int, chunk: Chunk, index: int) -> str:
-    """Describes where a stage failed: the element's number in this run, and the record it was made
-    of, if known.
+    """Describes where a stage failed.
+
+    It names the element's number in this run, and the record it was made of, if known.
     """
     row = (error.record if isinstance(error, FeatureError) else None) or 0
     records = " and ".join(str(record) for record in trace_origins(chunk.positions, index, row))
@@ -176,8 +179,9 @@ def describe_element(error: Exception, number: int, chunk: Chunk, index: int) ->
 
 
 class SourceMeter(Meter):
-    """Counts the work of one source and of its chains; without a source, that of the consumer's
-    chain.
+    """Counts the work of one source and of its chains.
+
+    Without a source, it counts the consumer's chain.
 
     While a source is asked for a chunk, it waits for input if one of its chains is asked, and
     otherwise works. A source without chains waits for the store, except for the time that the
@@ -225,9 +229,7 @@ class SourceMeter(Meter):
         return error
 
     def count(self, *, running: int = 0, asked: int = 0, chunk: Chunk | None = None) -> None:
-        """Counts runs that begin (1) or end (-1), requests that begin or end, and the chunk of a
-        request.
-        """
+        """Counts runs and requests that begin (1) or end (-1), and the chunk of a request."""
         with self._lock:
             self._running += running
             self._asked += asked
@@ -249,31 +251,37 @@ class SourceMeter(Meter):
             self._clock.enter(OUTSIDE if self._running else IDLE, now, elements)
 
     def stats(self, now: float) -> StageStats:
+        """The statistics of the source and its chains at the time `now`, of `perf_counter`."""
         chains = tuple(chain.stats(now) for chain in self._chains.values())
-        busy, waiting = self._clock.seconds(BUSY, now), self._clock.seconds(WAITING, now)
+        busy = self._clock.seconds(BUSY, now)
+        waiting = self._clock.seconds(WAITING, now)
         if not chains:
+            # A source that reads is asked all the time, and works only as much as the loop's thread
+            # does meanwhile. `_worked` may exceed `busy`: the clocks are read one after the other.
             worked = min(busy, self._worked)
-            busy, waiting = worked, waiting + busy - worked
+            waiting += busy - worked
+            busy = worked
         queues = list(self._queues)
         return StageStats(
-            self.title,
-            "" if self._what is None else own_line(self._what),
-            sum(chain.stages[-1].elements_out for chain in chains),
-            sum(chain.stages[-1].bytes_out for chain in chains),
-            self._elements_out,
-            self._bytes_out,
-            busy,
-            waiting,
-            self._clock.seconds(OUTSIDE, now),
-            sum(queue.held for queue in queues),
-            sum(queue.limit for queue in queues),
-            chains,
+            title=self.title,
+            line="" if self._what is None else own_line(self._what),
+            elements_in=sum(chain.stages[-1].elements_out for chain in chains),
+            bytes_in=sum(chain.stages[-1].bytes_out for chain in chains),
+            elements_out=self._elements_out,
+            bytes_out=self._bytes_out,
+            busy=busy,
+            waited_for_input=waiting,
+            waited_for_output=self._clock.seconds(OUTSIDE, now),
+            queued=sum(queue.held for queue in queues),
+            queue_limit=sum(queue.limit for queue in queues),
+            chains=chains,
         )
 
 
 class ChainMeter:
-    """Counts a chain: its source and its stages. Only one of them, or the chain's consumer, works
-    at a time.
+    """Counts a chain: its source and its stages.
+
+    Only one of them, or the chain's consumer, works at a time.
     """
 
     def __init__(self, lock: Lock, trace: Trace | None, chain: Chain, parent: SourceMeter) -> None:
@@ -296,10 +304,12 @@ class ChainMeter:
             self._parent.shift(now, asked)
 
     def stats(self, now: float) -> ChainStats:
-        """The chain's statistics: a stage waits for input while earlier ones work, for output while
-        later ones do.
+        """The statistics of the chain's stages.
+
+        A stage waits for input while earlier ones work, and for output while later ones do.
         """
-        asked, after = self._clock.seconds(BUSY, now), self._clock.seconds(OUTSIDE, now)
+        asked = self._clock.seconds(BUSY, now)
+        after = self._clock.seconds(OUTSIDE, now)
         whole = asked + after
         rows: list[StageStats] = []
         for stage in reversed(self.stages):
@@ -309,8 +319,9 @@ class ChainMeter:
 
 
 class Telemetry:
-    """The counters of one run, for `stats()`, the progress display and the trace file; it tells the
-    ledger of `held` bytes whether the consumer waits.
+    """The counters of one run, for `stats()`, the progress display and the trace file.
+
+    It tells the ledger of `held` bytes whether the consumer waits.
     """
 
     def __init__(
@@ -361,8 +372,9 @@ class Telemetry:
             self._display.tick()
 
     def ends(self) -> None:
-        """Called when the consumer has finished: at the end, after an error, or when it closed the
-        run.
+        """Ends the counting; the consumer has finished.
+
+        It calls this at the end, after an error, or when it closes the run.
         """
         self._held.is_wanted = False
         with self._lock:
@@ -381,18 +393,20 @@ class Telemetry:
 
     def stats(self) -> Stats:
         """The run's statistics now; from any thread."""
-        storage, queued = self.storage.snapshot(), self._held.queued()
+        # Both have locks of their own; they are read before this one is held.
+        storage = self.storage.snapshot()
+        queued = self._held.queued()
         with self._lock:
             now = perf_counter()
             return Stats(
-                self._elements - length_hint(self._current),
-                self._nbytes,
-                self._consumer.seconds(CONSUMER_WAITING, now),
-                self._consumer.seconds(CONSUMER_WORKING, now),
-                queued,
-                self._limit,
-                self._chain.stats(now),
-                storage,
+                elements=self._elements - length_hint(self._current),
+                bytes=self._nbytes,
+                consumer_waited=self._consumer.seconds(CONSUMER_WAITING, now),
+                consumer_busy=self._consumer.seconds(CONSUMER_WORKING, now),
+                queued=queued,
+                queue_limit=self._limit,
+                chain=self._chain.stats(now),
+                storage=storage,
             )
 
     def _stats_soon(self) -> Stats:
@@ -418,4 +432,5 @@ class Telemetry:
         for _, stage in self._chain.stats(now).rows():
             if stage.queue_limit:
                 trace.counter(f"queue of {stage.title}, MB", now, stage.queued / 1e6)
-        self._nbytes_before, self._counted = self._nbytes, now
+        self._nbytes_before = self._nbytes
+        self._counted = now

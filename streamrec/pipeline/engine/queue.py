@@ -62,13 +62,15 @@ class Fillable:
 
     def end(self, error: Exception | None) -> None:
         """Called after the last chunk, with the error that ended them or None."""
-        self.ended, self.error = True, error
+        self.ended = True
+        self.error = error
         self._arrived.notify()
 
 
 class ByteQueue(Fillable):
-    """A queue between two tasks of one loop, bounded by `limit` bytes and `most_elements`; one
-    chunk always fits.
+    """A queue between two tasks of one loop, bounded by `limit` bytes and `most_elements`.
+
+    One chunk always fits.
     """
 
     def __init__(self, limit: int) -> None:
@@ -90,8 +92,9 @@ class ByteQueue(Fillable):
         self._room.notify()
 
     async def get(self) -> Chunk | None:
-        """Waits for the next chunk; None at the end. Raises the error that ended the queue,
-        once.
+        """Waits for the next chunk; None at the end.
+
+        Raises the error that ended the queue, once.
         """
         while self.empty:
             await self._arrived.wait()
@@ -101,7 +104,8 @@ class ByteQueue(Fillable):
             self._count -= len(chunk.elements)
             self._room.notify()
             return chunk
-        error, self.error = self.error or self._closed, None
+        error = self.error or self._closed
+        self.error = None
         if error is not None:
             raise error
         return None
@@ -130,8 +134,9 @@ class ByteQueue(Fillable):
 
 
 async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
-    """Makes chunks in a task of their own, so that the next one is made while a thread works on the
-    last one.
+    """Makes chunks in a task of their own.
+
+    So the next one is made while a thread works on the last one.
     """
     queue = ByteQueue(1)  # one chunk, however large
     async with background() as tasks:

@@ -38,8 +38,9 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A reader: a rank's only process, or one of its loader workers. A rank's readers have
-    consecutive numbers.
+    """A reader: a rank's only process, or one of its loader workers.
+
+    A rank's readers have consecutive numbers.
     """
 
     number: int
@@ -63,11 +64,15 @@ def reader_here(rank: Rank | None = None) -> Reader:
 
 
 def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) -> None:
-    """Warns once in a process if readers get no data, or one rank far more than another, by the
-    bytes or records of each reader. The first reader warns, and each reader without data.
+    """Warns once in a process if readers get no data, or one rank far more than another.
+
+    It compares the bytes or records of each reader. The first reader warns, and each reader without
+    data.
     """
     if (reader.number and loads[reader.number]) or not any(loads):
         return
+    # Sizes are compared by rank: the loader workers of a rank share its work, so a difference
+    # between them costs nothing, unless one has no data at all.
     workers = worker_here()[1]
     ranks = [sum(loads[first : first + workers]) for first in range(0, len(loads), workers)]
     unit, name = (ranks, "ranks") if 0 in ranks else (loads, "readers (ranks times loader workers)")
@@ -76,7 +81,8 @@ def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) ->
         numbers = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
         warn_once(f"of {len(unit)} {name}, these get nothing of {what}: {numbers}. {remedy}")
     elif max(ranks) >= 2 * min(ranks):
-        most, least = ranks.index(max(ranks)), ranks.index(min(ranks))
+        most = ranks.index(max(ranks))
+        least = ranks.index(min(ranks))
         times = max(ranks) / min(ranks)
         warn_once(
             f"rank {most} of {len(ranks)} gets {times:.1f} times as much as rank {least} of "
@@ -100,8 +106,9 @@ def worker_here() -> tuple[int, int]:
 def rank_here(
     environ: Mapping[str, str] = os.environ, modules: Mapping[str, Any] = sys.modules
 ) -> Rank:
-    """This process's rank according to torch.distributed, JAX or the environment; otherwise 0 of
-    1.
+    """This process's rank according to torch.distributed, JAX or the environment.
+
+    Without these it is 0 of 1.
     """
     distributed = modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

@@ -48,8 +48,9 @@ async def produce(
     failures: list[Exception],
     put: Callable[[Chunk, int], Awaitable[None]],
 ) -> None:
-    """Passes all chunks of a run to `put`, with their weights in bytes; adds an error of the chain,
-    but not of closing it, to `failures`.
+    """Passes all chunks of a run to `put`, with their weights in bytes.
+
+    Adds an error of the chain, but not of closing it, to `failures`.
     """
     async with aclosing(chunks):
         while True:
@@ -57,9 +58,8 @@ async def produce(
                 chunk = await anext(chunks, None)
             except Exception as error:
                 task = asyncio.current_task()
-                closing = (
-                    task is not None and task.cancelling() > 0
-                )  # then the error may come from cleaning up
+                # A cancelled task closes the chain, so its error may come from cleaning up.
+                closing = task is not None and task.cancelling() > 0
                 if not closing or isinstance(error, DataError):
                     failures.append(error)
                 raise
@@ -73,8 +73,9 @@ CountedSteps = Sequence[tuple[Step, StageMeter]]
 
 
 def push(steps: CountedSteps, chunk: Chunk) -> Iterator[Chunk]:
-    """The output of the last step for a chunk that goes into the first; a step that is done takes
-    no more.
+    """The output of the last step for a chunk that goes into the first.
+
+    A step that is done takes no more.
     """
     if not steps:
         yield chunk
@@ -86,8 +87,9 @@ def push(steps: CountedSteps, chunk: Chunk) -> Iterator[Chunk]:
 
 
 def drain(steps: CountedSteps) -> Iterator[Chunk]:
-    """The output when the input has ended; an error of a step comes after the rest of later
-    steps.
+    """The output when the input has ended.
+
+    An error of a step comes after the rest of later steps.
     """
     failure: Exception | None = None
     for index, (step, meter) in enumerate(steps):
@@ -108,7 +110,7 @@ def strict(outputs: Iterator[Chunk]) -> Iterator[Chunk]:
         yield chunk
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """The run that a source belongs to, and what the source must know of later stages.
 
@@ -162,8 +164,10 @@ class RunContext:
             continue_on_error: Whether the caller handles failed elements (`Chunk.error`); otherwise
                 the first one ends the chain.
         """
-        position, stages = position or {}, chain.stages
-        states, skip = position.get("stages", {}), position.get("skip", 0)
+        position = position or {}
+        stages = chain.stages
+        states = position.get("stages", {})
+        skip = position.get("skip", 0)
         meter = self.meter.chain(chain)
         running = [
             stage.start(str(number), states.get(str(number))) for number, stage in enumerate(stages)
@@ -198,23 +202,28 @@ class RunContext:
                     finally:
                         meter.source.count(asked=-1, chunk=chunk)
                 if chunk is None:
-                    is_over, is_reading = True, False
+                    is_over = True
+                    is_reading = False
+                    # Closed before the steps give their rest, which the consumer may take slowly:
+                    # no connection or thread of the source stays open meanwhile.
                     await source.aclose()
-                    outputs, nbytes = drain(steps), 0
+                    outputs = drain(steps)
+                    nbytes = 0
                 else:
                     if skip:  # the position is within a chunk
                         count = len(chunk.elements)
-                        first, skip = skip, max(0, skip - count)
+                        first = skip
+                        skip = max(0, skip - count)
                         if first >= count:
                             continue
                         elements = window(chunk.elements, first, count)
                         chunk = Chunk(elements, shift(chunk.positions, first), chunk.nbytes)
                     if chunk.error is not None:
                         meter.source.blame(chunk.error)
-                        await (
-                            anyio.lowlevel.checkpoint()
-                        )  # there may be thousands of failures, which fill no queue
-                    outputs, nbytes = push(steps, chunk), chunk.nbytes
+                        # There may be thousands of failures, which fill no queue.
+                        await anyio.lowlevel.checkpoint()
+                    outputs = push(steps, chunk)
+                    nbytes = chunk.nbytes
                 wanted = outputs if continue_on_error else strict(outputs)
                 chunks, error_of_step = (
                     await offloader.through(wanted, nbytes) if offloader else collect(wanted)
@@ -236,16 +245,15 @@ class RunContext:
             raise failure
 
     def take(self, share: Share) -> tuple[int, RunContext]:
-        """A share of the budget in bytes, for a buffer; and this context with the rest, for the
-        chains that fill it.
+        """A share of the budget in bytes, for a buffer, and this context with the rest.
+
+        The rest is for the chains that fill the buffer.
         """
         taken = share.of(self.budget)
         return taken, replace(self, budget=self.budget - taken)
 
     def part(self, count: int) -> RunContext:
-        """This context with one of `count` equal parts of the budget, for chains that run
-        concurrently.
-        """
+        """This context with one of `count` equal parts of the budget, for concurrent chains."""
         return replace(self, budget=self.budget // count)
 
     def fork_seed(self, number: int) -> RunContext:

@@ -1,5 +1,4 @@
-"""Session: clients with their connections, listings, caches and threads that one run keeps from
-epoch to epoch.
+"""Session: what one run keeps from epoch to epoch: clients, listings, caches and threads.
 
 Making a client costs up to a second, and a listing costs a request for a thousand names. So both
 are made when a source is first read, and reused in each epoch. Listed names are kept with the
@@ -72,9 +71,8 @@ class Session:
         self._run = self if run is None else run
         self._clients: list[tuple[SourceStores, Storages]] = []
         self._opened: dict[int, tuple[object, OpenSource]] = {}
-        self.kept: dict[
-            int, tuple[object, Any]
-        ] = {}  # what a source, by its id, keeps from epoch to epoch
+        # What a source, by its id, keeps from epoch to epoch.
+        self.kept: dict[int, tuple[object, Any]] = {}
 
     @cached_property
     def threads(self) -> Threads:
@@ -100,12 +98,14 @@ class Session:
         `buffer_bytes`, which its streams may read ahead, add up for shared stores. The memo keeps
         the listing for later runs.
         """
+        # `_opened` holds the source, too, so that no other object gets its id.
         if id(source) in self._opened:
             return self._opened[id(source)][1]
         storages = await self._run.clients(options)
         storages.connections.widen(buffer_bytes)
         self._stack.callback(storages.connections.widen, -buffer_bytes)
-        known, keep = memo.get(Listing), partial(memo.__setitem__, Listing)
+        known = memo.get(Listing)
+        keep = partial(memo.__setitem__, Listing)
         listing = Listing(storages, filenames, known, keep, patterns=patterns)
         opened = OpenSource(storages, listing)
         self._opened[id(source)] = source, opened
@@ -133,8 +133,9 @@ class Session:
 
     @asynccontextmanager
     async def branch(self) -> AsyncGenerator[Session]:
-        """A session for a chain that ends before the run: its listings end with it, clients
-        stay.
+        """A session for a chain that ends before the run.
+
+        Its listings end with it, clients stay.
         """
         async with AsyncExitStack() as stack, background() as tasks:
             yield Session(tasks, stack, self.held, self._run)
@@ -142,8 +143,10 @@ class Session:
 
 @asynccontextmanager
 async def session(held: HeldBytes | None = None) -> AsyncGenerator[Session]:
-    """A session; when its block is left in any way, listings are cancelled, stores closed, threads
-    ended. `held` counts the bytes that the run holds; None if no shard is read.
+    """A session.
+
+    When its block is left in any way, listings are cancelled, stores closed, threads ended. `held`
+    counts the bytes that the run holds; it is None if no shard is read.
     """
     async with AsyncExitStack() as stack, background() as tasks:
         yield Session(tasks, stack, held or HeldBytes(0))

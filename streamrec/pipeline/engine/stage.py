@@ -27,8 +27,7 @@ INFINITE_CARDINALITY: Final = -1
 """The `cardinality()` of an endless Dataset; the same number as tf.data.INFINITE_CARDINALITY."""
 
 UNKNOWN_CARDINALITY: Final = -2
-"""The `cardinality()` of a Dataset if it depends on the data; the same number as
-tf.data.UNKNOWN_CARDINALITY."""
+"""The `cardinality()` of a Dataset if it depends on the data: tf.data.UNKNOWN_CARDINALITY."""
 
 
 class Offload(IntEnum):
@@ -71,8 +70,9 @@ class Step:
         return []
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Takes an element that failed in an earlier stage; returns what was held, and the
-        failure.
+        """Takes an element that failed in an earlier stage.
+
+        Returns what was held, and the failure.
         """
         return [chunk]
 
@@ -102,14 +102,13 @@ class Stage:
         return 1
 
     def cardinality(self, count: int) -> int:
-        """The number of elements that it makes of `count`, which may also be infinite or
-        unknown.
-        """
+        """The number of elements made of `count`, which may also be infinite or unknown."""
         return count if self.one_to_one else UNKNOWN_CARDINALITY
 
     def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
-        """The number of elements that it makes of `count`, which have `rows` rows; and the rows of
-        the new elements.
+        """The number of elements that it makes of `count`, and the rows of all of these.
+
+        `rows` is the number of rows of all elements of the input, if they are batches.
         """
         return self.cardinality(count), UNKNOWN_CARDINALITY
 
@@ -118,15 +117,17 @@ class Stage:
         return spec if self.picks else None
 
     def start(self, key: str, state: Any) -> Step:
-        """Makes the running step, from the start or from the JSON state that positions have under
-        `key`.
+        """Makes the running step.
+
+        It begins at the start, or at the JSON state that positions have under `key`.
         """
         raise NotImplementedError
 
 
 class Halt:
-    """Asks a thread to stop calling the user's function: see `threads.py`. Results are dropped
-    then.
+    """Asks a thread to stop calling the user's function: see `threads.py`.
+
+    Results are dropped then.
     """
 
     __slots__ = ("_elements", "asked")
@@ -141,8 +142,9 @@ class Halt:
         self._elements.clear()
 
     def ends(self, elements: list[Any]) -> Iterator[Any]:
-        """An iterator over a list that ends when `ask` empties the list, so that calls need not
-        check `asked`.
+        """An iterator over a list that ends when `ask` empties the list.
+
+        So calls need not check `asked`.
         """
         self._elements = elements
         if self.asked:

@@ -1,6 +1,4 @@
-"""Names of sources and stages for people, and drawings for notebooks, made from their
-descriptions.
-"""
+"""Names and drawings of sources and stages for people, made from their descriptions."""
 
 from __future__ import annotations
 
@@ -28,8 +26,9 @@ FUNCTIONS: Final = ("function", "scan_func", "class_func", "key_func", "length_o
 
 
 def title(what: object) -> str:
-    """A source or stage as its user knows it: the verb, and the name of the user's function if it
-    has one.
+    """A source or stage as its user knows it.
+
+    It is the verb, and the name of the user's function if it has one.
 
     >>> from streamrec.pipeline.stages.padding import Padding
     >>> from streamrec.pipeline.stages.batch import PaddedBatch
@@ -51,6 +50,7 @@ def own_line(what: object) -> str:
 
 
 def find_line(what: Any) -> str:
+    """A description's own line, as it is in the lines of its chain or made of its fields."""
     if not hasattr(what, "lines"):
         return describe_stage(what)
     inner = {line.strip() for chain in find_chains(what) for line in chain.lines()}
@@ -73,8 +73,9 @@ def draw_dataset(chain: Chain) -> str:
 
 
 def draw_chain(chain: Chain) -> str:
-    """HTML of a chain; the chain of its source comes first; several chains are indented, one below
-    the other.
+    """HTML of a chain; the chain of its source comes first.
+
+    Several chains are indented, one below the other.
     """
     inner = [draw_chain(part) for part in find_chains(chain.source)]
     boxes = [

@@ -1,5 +1,4 @@
-"""States: the JSON that `state_dict()` returns, and checks that a saved state belongs to a
-pipeline.
+"""States: the JSON of `state_dict()`, and checks that a saved state belongs to a pipeline.
 
 A state holds the lines of its pipeline, a position, and for file names their number, a digest of
 all, and a sketch: six bits of a digest of each name, or of each group of names if there are very
@@ -57,11 +56,13 @@ def identities(names: Sequence[str]) -> list[str]:
 
 
 def group_names(names: Sequence[str]) -> list[Sequence[str]]:
-    size = -(-len(names) // (1 << 14)) or 1  # at most 2**14 groups
+    """Names in at most 2**14 groups of equal size, so that a sketch has at most 16 KiB."""
+    size = -(-len(names) // (1 << 14)) or 1
     return [names[first : first + size] for first in range(0, len(names), size)]
 
 
 def character(names: Sequence[str]) -> str:
+    """Six bits of the names' digest, as one character of base64."""
     digest = blake2b("\\0".join(names).encode(errors="surrogateescape"), digest_size=3).digest()
     return b64encode(digest)[:1].decode()
 
@@ -87,8 +88,9 @@ def first_difference(saved: str, names: Sequence[str]) -> str:
 
 
 def state_of(chain: Chain, epoch: int, position: Position) -> dict[str, Any]:
-    """A state as JSON: the pipeline, a sketch of file names, a position, and a digest of all
-    these.
+    """A state as JSON.
+
+    It holds the pipeline, a sketch of file names, a position, and a digest of all these.
     """
     state = {
         "format": FORMAT,
@@ -108,8 +110,9 @@ def state_at(
 
 
 def position_of(chain: Chain, state: Any) -> Position:
-    """The position in a saved state; a PositionMismatchError says how the state's pipeline
-    differs.
+    """The position in a saved state.
+
+    Raises a PositionMismatchError that says how the state's pipeline differs.
     """
     check_state(state)
     saved: Sequence[str] = state["pipeline"]
@@ -133,10 +136,11 @@ def position_of(chain: Chain, state: Any) -> Position:
 def check_state(state: Any) -> None:
     """Refuses values that are not states, and states that were changed."""
     if not isinstance(state, Mapping) or "format" not in state:
+        is_text = isinstance(state, str | bytes)
+        advice = "; json.loads() reads one that was saved as JSON" if is_text else ""
         raise PositionMismatchError(
             f"the state is {arguments.describe_value(state)}: it must be a dict that "
-            "`state_dict()` returned, with a "
-            f"'format'{'; json.loads() reads one that was saved as JSON' * isinstance(state, str | bytes)}"  # noqa: E501
+            f"`state_dict()` returned, with a 'format'{advice}"
         )
     if type(state["format"]) is not int:
         raise PositionMismatchError(
@@ -148,13 +152,12 @@ def check_state(state: Any) -> None:
             f"this state has format {state['format']!r}, but this release of streamrec reads "
             f"format {FORMAT}: {advice}"
         )
-    if state.get("digest") != digest_state(
-        {key: value for key, value in state.items() if key != "digest"}
-    ):
+    # Compared after the format, since another format may have another digest.
+    digested = {key: value for key, value in state.items() if key != "digest"}
+    if state.get("digest") != digest_state(digested):
         raise PositionMismatchError(
             "this state was changed since it was saved: a value differs or is missing; use another "
-            "state, or start "
-            "over without it"
+            "state, or start over without it"
         )
 
 

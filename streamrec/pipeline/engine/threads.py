@@ -40,8 +40,11 @@ from streamrec.pipeline.engine.stage import Halt, Offload, collect, halting
 T = TypeVar("T")
 
 HOP_SECONDS: Final = 0.5e-3
-"""Shorter work runs on the event loop. A hop to a thread and back takes a quarter of this time, and
-four changes of the GIL, for each of which a training loop on the main thread may have to wait."""
+"""Shorter work runs on the event loop.
+
+A hop to a thread and back takes a quarter of this time, and four changes of the GIL, for each of
+which a training loop on the main thread may have to wait.
+"""
 
 LEAVE_SECONDS = 5.0
 """How long a cancelled caller waits for its call. Not tuned."""
@@ -75,7 +78,8 @@ class Call:
 
     def outcome(self) -> Any:
         """Returns what the work returned, or raises what it raised."""
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         if error is None:
             return self._result
         try:
@@ -105,9 +109,11 @@ class Worker:
 
     def position(self) -> str:
         """The user's function that the thread runs, and its line."""
-        frame, user_frame = sys._current_frames().get(self._thread.ident or 0), None
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        user_frame = None
         while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
-            frame, user_frame = frame.f_back, frame
+            user_frame = frame
+            frame = frame.f_back
         if user_frame is None:
             return "a function in a thread"
         return (
@@ -151,6 +157,7 @@ class Threads:
             if cancelled is not None:
                 cancelled()
             if not call.over:
+                # The cancelled future is done: the thread's end needs another one.
                 call.ended = loop.create_future()
                 with anyio.move_on_after(LEAVE_SECONDS, shield=True):
                     await call.ended
@@ -162,6 +169,7 @@ class Threads:
         return call.outcome()  # type: ignore[no-any-return]
 
     def close(self) -> None:
+        """Ends the idle threads and waits for them; a busy one ends when its call returns."""
         self._closed = True
         while self._idle:
             self._idle.pop().end()
@@ -174,8 +182,9 @@ class Threads:
 
 
 async def run_in_thread(threads: Threads, work: Callable[[], T]) -> T:
-    """Runs `work` in a thread and returns its result; if this task is cancelled, the thread ends
-    first.
+    """Runs `work` in a thread and returns its result.
+
+    If this task is cancelled, the thread ends first.
     """
     halt = Halt()
 
@@ -194,8 +203,9 @@ async def through(
 
 
 class Offloader:
-    """Runs the stages of a chain that ask for a thread (`offload`), or on the loop if that is
-    faster.
+    """Runs the stages of a chain that ask for a thread (`offload`).
+
+    If this is faster, they run on the loop.
 
     LONG depends on the processor time for each byte of the last chunk; the first chunk goes to a
     thread.
@@ -209,8 +219,9 @@ class Offloader:
     async def through(
         self, outputs: Iterator[Chunk], nbytes: int = 0
     ) -> tuple[list[Chunk], Exception | None]:
-        """Computes all outputs of `nbytes` of input (0 if unknown); returns them with the error
-        that ended them.
+        """Computes all outputs of `nbytes` of input (0 if unknown).
+
+        Returns them with the error that ended them.
         """
         if self._offload is Offload.ALWAYS or not nbytes:
             return await run_in_thread(self._threads, partial(collect, outputs))

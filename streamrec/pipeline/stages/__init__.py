@@ -1,5 +1,6 @@
-"""Stages: what happens to elements, as frozen descriptions and steps without I/O. `engine/stage.py`
-has the rules.
+"""Stages: what happens to elements, as frozen descriptions and steps without I/O.
+
+`engine/stage.py` has the rules.
 """
 
 from streamrec.lazy import lazy_names

@@ -1,5 +1,6 @@
-"""Stages that join elements to batches. A batch of records is Frames; it is copied only if it spans
-several chunks.
+"""Stages that join elements to batches.
+
+A batch of records is Frames; it is copied only if it spans several chunks.
 """
 
 from __future__ import annotations
@@ -61,22 +62,22 @@ class Batching(Stage):
         return whole if self.drop_remainder else whole + (count % self.batch_size > 0)
 
     def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
-        return self.cardinality(
-            count
-        ), count - count % self.batch_size if self.drop_remainder and count >= 0 else count
+        dropped = count % self.batch_size if self.drop_remainder and count >= 0 else 0
+        return self.cardinality(count), count - dropped
 
     def start(self, key: str, state: int | None) -> Step:
         return BatchStep(self)
 
     def combine(self, elements: Any) -> Any:
-        """Joins elements to one batch."""
+        """Makes one batch of the elements of a window; an error becomes a failed batch."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Batching):
-    """Joins `batch_size` elements: records to Frames; arrays, in dicts and tuples too, by stacking
-    them.
+    """Joins `batch_size` elements.
+
+    Records become Frames; arrays, in dicts and tuples too, are stacked.
     """
 
     batch_size: int
@@ -95,8 +96,9 @@ class Batch(Batching):
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch(Batching):
-    """Joins `batch_size` elements whose arrays differ in length, and pads these to the longest or
-    to a given shape.
+    """Joins `batch_size` elements whose arrays differ in length.
+
+    It pads these to the longest or to a given shape.
     """
 
     batch_size: int
@@ -131,8 +133,9 @@ def batch_spec(spec: Any, size: int | None) -> Any:
 
 
 class BatchStep(Step):
-    """Joins elements to batches of one size. It holds only the elements of a batch that the next
-    chunk continues.
+    """Joins elements to batches of one size.
+
+    It holds only the elements of a batch that the next chunk continues.
     """
 
     def __init__(self, stage: Batching) -> None:
@@ -163,17 +166,18 @@ class BatchStep(Step):
         return self._try_batch(None) if self._parts and not self._drop_remainder else []
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Gives the elements before a failure as a smaller batch; the next batch begins after
-        it.
+        """Gives the elements before a failure as a smaller batch.
+
+        The next batch begins after it.
         """
         left = self._try_batch(self._end) if self._parts and not self._drop_remainder else []
-        self._parts, self._slices, self._held = [], [], 0
+        self._release()
         return [*left, chunk]
 
     def _try_batch(self, end: tuple[Positions, int] | None) -> list[Chunk]:
         """Joins the held elements to a batch, or to a failure."""
-        positions, parts = HeldPositions(tuple(self._slices), end), self._parts
-        self._parts, self._slices, self._held = [], [], 0
+        positions = HeldPositions(tuple(self._slices), end)
+        parts = self._release()
         try:
             batch = self._join(join_windows(parts))
             return [Chunk([batch], positions, weigh_one(batch))]
@@ -182,8 +186,9 @@ class BatchStep(Step):
             return [Chunk.failure(error, positions, 1)]
 
     def _split(self, chunk: Chunk, first: int, last: int) -> list[Chunk]:
-        """Makes the batches whose elements are all in one chunk; those of records share its
-        memory.
+        """Makes the batches whose elements are all in one chunk.
+
+        Those of records share its memory.
         """
         if first == last:
             return []
@@ -196,12 +201,10 @@ class BatchStep(Step):
         for index, at in enumerate(range(0, last - first, self._size)):
             try:
                 batches.append(self._join(window(elements, at, at + self._size)))
-            except Exception as error:
+            except Exception as error:  # the batches before it are good, and go first
                 self.failures.append((error, first + at))
-                out += [
-                    *chunk_of(batches, positions, index),
-                    Chunk.failure(error, positions, index + 1),
-                ]
+                out += chunk_of(batches, positions, index)
+                out.append(Chunk.failure(error, positions, index + 1))
                 batches = []
         return [*out, *chunk_of(batches, positions, (last - first) // self._size)]
 
@@ -213,10 +216,19 @@ class BatchStep(Step):
         self._slices.append((chunk.positions, first, last - first))
         self._held += last - first
 
+    def _release(self) -> list[Any]:
+        """Drops the held elements; returns their parts."""
+        parts = self._parts
+        self._parts = []
+        self._slices = []
+        self._held = 0
+        return parts
+
 
 def chunk_of(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
-    """A list of one chunk with these batches, the last of which ends at index `end`; an empty list
-    without batches.
+    """A list of one chunk with these batches, or an empty list without batches.
+
+    The last batch ends at index `end`.
     """
     first = end - len(batches)
     return [Chunk.weigh(batches, shift(positions, first))] if batches else []
@@ -224,8 +236,9 @@ def chunk_of(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
 
 @dataclass(frozen=True, slots=True)
 class HeldPositions(Positions):
-    """Positions of a batch that spans several chunks, or is smaller since the input ended or an
-    element failed.
+    """Positions of a batch whose end is not where its size puts it.
+
+    It spans several chunks, or is smaller since the input ended or an element failed.
 
     Args:
         slices: Its elements.
@@ -247,8 +260,9 @@ class HeldPositions(Positions):
 
 
 def make_batch(elements: Any) -> Any:
-    """Joins elements to one batch: strings to Frames if the first is a record of Frames. Arrays are
-    copied, since windows share their memory.
+    """Joins elements to one batch: strings to Frames if the first is a record of Frames.
+
+    Arrays are copied, since windows share their memory.
     """
     if isinstance(elements, Columns):
         return map_nest(make_batch, elements.nest)
@@ -271,10 +285,9 @@ def stack(elements: Sequence[Any]) -> Any:
 
 
 def stack_part(values: list[Any]) -> Any:
-    if (
-        len(kinds := set(map(type, values))) == 1
-        and (numbers := numbers_of(values, kinds.pop())) is not None
-    ):
+    """One part of a batch, from the values of that part; a ValueError if shapes differ."""
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and (numbers := numbers_of(values, kinds.pop())) is not None:
         return numbers
     if all(isinstance(value, SparseTensor) for value in values):
         return stack_sparse(values)

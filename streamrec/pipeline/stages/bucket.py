@@ -1,5 +1,4 @@
-"""Buckets: batches of elements of similar length, in the order of tf.data's
-`bucket_by_sequence_length`.
+"""Buckets: batches of elements of similar length, as tf.data's `bucket_by_sequence_length`.
 
 Rules:
 - Elements wait in the bucket of their length. A bucket that reaches its batch size becomes a batch
@@ -40,10 +39,11 @@ DELIVERED = -1
 """The bucket of an element that was part of a batch before the run was resumed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket(Stage):
-    """Joins elements of similar length; see `Dataset.bucket_by_sequence_length`. `padding=None`
-    stacks them.
+    """Joins elements of similar length; see `Dataset.bucket_by_sequence_length`.
+
+    `padding=None` stacks them.
     """
 
     length_of: Callable[..., Any]
@@ -58,16 +58,14 @@ class Bucket(Stage):
         if len(self.batch_sizes) != len(self.boundaries) + 1:
             raise ValueError(
                 f"{len(self.batch_sizes)} bucket_batch_sizes for {len(self.boundaries)} "
-                "bucket_boundaries: pass one"
-                " batch size more than boundaries; the last is for elements longer than all "
-                "boundaries"
+                "bucket_boundaries: pass one batch size more than boundaries; the last is for "
+                "elements longer than all boundaries"
             )
         if any(last <= first for first, last in pairwise(self.boundaries)):
             raise ValueError(f"bucket_boundaries={list(self.boundaries)} must increase")
 
-    def __repr__(
-        self,
-    ) -> str:  # saved positions compare this text, so functions appear by their names
+    def __repr__(self) -> str:
+        # Saved positions compare this text, so functions appear by their names.
         padding = f"{self.padding}, pad_to_bucket_boundary={self.pad_to_bucket_boundary}"
         sizes = f"{list(self.boundaries)}, {list(self.batch_sizes)}"
         return (
@@ -79,20 +77,26 @@ class Bucket(Stage):
         return Grouping(self.length_of, self, self.drop_remainder, key, state)
 
     def group_of(self, result: Any) -> int:
+        """The bucket of an element of length `result`; boundaries are the least lengths."""
         return bisect_right(self.boundaries, int(result))
 
     def sort_key(self, group: int) -> int:
+        """Orders what remains by length, from the shortest on."""
         return group
 
     def batch(self, group: int, elements: Any, origin: Positions) -> Any:
+        """A batch of a bucket's elements, padded or stacked.
+
+        Raises a ValueError for elements without an upper boundary if they are padded to it.
+        """
         if self.padding is None:
             return make_batch(elements)
         if not self.pad_to_bucket_boundary:
             return self.padding.batch(elements)
         if group == len(self.boundaries):
             raise ValueError(
-                "pad_to_bucket_boundary=True, but an element is as long as the last of"
-                f" bucket_boundaries={list(self.boundaries)} or longer: filter such elements, or "
+                "pad_to_bucket_boundary=True, but an element is as long as the last of "
+                f"bucket_boundaries={list(self.boundaries)} or longer: filter such elements, or "
                 "add a boundary"
             )
         shapes = bound_shapes(elements[0], self.padding.shapes, self.boundaries[group] - 1)
@@ -100,8 +104,9 @@ class Bucket(Stage):
 
 
 def bound_shapes(element: Any, shapes: Any, length: int) -> Any:
-    """Shapes with `length` for each unknown size; without shapes, for the first dimension of each
-    array.
+    """Shapes with `length` for each unknown size.
+
+    Without shapes, the first dimension of each array gets it.
     """
     if is_nest(element):
         keys = list(element) if isinstance(element, dict) else range(len(element))
@@ -141,19 +146,23 @@ class WaitingElements:
         self.ordinals = NONE
 
     def add(self, elements: Any, ordinals: Ordinals) -> None:
+        """Adds a container of elements, kept as it is until `release` joins them."""
         self._parts.append(elements)
         self.ordinals = np.concatenate([self.ordinals, ordinals])
 
     def release(self) -> Any:
         """Removes and returns all elements."""
-        parts, self._parts, self.ordinals = self._parts, [], NONE
+        parts = self._parts
+        self._parts = []
+        self.ordinals = NONE
         return join_windows(parts)
 
 
 class Grouping(Calling):
-    """A step that makes a batch of each group of elements as soon as it is full; `groups` assigns
-    an element to a group by the function's result. Without `drop_remainder`, the rest becomes
-    smaller batches.
+    """A step that makes a batch of each group of elements as soon as it is full.
+
+    `groups` assigns an element to a group by the function's result. Without `drop_remainder`, the
+    rest becomes smaller batches.
     """
 
     def __init__(
@@ -175,21 +184,24 @@ class Grouping(Calling):
         self._resumed: Ordinals = np.cumsum(state["waiting"], dtype=np.int64) if state else NONE
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        out, first, count = [], 0, len(chunk.elements)
+        out = []
+        first = 0
+        count = len(chunk.elements)
         new = self._new_indices(count)
-        elements = (
-            chunk.elements if len(new) == count else select(chunk.elements, new) if len(new) else ()
-        )
+        # A resumed run reads elements again that were in a batch before; the function is called
+        # only for the others, so results are numbered among `new` and must be led back to the
+        # chunk.
+        elements: Elements = ()
+        if len(new):
+            elements = chunk.elements if len(new) == count else select(chunk.elements, new)
         for results in self._call(elements):
             last = count
             if results.error is not None:
                 last = int(new[results.last])
                 self.failures[-1] = (results.error, last)
-            rest = (
-                Chunk(window(chunk.elements, first, count), shift(chunk.positions, first), 0)
-                if first
-                else chunk
-            )
+            rest = chunk
+            if first:
+                rest = Chunk(window(chunk.elements, first, count), shift(chunk.positions, first), 0)
             ids = np.full(last - first, DELIVERED, np.int64)
             ids[new[results.first : results.last] - first] = results.results
             out += self._fill(rest, ids, first)
@@ -199,25 +211,27 @@ class Grouping(Calling):
         return out
 
     def _new_indices(self, count: int) -> Ordinals:
-        """The indices of those of the next `count` elements that no batch had before the run was
-        resumed.
+        """The indices of those of the next `count` elements that are in no batch yet.
+
+        Within the span of a resumed position, only the elements that waited are in none.
         """
         passed = min(max(self._span - self._seen, 0), count)
         if not passed:
             return np.arange(count)
-        again = (
-            self._resumed[(self._resumed >= self._seen) & (self._resumed < self._seen + count)]
-            - self._seen
-        )
+        ordinals = self._resumed - self._seen
+        again = ordinals[(ordinals >= 0) & (ordinals < count)]
         return np.concatenate([again, np.arange(passed, count)])
 
     def _fill(self, chunk: Chunk, ids: Ordinals, first: int) -> list[Chunk]:
-        """Adds elements to their groups and gives full groups; the chunk begins at element `first`
-        of the input.
+        """Adds elements to their groups and gives full groups.
+
+        The chunk begins at element `first` of the input.
         """
         self._buckets += [WaitingElements() for _ in self._groups.batch_sizes[len(self._buckets) :]]
         self._inputs = self._inputs.append(self._seen, chunk.positions)
         events = self._find_full(ids)
+        # A resumed run has already seen the span of its position: the first batch's position must
+        # not ask for those elements again.
         passed = min(max(self._span - self._seen, 0), len(ids))
         ends = [
             self._seen + end for end in (passed, *(int(indices[-1]) + 1 for _, indices in events))
@@ -227,14 +241,14 @@ class Grouping(Calling):
             self._seen + np.flatnonzero(ids != DELIVERED),
         ]
 
+        # A generator, since a bucket may fill twice in one chunk: each batch leaves before the next
+        # elements of its bucket come.
         def fill() -> Iterator[tuple[int, int]]:
             for bucket, indices in events:
                 self._buckets[bucket].add(select(chunk.elements, indices), indices + self._seen)
                 yield bucket, first + int(indices[-1])
 
-        out = self._batches(
-            fill(), DeferredPositions(self._key, self._inputs, waiting, ends, False, [])
-        )
+        out = self._batches(fill(), self._positions(waiting, ends, ended=False))
         self._keep(chunk.elements, ids, events)
         self._seen += len(ids)
         self._inputs = self._inputs.keep(
@@ -245,8 +259,9 @@ class Grouping(Calling):
     def _batches(
         self, full: Iterable[tuple[int, int | None]], positions: DeferredPositions
     ) -> list[Chunk]:
-        """Makes batches of full buckets; with each bucket comes the index of the element that
-        filled it, or None.
+        """Makes batches of full buckets.
+
+        With each bucket comes the index of the element that filled it, or None.
         """
         out: list[Chunk] = []
         batches: list[Any] = []
@@ -256,33 +271,49 @@ class Grouping(Calling):
             origin = GroupOrigins(positions.inputs, waiting.ordinals)
             try:
                 batches.append(self._groups.batch(bucket, waiting.release(), origin))
-            except Exception as error:
+            except Exception as error:  # the batches before it are good, and go first
                 self.failures.append((error, index))
-                out += [
-                    *chunk_of(batches, positions, number),
-                    Chunk.failure(error, positions, number + 1),
-                ]
+                out += chunk_of(batches, positions, number)
+                out.append(Chunk.failure(error, positions, number + 1))
                 batches = []
         return [*out, *chunk_of(batches, positions, len(positions.batches))]
+
+    def _positions(
+        self, waiting: Sequence[Ordinals], ends: Sequence[int], *, ended: bool
+    ) -> DeferredPositions:
+        """Positions of batches that are yet to be made; see `DeferredPositions`."""
+        return DeferredPositions(
+            key=self._key,
+            inputs=self._inputs,
+            waiting=waiting,
+            ends=ends,
+            ended=ended,
+            batches=[],
+        )
 
     def flush(self) -> list[Chunk]:
         return self._batch_remainder(ended=True)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Gives the elements that wait before a failure in smaller batches; all buckets are empty
-        after it.
+        """Gives the elements that wait before a failure in smaller batches.
+
+        All buckets are empty after it.
         """
         left = self._batch_remainder(ended=False)
         self._buckets = [WaitingElements() for _ in self._buckets]
-        self._inputs, self._resumed = InputChunks(), NONE
-        self._seen = self._span = 0
+        self._inputs = InputChunks()
+        self._resumed = NONE
+        self._seen = 0
+        self._span = 0
         return [*left, chunk]
 
     def _find_full(self, ids: Ordinals) -> list[tuple[int, Ordinals]]:
         """The buckets that elements fill, in order, each with the indices of its new elements."""
         events = []
         for bucket in np.unique(ids[ids != DELIVERED]).tolist():
-            size, indices = self._groups.batch_sizes[bucket], np.flatnonzero(ids == bucket)
+            size = self._groups.batch_sizes[bucket]
+            indices = np.flatnonzero(ids == bucket)
+            # Elements that wait already count below 0: they are in the bucket, not in `indices`.
             firsts = range(-len(self._buckets[bucket].ordinals), len(indices) - size + 1, size)
             events += [(bucket, indices[max(first, 0) : first + size]) for first in firsts]
         return sorted(events, key=lambda event: int(event[1][-1]))
@@ -302,11 +333,9 @@ class Grouping(Calling):
         left = [bucket for bucket, waiting in enumerate(self._buckets) if len(waiting.ordinals)]
         if not left or self._drop_remainder:
             return []
-        waiting, ends = (
-            [self._buckets[bucket].ordinals for bucket in left],
-            [self._seen] * (len(left) + 1),
-        )
-        positions = DeferredPositions(self._key, self._inputs, waiting, ends, ended, [])
+        waiting = [self._buckets[bucket].ordinals for bucket in left]
+        ends = [self._seen] * (len(left) + 1)
+        positions = self._positions(waiting, ends, ended=ended)
         return self._batches(
             ((bucket, None) for bucket in sorted(left, key=self._groups.sort_key)), positions
         )

@@ -1,5 +1,6 @@
-"""Calls of the user's functions for each element. As in tf.data, a tuple is passed as several
-arguments.
+"""Calls of the user's functions for each element.
+
+As in tf.data, a tuple is passed as several arguments.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class Results(NamedTuple):
 
 
 class Calling(Step):
-    """Calls a function for each element; an element at which it fails becomes a failure. `convert`
-    is applied to each result, and `at_end` called when the input has ended.
+    """Calls a function for each element; an element at which it fails becomes a failure.
+
+    `convert` is applied to each result, and `at_end` called when the input has ended.
     """
 
     def __init__(
@@ -87,18 +89,20 @@ class Calling(Step):
                 result.close()
             raise TypeError(
                 f"the function of map returned {type(results.results[0]).__name__} objects, which "
-                "must be awaited: "
-                "declare it `async def`, or pass num_parallel_calls"
+                "must be awaited: declare it `async def`, or pass num_parallel_calls"
             )
         positions = shift(chunk.positions, results.first)
         return [Chunk.weigh(results.results, positions)] if results.results else []
 
     def _call(self, elements: Elements) -> Iterator[Results]:
-        """Calls the function for each element; gives the results up to each error, and those after
-        the last one.
+        """Calls the function for each element.
+
+        Gives the results up to each error, and those after the last one.
         """
         self.failures = []
-        halt, first, end = halting.get() or Halt(), 0, 0
+        halt = halting.get() or Halt()
+        first = 0
+        end = 0
         results: list[Any] = []
         for piece in pieces(elements):
             end += len(piece)
@@ -110,10 +114,12 @@ class Calling(Step):
                     return
                 if error is None and first + len(results) == end:
                     break
+                # A StopIteration of the function ends `extend` as if the piece were over.
                 error = error or RuntimeError("the function raised StopIteration")
                 self.failures.append((error, first + len(results)))
                 yield Results(first, results, error)
-                first, results = first + len(results) + 1, []
+                first += len(results) + 1
+                results = []
         yield Results(first, results, None)
 
 

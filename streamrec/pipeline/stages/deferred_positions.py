@@ -1,5 +1,6 @@
-"""Positions of stages that delay some elements while later ones pass. They refer to elements and
-hold no data.
+"""Positions of stages that delay some elements while later ones pass.
+
+They refer to elements and hold no data.
 
 Rules:
 - Elements have ordinals, from 0 for the first that the step got. A position is that of the oldest
@@ -33,21 +34,22 @@ class InputChunks:
     positions: tuple[Positions, ...] = ()
 
     def append(self, first: int, positions: Positions) -> InputChunks:
+        """These chunks and one more, which begins with the element of ordinal `first`."""
         return InputChunks((*self.firsts, first), (*self.positions, positions))
 
     def keep(self, ordinals: Ordinals) -> InputChunks:
-        """The chunks of these elements, and the last one, which has the position after all
-        elements.
+        """The chunks of these elements, and the last chunk.
+
+        The last one has the position after all elements.
         """
         chunks = {
             *(np.searchsorted(self.firsts, ordinals, side="right") - 1).tolist(),
             len(self.firsts) - 1,
         }
+        kept = sorted(chunks)
         return InputChunks(
-            *zip(
-                *((self.firsts[chunk], self.positions[chunk]) for chunk in sorted(chunks)),
-                strict=True,
-            )
+            tuple(self.firsts[chunk] for chunk in kept),
+            tuple(self.positions[chunk] for chunk in kept),
         )
 
     def at(self, ordinal: int) -> Position:
@@ -62,8 +64,9 @@ class InputChunks:
 
 
 class GroupOrigins(Positions):
-    """What the elements of a window or batch were made of. A window is a dataset, so no position of
-    the chain has this.
+    """What the elements of a window or batch were made of.
+
+    A window is a dataset, so no position of the chain has this.
 
     Not a dataclass, so that walks through descriptions skip it.
     """
@@ -78,14 +81,20 @@ class GroupOrigins(Positions):
         return (self._inputs.origin(int(self._ordinals[index]), row),)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredPositions(Positions):
-    """Positions of batches of elements that waited: the ordinals of each batch's elements are
-    appended as it is made.
+    """Positions of batches of elements that waited.
 
-    `waiting` has those of all elements that wait before the first batch, or come before the last
-    one; `ends`, how many elements were seen before each batch, and after the last one; `ended`,
-    whether the input ended before the first.
+    The ordinals of each batch's elements are appended as it is made.
+
+    Args:
+        key: The key of the stage's state.
+        inputs: The chunks of the elements.
+        waiting: The ordinals of all elements that wait before the first batch, or come before the
+            last one.
+        ends: How many elements were seen before each batch, and after the last one.
+        ended: Whether the input ended before the first batch.
+        batches: The ordinals of each batch's elements.
     """
 
     key: str
@@ -96,7 +105,8 @@ class DeferredPositions(Positions):
     batches: list[Ordinals]
 
     def at(self, index: int) -> Position:
-        seen, batched = self.ends[index], np.concatenate([NONE, *self.batches[:index]])
+        seen = self.ends[index]
+        batched = np.concatenate([NONE, *self.batches[:index]])
         ordinals = np.sort(np.concatenate([NONE, *self.waiting]))
         left = np.setdiff1d(
             ordinals[: np.searchsorted(ordinals, seen)], batched, assume_unique=True

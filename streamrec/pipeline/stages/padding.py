@@ -40,8 +40,9 @@ class Padding:
 
 
 def pad(values: Any, shapes: Any, padding: Any, name: str) -> Any:
-    """Pads a column, a nest of columns, or a list whose elements may be nests; errors use
-    `name`.
+    """Pads a column, a nest of columns, or a list whose elements may be nests.
+
+    Errors use `name`.
     """
     if isinstance(values, list) and is_nest(values[0]):
         values = map_nests(list, values)
@@ -95,8 +96,9 @@ def pad_arrays(
 
 
 def padded_shape(longest: tuple[int, ...], shape: Any, name: str) -> tuple[int, ...]:
-    """The shape that arrays of up to these sizes are padded to; `shape` is what the user asked
-    for.
+    """The shape that arrays of up to these sizes are padded to.
+
+    `shape` is what the user asked for.
     """
     shape = (None,) * len(longest) if shape is None else tuple(shape)
     if len(shape) != len(longest):
@@ -122,6 +124,7 @@ def make_ragged(elements: Any) -> Any:
 
 
 def ragged_column(column: Any) -> Any:
+    """A batch of the rows of a column; ragged rows of one dimension stay in their arrays."""
     if isinstance(column, SparseRows) or (
         isinstance(column, RaggedRows) and column.values.ndim == 1
     ):
@@ -130,6 +133,7 @@ def ragged_column(column: Any) -> Any:
 
 
 def ragged_part(values: list[Any]) -> Any:
+    """One part of a ragged batch; a ValueError if the values differ in their dimensions."""
     if all(isinstance(value, SparseTensor) for value in values):
         return stack_sparse(values)
     if all(isinstance(value, RaggedTensor) for value in values):
@@ -148,8 +152,8 @@ def ragged_part(values: list[Any]) -> Any:
 def row_lengths(arrays: list[npt.NDArray[Any]]) -> Iterator[list[int]]:
     """The lengths of all rows, for each dimension from the outermost on."""
     for axis in range(arrays[0].ndim):
-        yield [
-            array.shape[axis]
-            for array in arrays
-            for _ in range(int(np.prod(array.shape[:axis], dtype=int)))
-        ]
+        lengths: list[int] = []
+        for array in arrays:
+            rows = int(np.prod(array.shape[:axis], dtype=int))
+            lengths += [array.shape[axis]] * rows
+        yield lengths

@@ -23,8 +23,9 @@ from streamrec.pipeline.stages.batch import Batch, BatchStep, batch_spec
 
 @dataclass(frozen=True, slots=True)
 class Unbatch(Stage):
-    """Splits each element into its rows: the records of Frames, the rows of arrays (in dicts and
-    tuples too).
+    """Splits each element into its rows.
+
+    These are the records of Frames, or the rows of arrays (in dicts and tuples too).
     """
 
     def element_spec(self, spec: Any) -> Any:
@@ -64,18 +65,24 @@ class Unbatching(Step):
             return Chunk.failure(error, chunk.positions, index + 1)
 
     def _rows(self, chunk: Chunk, index: int, rows: Any, size: int | None = None) -> Chunk:
-        """The rows of one batch, or of several of one size, without those given before the run was
-        resumed.
+        """The rows of one batch, or of several of one size.
+
+        Rows that were given before the run was resumed are left out.
         """
-        first, self._first = self._first, 0
+        first = self._first
+        self._first = 0
         positions = RowPositions(
-            chunk.positions, self._key, index, len(rows) if size is None else size, first
+            inner=chunk.positions,
+            stage=self._key,
+            batch=index,
+            size=len(rows) if size is None else size,
+            first=first,
         )
         rows = window(rows, first, len(rows)) if first else rows
         return Chunk.weigh(rows, positions)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowPositions(Positions):
     """Positions of the rows of batches of `size`, from row `first` of batch number `batch` on."""
 
@@ -120,7 +127,8 @@ class CyclicBatch(Stage):
         for size in self.batch_sizes:
             if rest < size:
                 break
-            batches, rest = batches + 1, rest - size
+            batches += 1
+            rest -= size
         return batches + (rest > 0 and not self.drop_remainder)
 
     def element_spec(self, spec: Any) -> Any:
@@ -140,7 +148,8 @@ class _CyclicBatching(BatchStep):
     def feed(self, chunk: Chunk) -> list[Chunk]:
         out: list[Chunk] = []
         failures: list[tuple[Exception, int | None]] = []
-        first, count = 0, len(chunk.elements)
+        first = 0
+        count = len(chunk.elements)
         while first < count:
             last = min(first + self._size - self._held, count)
             out += super().feed(self._part(chunk, first, last))
@@ -152,23 +161,25 @@ class _CyclicBatching(BatchStep):
         return out
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Gives the elements before a failure as a smaller batch; a batch of the next size begins
-        after it.
+        """Gives the elements before a failure as a smaller batch.
+
+        A batch of the next size begins after it.
         """
         *left, failure = super().fail(chunk)
         if left:
             self._take_turn()
         turn = self._turn
-        return [
-            *left,
-            replace(failure, positions=StageState(chunk.positions, self._key, lambda _: turn)),
-        ]
+        positions = StageState(chunk.positions, self._key, lambda _: turn)
+        return [*left, replace(failure, positions=positions)]
 
     def _part(self, chunk: Chunk, first: int, last: int) -> Chunk:
-        """The elements of a chunk that belong to one batch; the position after them has the next
-        size's turn.
+        """The elements of a chunk that belong to one batch.
+
+        The position after them has the next size's turn.
         """
-        turn, count, turns = self._turn, last - first, len(self._sizes)
+        turn = self._turn
+        turns = len(self._sizes)
+        count = last - first
 
         def turn_at(index: int) -> int:
             return turn if index < count else (turn + 1) % turns

@@ -39,8 +39,9 @@ def distribution(name: str, probabilities: Any) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Resample(Stage):
-    """Takes pairs of a random number below 2**32 and an element; gives pairs of a class and an
-    element that is kept.
+    """Takes pairs of a random number below 2**32 and an element.
+
+    Gives pairs of a class and an element that is kept.
 
     `target` and `initial` have the probability of each class in the output and in the input; None
     to count.
@@ -65,9 +66,8 @@ class Resample(Stage):
                     f"class {index} has probability {target} in target_dist and 0 in initial_dist"
                 )
 
-    def __repr__(
-        self,
-    ) -> str:  # saved positions compare this text, so functions appear by their names
+    def __repr__(self) -> str:
+        # Saved positions compare this text, so functions appear by their names.
         return (
             f"Resample({name_of(self.class_func)}, {list(self.target)}, "
             f"{self.initial and list(self.initial)})"
@@ -90,7 +90,8 @@ class _Resampling(Calling):
 
     def _give(self, chunk: Chunk, results: Results) -> list[Chunk]:
         """Counts all elements; gives those that are kept."""
-        inner, classified = shift(chunk.positions, results.first), results.results
+        inner = shift(chunk.positions, results.first)
+        classified = results.results
         classes = np.array([kind for kind, _, _ in classified], np.int64)
         numbers = np.array([drawn for _, drawn, _ in classified], np.float64)
         kept = np.flatnonzero(numbers < self._keep_probabilities(classes) * 2.0**RANDOM_BITS)
@@ -104,7 +105,10 @@ class _Resampling(Calling):
         before = self._counts
 
         def counts(index: int) -> list[int]:
-            return (before + np.bincount(classes[:index], minlength=len(before))).tolist()  # type: ignore[no-any-return]
+            numbers: list[int] = (
+                before + np.bincount(classes[:index], minlength=len(before))
+            ).tolist()
+            return numbers
 
         return StageState(inner, self._key, counts)
 
@@ -129,8 +133,9 @@ class _Resampling(Calling):
 
 
 def keep_probabilities(target: Probabilities, initial: Probabilities) -> Probabilities:
-    """The probability to keep an element of each class: 1 for the class that is rarest relative to
-    its target.
+    """The probability to keep an element of each class.
+
+    It is 1 for the class that is rarest relative to its target.
     """
     ratios = np.divide(
         target, initial, out=np.zeros(np.broadcast(target, initial).shape), where=initial > 0

@@ -31,8 +31,9 @@ from streamrec.pipeline.stages.calling import Calling
 
 @dataclass(frozen=True, slots=True)
 class Scan(Stage):
-    """Gives the second value of `scan_func(state, element)`; the first is the next state. See
-    `Dataset.scan`.
+    """Gives the second value of `scan_func(state, element)`; the first is the next state.
+
+    See `Dataset.scan`.
     """
 
     scan_func: Callable[..., Any]
@@ -46,9 +47,8 @@ class Scan(Stage):
         pack_state(initial_state)
         return cls(scan_func, initial_state, digest_values(initial_state))
 
-    def __repr__(
-        self,
-    ) -> str:  # saved positions compare this text, so functions appear by their names
+    def __repr__(self) -> str:
+        # Saved positions compare this text, so functions appear by their names.
         return f"Scan({name_of(self.scan_func)}, initial_state of digest {self.digest})"
 
     def cardinality(self, count: int) -> int:
@@ -56,9 +56,8 @@ class Scan(Stage):
 
     def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
         packed = pack_state(self.initial_state) if state is None else state["state"]
-        before = unpack(memoryview(b64decode(packed)))[
-            0
-        ]  # a new copy, which a function may change in place
+        # A new copy for each run, since a function may change its state in place.
+        [before] = unpack(memoryview(b64decode(packed)))
         return _Scanning(self.scan_func, key, before, state["seen"] if state else 0)
 
 
@@ -71,7 +70,8 @@ class _Scanning(Calling):
         self._repeated = repeated  # elements whose results were given before the run was resumed
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        before, out = pack_state(self._state), []
+        before = pack_state(self._state)
+        out = []
         for first, results, error in self._call([(element,) for element in chunk.elements]):
             repeated = min(self._repeated, len(results))
             self._repeated -= repeated
@@ -96,8 +96,7 @@ class _Scanning(Calling):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(
                 f"{name_of(self._scan_func)} returned {describe_value(pair)}: the function of scan "
-                "must return a pair, "
-                "the next state and an element"
+                "must return a pair, the next state and an element"
             )
         self._state, result = pair
         return result
@@ -121,11 +120,14 @@ class ScanPositions(Derived):
 
 
 def pack_state(state: Any) -> str:
+    """A state of `scan` as positions hold it: base64 of `codec.pack`.
+
+    A TypeError names a state that cannot be packed.
+    """
     try:
         return b64encode(pack([state])).decode()
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"the state of scan is {describe_value(state)}, which a position cannot hold: use "
-            "arrays, numbers, strings,"
-            " and dicts, tuples and lists of them"
+            "arrays, numbers, strings, and dicts, tuples and lists of them"
         ) from error

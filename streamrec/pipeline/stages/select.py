@@ -1,5 +1,4 @@
-"""Stages that pick elements (take, skip, shard, filter, take_while, unique, ignore_errors), and
-enumerate.
+"""Stages that pick elements (take, skip, shard, filter, take_while, unique, ...), and enumerate.
 
 Frames stay Frames. Positions of stages that count hold the number of elements seen; those of
 `unique` hold digests.
@@ -29,8 +28,9 @@ DIGEST_BYTES: Final = 16
 
 
 class Counted(Stage):
-    """A stage whose result depends on the number of elements before each; positions hold that
-    number.
+    """A stage whose result depends on the number of elements before each.
+
+    Positions hold that number.
     """
 
     __slots__ = ()
@@ -161,10 +161,8 @@ class Shard(Counted):
         if 0 < seen <= self.index:
             warn_once(
                 f"shard({self.num_shards}, {self.index}) gives no elements: its input has only "
-                f"{seen:,}. In "
-                "distributed training the other ranks wait for this one. Use fewer shards, or give "
-                "shard() more "
-                "elements: records instead of file names, or repeat()"
+                f"{seen:,}. In distributed training the other ranks wait for this one. Use fewer "
+                "shards, or give shard() more elements: records instead of file names, or repeat()"
             )
 
 
@@ -245,6 +243,7 @@ class Enough(Exception):  # noqa: N818
 
 
 def check_true(result: Any) -> bool:
+    """Raises `Enough` for a false result, which ends the calls for a chunk at its element."""
     if not result:
         raise Enough
     return True
@@ -252,8 +251,9 @@ def check_true(result: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IgnoreErrors(Stage):
-    """Leaves out elements that failed in earlier stages, and optionally logs them; the run's
-    statistics count them.
+    """Leaves out elements that failed in earlier stages, and optionally logs them.
+
+    The run's statistics count them.
     """
 
     log_warning: bool = field(default=False, repr=False)
@@ -324,8 +324,9 @@ class _Unique(Step):
         ]
 
     def _positions(self, chunk: Chunk, before: int, indices: npt.NDArray[np.int64]) -> Positions:
-        """Positions with the digests of the `before` elements given earlier, and of those at
-        `indices` of the chunk.
+        """Positions with the digests of elements given so far.
+
+        These are the `before` elements given earlier, and those at `indices` of the chunk.
         """
 
         def digests(index: int) -> str:
@@ -352,15 +353,17 @@ def find_candidates(elements: Any) -> list[int]:
 
 
 def select_chunk(chunk: Chunk, indices: npt.NDArray[np.int64], seen: int) -> list[Chunk]:
-    """A list of one chunk with the elements at sorted indices below `seen`; an empty list without
-    indices.
+    """A list of one chunk with the elements at sorted indices, or an empty list without indices.
+
+    Indices from `seen` on are left out.
     """
     count = len(indices)
     if not count:
         return []
     if count == len(chunk.elements):
         return [chunk]
-    first, last = int(indices[0]), int(indices[-1]) + 1
+    first = int(indices[0])
+    last = int(indices[-1]) + 1
     adjacent = last - first == count
     elements = (
         compact(window(chunk.elements, first, last))

@@ -1,5 +1,4 @@
-"""Windows: datasets of consecutive elements (`window`), or of elements with one key
-(`group_by_window`).
+"""Windows: datasets of consecutive elements (`window`), or of one key (`group_by_window`).
 
 Rules:
 - A window is a dataset in memory (`Slices`), in columns. Several can run at once, any number of
@@ -44,7 +43,7 @@ MakeDataset = Callable[[Any, Positions], Any]
 """Makes a dataset in memory from columns and the positions of what they were made of."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window(Stage):
     """Gives datasets of `size` elements; see `Dataset.window`."""
 
@@ -91,57 +90,67 @@ class _Windowing(Step):
     @property
     def _windows_left(self) -> int:
         """The number of windows that begin among the held elements; some are smaller."""
-        return (
-            0
-            if self._stage.drop_remainder
-            else max(0, -(-(self._seen - self._next) // self._stage.shift))
-        )
+        if self._stage.drop_remainder:
+            return 0
+        return max(0, -(-(self._seen - self._next) // self._stage.shift))
 
     def flush(self) -> list[Chunk]:
         return self._make_windows(self._windows_left, ended=True)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Gives the elements held before a failure in smaller windows; the next window begins after
-        it.
+        """Gives the elements held before a failure in smaller windows.
+
+        The next window begins after it.
         """
         out = self._make_windows(self._windows_left, ended=False)
         self._next = self._seen = self._held = 0
-        self._parts, self._inputs = [], InputChunks()
+        self._parts = []
+        self._inputs = InputChunks()
         return [*out, chunk]
 
     def _make_windows(self, count: int, *, ended: bool) -> list[Chunk]:
-        """Makes `count` windows of held elements, and drops the elements that no later window
-        needs.
+        """Makes `count` windows of held elements.
+
+        It drops the elements that no later window needs.
         """
-        stage, first, windows = self._stage, self._next, []
+        stage = self._stage
+        first = self._next
+        windows = []
         self._next += count * stage.shift
         origin = self._seen - self._held
+        # Parts are joined only for windows, or to drop some: each chunk of a large window would
+        # otherwise copy all that came before it.
         rows = join_windows(self._parts) if self._held and (count or self._next > origin) else None
         for at in range(first, self._next, stage.shift):
             ordinals = np.arange(at, min(at + stage.reach, self._seen), stage.stride)
             origins = GroupOrigins(self._inputs, ordinals)
             windows.append(make_window(select(rows, ordinals - origin), stage.dataset_of, origins))
-        positions = WindowPositions(self._inputs, self._key, first, stage.shift, self._seen, ended)
+        positions = WindowPositions(
+            inputs=self._inputs,
+            stage=self._key,
+            first=first,
+            shift=stage.shift,
+            seen=self._seen,
+            ended=ended,
+        )
         if rows is not None:
             self._keep(rows, min(self._next, self._seen) - origin)
-        return (
-            [Chunk([nest for nest, _ in windows], positions, sum(size for _, size in windows))]
-            if windows
-            else []
-        )
+        if not windows:
+            return []
+        nests = [nest for nest, _ in windows]
+        return [Chunk(nests, positions, sum(size for _, size in windows))]
 
     def _keep(self, rows: Any, first: int) -> None:
         """Drops the held elements before the given one."""
         self._held = len(rows) - first
         self._parts = [compact(window(rows, first, len(rows)))] if self._held else []
-        needed = min(
-            self._seen - self._held, self._seen - 1
-        )  # the last chunk has the position after all elements
+        # The last chunk is always kept: it has the position after all elements.
+        needed = min(self._seen - self._held, self._seen - 1)
         low = max(0, bisect_right(self._inputs.firsts, needed) - 1)
         self._inputs = InputChunks(self._inputs.firsts[low:], self._inputs.positions[low:])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPositions(Positions):
     """Positions of windows; the first one begins with the element of ordinal `first`."""
 
@@ -165,9 +174,8 @@ class WindowPositions(Positions):
 
 def make_window(elements: Any, dataset_of: MakeDataset, origin: Positions) -> tuple[Any, int]:
     """A nest of datasets of these elements, and the bytes that they hold."""
-    return map_nest(lambda column: dataset_of(column, origin), columns_of(elements)), weigh(
-        elements
-    )
+    nest = map_nest(lambda column: dataset_of(column, origin), columns_of(elements))
+    return nest, weigh(elements)
 
 
 def columns_of(elements: Any) -> Any:
@@ -181,8 +189,9 @@ def columns_of(elements: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class GroupByWindow(Stage):
-    """Gives pairs of a key and a dataset of `size` elements with that key; see
-    `Dataset.group_by_window`.
+    """Gives pairs of a key and a dataset of `size` elements with that key.
+
+    See `Dataset.group_by_window`.
     """
 
     key_func: Callable[..., Any]
@@ -190,9 +199,8 @@ class GroupByWindow(Stage):
     dataset_of: MakeDataset
     offload: ClassVar[Offload] = Offload.ALWAYS
 
-    def __repr__(
-        self,
-    ) -> str:  # saved positions compare this text, so functions appear by their names
+    def __repr__(self) -> str:
+        # Saved positions compare this text, so functions appear by their names.
         size = name_of(self.size) if callable(self.size) else self.size
         return f"GroupByWindow({name_of(self.key_func)}, {size})"
 
@@ -211,6 +219,10 @@ class KeyedGroups:
         self._numbers: dict[int, int] = {}
 
     def group_of(self, result: Any) -> int:
+        """The group of a key; a new key's window size is asked for once, when the key first comes.
+
+        Raises a ValueError if the user's function returns a size below 1.
+        """
         key = index(result)
         if key not in self._numbers:
             size = index(self._size(np.int64(key))) if callable(self._size) else self._size
@@ -225,7 +237,9 @@ class KeyedGroups:
         return self._numbers[key]
 
     def sort_key(self, group: int) -> int:
+        """Orders what remains by key, from the smallest on."""
         return self._keys[group]
 
     def batch(self, group: int, elements: Any, origin: Positions) -> Any:
+        """The pair that the stage gives: the group's key, int64, and a dataset of its elements."""
         return np.int64(self._keys[group]), self._dataset_of(nest_of(elements), origin)

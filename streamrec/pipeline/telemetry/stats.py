@@ -71,7 +71,7 @@ CONSUMER_COUNTERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageStats:
     """The statistics of one source or stage.
 
@@ -108,10 +108,8 @@ class StageStats:
             each.field: getattr(self, each.field) - getattr(earlier, each.field)
             for each in COUNTERS
         }
-        before = (
-            *earlier.chains,
-            *[None] * len(self.chains),
-        )  # a source may have started chains since
+        # A source may have started chains since.
+        before = (*earlier.chains, *[None] * len(self.chains))
         chains = tuple(chain.since(old) for chain, old in zip(self.chains, before, strict=False))
         return replace(self, **counters, chains=chains)
 
@@ -171,13 +169,16 @@ def find_bottleneck(
 ) -> str:
     """The bottleneck by the rules at the top of this file; the consumer first asked `seconds` ago.
 
-    >>> source = StageStats("TFRecordDataset", "Shards(...)", busy=1.0, waited_for_input=2.0)
-    >>> stage = StageStats("map: your function f", "Map(f)", busy=5.0)
-    >>> find_bottleneck(ChainStats((source, stage), asked=8.0), waited=7.0, seconds=9.0, backends=["s3"])
+    >>> source = StageStats(
+    ...     title="TFRecordDataset", line="Shards(...)", busy=1.0, waited_for_input=2.0
+    ... )
+    >>> stage = StageStats(title="map: your function f", line="Map(f)", busy=5.0)
+    >>> chain = ChainStats((source, stage), asked=8.0)
+    >>> find_bottleneck(chain, waited=7.0, seconds=9.0, backends=["s3"])
     'map: your function f'
-    >>> find_bottleneck(ChainStats((source, stage), asked=8.0), waited=0.5, seconds=9.0, backends=["s3"])
+    >>> find_bottleneck(chain, waited=0.5, seconds=9.0, backends=["s3"])
     'the consumer'
-    """  # noqa: E501
+    """
     if not seconds:
         return NOTHING
     if waited < 0.1 * seconds or waited < seconds - chain.asked:
@@ -208,7 +209,7 @@ def reading(source: StageStats, backends: Collection[str]) -> str:
     return DISK if stores <= LOCAL else NETWORK
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """The statistics of a run at one moment.
 
@@ -297,8 +298,8 @@ class Stats:
     def _repr_html_(self) -> str:
         """A table with bars, for notebooks."""
         consumer = StageStats(
-            "consumer",
-            "",
+            title="consumer",
+            line="",
             elements_out=self.elements,
             bytes_out=self.bytes,
             busy=self.consumer_busy,
@@ -351,6 +352,7 @@ def chart(chain: ChainStats, consumer: StageStats, bottleneck: str) -> str:
 
 
 def chart_row(depth: int, stage: StageStats, seconds: float) -> tuple[str, ...]:
+    """The cells of a stage's row in HTML; its bar is relative to `seconds` of the consumer."""
     queue = (
         f"{stage.queued / 1e6:,.1f} of {stage.queue_limit / 1e6:,.0f} MB"
         if stage.queue_limit
@@ -369,19 +371,25 @@ def chart_row(depth: int, stage: StageStats, seconds: float) -> tuple[str, ...]:
 def table(chain: ChainStats) -> str:
     """A text table with a row for each source and stage, in the order in which elements pass.
 
-    >>> source = StageStats("range", "Range(0, 9)", elements_out=9, bytes_out=72, waited_for_output=1.5)
-    >>> stage = StageStats("batch", "Batch(4)", 9, 72, 3, 96, busy=1.5, waited_for_input=0.1)
+    >>> source = StageStats(
+    ...     title="range", line="Range(0, 9)", elements_out=9, bytes_out=72, waited_for_output=1.5
+    ... )
+    >>> stage = StageStats(
+    ...     title="batch", line="Batch(4)", elements_in=9, bytes_in=72, elements_out=3,
+    ...     bytes_out=96, busy=1.5, waited_for_input=0.1,
+    ... )
     >>> print(table(ChainStats((source, stage))))
                  elements in  out  MB in  out  busy s  no input  no output  queue MB
     Range(0, 9)            0    9    0.0  0.0     0.0       0.0        1.5
     Batch(4)               9    3    0.0  0.0     1.5       0.1        0.0
-    """  # noqa: E501
+    """
     rows = [HEAD, *(tuple(cells(depth, stage)) for depth, stage in chain.rows())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(line(row, widths) for row in rows)
 
 
 def cells(depth: int, stage: StageStats) -> Iterator[str]:
+    """The cells of a stage's row in a text table, indented by the depth of its chain."""
     name = f"{'  ' * depth}{stage.line}"
     yield name if len(name) <= 44 else f"{name[:43]}…"
     yield from (f"{count:,}" for count in (stage.elements_in, stage.elements_out))
@@ -395,6 +403,7 @@ def cells(depth: int, stage: StageStats) -> Iterator[str]:
 
 
 def line(row: Sequence[str], widths: Sequence[int]) -> str:
+    """A row of a text table: the first cell to the left, numbers to the right."""
     name, *numbers = (
         cell.rjust(width) if index else cell.ljust(width)
         for index, (cell, width) in enumerate(zip(row, widths, strict=True))

@@ -29,9 +29,22 @@ ROOT = Path(__file__).parents[3]
 def stats(seconds: float, waited: float) -> Stats:
     """Of a run that reads 10 elements of 1 MB a second."""
     count = int(10 * seconds)
-    source = StageStats("range", "Range()", 0, 0, count, count * 10**6, busy=waited)
+    source = StageStats(
+        title="range",
+        line="Range()",
+        elements_out=count,
+        bytes_out=count * 10**6,
+        busy=waited,
+    )
     return Stats(
-        count, 0, waited, seconds - waited, 0, 10, ChainStats((source,), seconds), Snapshot({}, ())
+        elements=count,
+        bytes=0,
+        consumer_waited=waited,
+        consumer_busy=seconds - waited,
+        queued=0,
+        queue_limit=10,
+        chain=ChainStats((source,), seconds),
+        storage=Snapshot({}, ()),
     )
 
 

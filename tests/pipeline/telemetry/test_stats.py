@@ -27,11 +27,11 @@ def files(tmp_path: Path) -> list[str]:
 
 
 def reader(busy: float, waited: float) -> StageStats:
-    return StageStats("TFRecordDataset", "Shards()", busy=busy, waited_for_input=waited)
+    return StageStats(title="TFRecordDataset", line="Shards()", busy=busy, waited_for_input=waited)
 
 
 def stage(title: str, busy: float) -> StageStats:
-    return StageStats(title, title, busy=busy)
+    return StageStats(title=title, line=title, busy=busy)
 
 
 def run(*stages: StageStats, asked: float = 10.0) -> ChainStats:
@@ -46,7 +46,7 @@ MADE_UP = [
     (run(reader(1, 8)), 9.0, ["memory"], READING),
     (run(reader(1, 8)), 9.0, [], "TFRecordDataset"),
     (
-        run(StageStats("from_generator: f", "", waited_for_input=8)),
+        run(StageStats(title="from_generator: f", line="", waited_for_input=8)),
         9.0,
         ["s3"],
         "from_generator: f",
@@ -72,7 +72,7 @@ def test_the_rule_before_anything_was_asked_for() -> None:
 def test_the_rule_follows_the_chain_that_was_waited_for() -> None:
     slow = run(reader(0, 1), stage("map: your function slow", 8), asked=9.0)
     quick = run(reader(0, 8), asked=2.0)
-    zipped = StageStats("zip", "Zip()", busy=1, waited_for_input=8, chains=(quick, slow))
+    zipped = StageStats(title="zip", line="Zip()", busy=1, waited_for_input=8, chains=(quick, slow))
     assert (
         find_bottleneck(run(zipped, stage("batch", 1)), 9.0, 10.0, ["s3"])
         == "map: your function slow"
