@@ -2,9 +2,10 @@
 expected.
 """
 
+import inspect
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ from streamrec import (
     ShardWriter,
     TFRecordDataset,
     TFRecordWriter,
+    arguments,
     encode_records,
 )
 from streamrec.example import FixedLenSequenceFeature, parse_example, parse_sequence_example
 from streamrec.example.columns import BytesColumn
 from streamrec.pipeline.loading import Epochs
+from streamrec.pipeline.runnable import COUNTERPARTS
 from streamrec.shards import shard_path
 from streamrec.tfrecord import TFRecordOptions
 from streamrec.tfrecord.compression import decode_compressed
@@ -521,3 +524,31 @@ def test_a_keyword_that_is_not_one_is_refused_by_the_function_that_was_called(
         TypeError, match=rf"^(?!Storages)\w+\(\) got an unexpected keyword argument '{name}'"
     ):
         call(**{name: 1})
+
+
+def test_a_replacement_is_proposed_only_for_what_a_dataset_does_not_have() -> None:
+    assert [name for name in COUNTERPARTS if hasattr(Dataset, name)] == []
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    """Each public name with its docstring; those of a class's methods, too."""
+    for module in (streamrec, streamrec.pipeline, streamrec.shards, streamrec.tfrecord):
+        for name in module.__all__:
+            found = getattr(module, name)
+            yield name, getattr(found, "__doc__", None) or ""
+            if isinstance(found, type):
+                for method, value in inspect.getmembers(found):
+                    yield f"{name}.{method}", inspect.getdoc(value) or ""
+
+
+def test_public_docstrings_name_no_function_that_checks_arguments() -> None:
+    """A rename of such a function must not change sentences that users read."""
+    functions = {name for name, _ in inspect.getmembers(arguments, inspect.isfunction)}
+    assert len(functions) > 8
+    wrong = [
+        (name, word)
+        for name, text in documented()
+        for word in re.findall(r"\w+", text)
+        if word in functions
+    ]
+    assert wrong == []

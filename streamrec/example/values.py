@@ -242,7 +242,7 @@ def _of_array(array: npt.NDArray[Any], declared: Dtype | None, name: str | None)
     if kind is None and array.dtype.type.__module__ == "ml_dtypes":
         kind = _ml_dtype_kind(array.dtype.name)
     if kind is None:
-        advice = "view or convert it to int64 or float32, or serialize_tensor it"
+        advice = "convert it to int64 or float32, or store it with serialize_tensor"
         raise FeatureError(f"{array.dtype} values where {_ACCEPTED} is expected; {advice}", name)
     kind = _check_declared(kind, str(array.dtype), declared, name)
     return KindValues(kind, _to_floats(array) if kind is np.float32 else _to_int64(array, name))

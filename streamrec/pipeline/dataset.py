@@ -755,8 +755,7 @@ class Dataset(Runnable[T]):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset[Any]:
-        """Calls `check_function` for each element; as in tf.data, the parts of a tuple are the
-        arguments.
+        """Calls `function` for each element; as in tf.data, the parts of a tuple are the arguments.
 
         Args:
             function: Any function, called in threads, or an async one, called on the event loop

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 COUNTERPARTS: Final = {
     "collect": "list(dataset)",
     "dense_to_ragged_batch": "dataset.ragged_batch(...)",
-    "ignore_errors": "TFRecordDataset(..., on_error='skip_record')",
     "load_state_dict": "dataset.iterate(state)",
     "make_initializable_iterator": "iter(dataset)",
     "make_one_shot_iterator": "iter(dataset)",

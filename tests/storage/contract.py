@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -405,7 +406,26 @@ class StorageTests(ReadingTests, WritingTests):
 
 
 class RemoteTests(StorageTests):
-    """For an object store that lists page by page, and takes large parts."""
+    """For an object store that has buckets, lists page by page, and takes large parts."""
+
+    async def test_a_missing_bucket(self, storage: Storage, place: Place) -> None:
+        """Every operation names the path that was asked for, in the bucket that does not exist."""
+        scheme = place.url.partition("://")[0]
+        path = f"{scheme}://no-bucket-{uuid4().hex}/train-0.tfrecord"
+
+        async def written() -> None:
+            async with await storage.upload(path) as upload:
+                await upload.write(b"data")
+
+        async def listed() -> None:
+            assert not [info async for info in storage.list(path)]
+
+        calls = [storage.stat, storage.stream, partial(storage.read_range, start=3, end=9)]
+        for attempt in [*(partial(call, path) for call in calls), written, listed]:
+            with pytest.raises(NotFoundError, match="bucket") as caught:
+                await attempt()
+            assert caught.value.path == path
+            assert path in str(caught.value)
 
     @pytest.mark.parametrize("part_size", [5 << 20, 8 << 20])
     async def test_large_parts_in_flight(self, storage: Storage, path: str, part_size: int) -> None:

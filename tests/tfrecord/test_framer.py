@@ -1,6 +1,7 @@
 """The framer's rules, each case run whole, byte by byte, and with bytes that trail behind it."""
 
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,18 @@ def test_what_precedes_damage_is_returned_and_the_error_stays(feeding: str, plac
         with pytest.raises(CorruptRecordError) as caught:
             call()
         assert (caught.value.offset, caught.value.record) == (len(good), 2)
+
+
+@pytest.mark.parametrize("on_error", ["ignore", "SKIP_RECORD", "", None])
+def test_an_unknown_policy_for_damage_is_refused(on_error: Any) -> None:
+    with pytest.raises(ValueError, match=r"on_error is .* one of .raise., .skip_record."):
+        Framer(on_error=on_error)
+
+
+def test_a_negative_number_of_losses_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_skipped is -1: it must be 0 or more"):
+        Framer(on_error="skip_record", max_skipped=-1)
+    Framer(on_error="skip_record", max_skipped=0)
 
 
 def test_unverified_payloads_pass_but_lengths_never_do() -> None:
