@@ -17,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from streamrec import Dataset, TFRecordDataset, encode_records
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.engine.states import FORMAT
+from streamrec.pipeline.engine.states import FORMAT, format_names
 from tests.servers.resuming import stop_after
 
 STATES = Path(__file__).parent / "states"
@@ -189,6 +189,12 @@ def test_states_and_texts_of_many_names_are_small() -> None:
         assert len(repr(each)) < 1000
     assert "train-00002-of-09000.tfrecord', ... 9,000 names, digest" in repr(dataset)
     assert len(json.dumps(TFRecordDataset(names * 10).iterate().state_dict())) < 20_000
+
+
+def test_up_to_four_names_are_all_listed() -> None:
+    assert format_names(["a", "b", "c", "d"]) == "['a', 'b', 'c', 'd']"
+    assert format_names(list("abcde")).startswith("['a', 'b', 'c', ... 5 names, digest ")
+    assert format_names([]) == "[]"
 
 
 def test_the_first_name_that_differs_is_named() -> None:

@@ -3,7 +3,7 @@ networks.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 
 import streamrec
-from benchmarks.shuffle_quality import accuracy, neighbours, sorted_by_label
-from benchmarks.shuffles import SHUFFLES
 from streamrec import RetryPolicy, TFRecordDataset, write_index_sync
 from streamrec.errors import (
     CorruptRecordError,
@@ -27,16 +25,6 @@ from streamrec.errors import (
 )
 from streamrec.pipeline.engine.states import digest_state, sketch
 from streamrec.pipeline.sources.global_shuffle import source
-from streamrec.pipeline.sources.global_shuffle.order import (
-    BlockOrder,
-    ExactOrder,
-    Numbers,
-    cut_blocks,
-    groups_for,
-    keys_of,
-    permute,
-)
-from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.shards.index import IndexedShard, encode_index
 from streamrec.shards.manifest import ShardInfo
 from streamrec.tfrecord import BLOCK, PackedLengths
@@ -219,13 +207,6 @@ def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> 
         next(data.shuffled().iterate(state))
 
 
-def test_what_fills_the_last_step_up() -> None:
-    """Of ten records in global batches of four: the first ones, or each slot's own first one."""
-    assert Steps(10, 4, "pad").positions(2).tolist() == [8, 9, 0, 1]
-    assert Steps(10, 4, "cycle").positions(2).tolist() == [8, 9, 2, 3]
-    assert Steps(3, 8, "pad").positions(0).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
-
-
 def test_an_index_of_other_shards(data: Indexed, tmp_path: Path) -> None:
     """The error names a shard that the index lacks."""
     other = indexed(tmp_path, numbered([9, 9]))
@@ -389,114 +370,3 @@ def test_a_thousand_million_records(tmp_path: Path, quality: str) -> None:
     records, grown = first_batches(f"{tmp_path}/shard-*", str(index), quality, 256, "")
     assert records == 768
     assert grown < 300 + 256
-
-
-def block_order(
-    records: Sequence[int],
-    sizes: Sequence[int],
-    block_bytes: int = 100,
-    seed: int = 1,
-    epoch: int = 0,
-    unit: int = 1,
-    groups: int = 1,
-    window: int = 8,
-) -> BlockOrder:
-    bounds = cut_blocks(np.array(records, np.int64), np.array(sizes, np.int64), block_bytes)
-    return BlockOrder(bounds, seed, epoch, unit, groups, window)
-
-
-def test_orders_stay() -> None:
-    """A job that is resumed with a later release goes on in the same order."""
-    assert ExactOrder(10, 7, 3).records(np.arange(10)).tolist() == EXACT
-    assert (
-        block_order([7, 5], [700, 500], 200, 7, 3, 2, 2, 2).records(np.arange(12)).tolist()
-        == BLOCKS
-    )
-
-
-EXACT = [2, 9, 7, 4, 0, 1, 5, 6, 8, 3]
-BLOCKS = [8, 2, 9, 5, 10, 6, 11, 7, 1, 3, 0, 4]
-
-
-def window_records(order: BlockOrder) -> Numbers:
-    """All records of an order of one group, quickly."""
-    group = order.group(0)
-    rounds = [group.round(number) for number in range(group.rounds)]
-    return np.concatenate([group.parts.starts[each.parts] + each.offsets for each in rounds])
-
-
-def test_neighbours_are_far_apart() -> None:
-    """Records of one block share a batch no more often than a window of true random choice has
-    it.
-    """
-    order = block_order([100_000], [10_000_000], 10_000, window=64)
-    blocks = window_records(order) // 100
-    batches = blocks[: len(blocks) // 256 * 256].reshape(-1, 256)
-    pairs = [int((np.bincount(batch) * (np.bincount(batch) - 1)).sum()) for batch in batches]
-    assert np.mean(pairs) < 256 * 255 / 64 * 1.2
-    inner = pairs[20:-20]  # both ends mix parts of fewer blocks
-    assert np.mean(inner) < 256 * 255 / 64
-    assert max(pairs) < 256 * 255 / 64 * 4
-
-
-@pytest.mark.parametrize("size", [64, 1000, 4096, 5000])
-def test_an_exact_order_is_as_random_as_a_permutation(size: int) -> None:
-    """Fixed points, ascents and the number of cycles, over many permutations: as of true ones."""
-    count = 400
-    perms = [
-        permute(np.arange(size), size, keys_of("test", size), variant) for variant in range(count)
-    ]
-    fixed = np.mean([(perm == np.arange(size)).sum() for perm in perms])
-    ascents = np.mean([(np.diff(perm) > 0).sum() for perm in perms])
-    cycles = np.mean([cycles_of(perm) for perm in perms])
-    harmonic = (1 / np.arange(1, size + 1)).sum()
-    variance = harmonic - (1 / np.arange(1, size + 1) ** 2).sum()
-    assert abs(fixed - 1) < 6 / np.sqrt(count)
-    assert abs(ascents - (size - 1) / 2) < 6 * np.sqrt((size + 1) / 12 / count)
-    assert abs(cycles - harmonic) < 6 * np.sqrt(variance / count)
-
-
-def cycles_of(permutation: Numbers) -> int:
-    left, cycles = permutation.tolist(), 0
-    for start in range(len(left)):
-        if left[start] < 0:
-            continue
-        cycles += 1
-        while left[start] >= 0:
-            left[start], start = -1, left[start]
-    return cycles
-
-
-def test_groups_are_what_most_numbers_of_ranks_divide() -> None:
-    """So that ranks of many numbers read blocks of their own."""
-    assert [groups_for(unit) for unit in (1, 6, 48, 768, 1024, 31, 96)] == [1, 6, 24, 24, 16, 1, 24]
-
-
-RECORDS, SHARDS, MEMORY = 65536, 64, 4096
-
-
-def test_blocks_train_as_well_as_a_permutation() -> None:
-    """Within half a point, where a shuffle buffer of the same memory is far below."""
-    data = sorted_by_label(RECORDS, 1)
-    found = {
-        name: 100 * accuracy(SHUFFLES[name](RECORDS, SHARDS, MEMORY, 1), data, 1)
-        for name in ("permutation", "exact", "blocks", "tf.data")
-    }
-    assert found["exact"] > found["permutation"] - 0.5
-    assert found["blocks"] > found["permutation"] - 0.5
-    assert found["tf.data"] < found["permutation"] - 5
-
-
-def test_blocks_are_spread_over_the_epoch() -> None:
-    """Where a record lies says next to nothing of when it comes; a buffer moves it by what it
-    holds.
-    """
-    places = np.arange(RECORDS)
-    correlated = {
-        name: abs(np.corrcoef(SHUFFLES[name](RECORDS, SHARDS, MEMORY, 3), places)[0, 1])
-        for name in ("exact", "blocks", "tf.data")
-    }
-    assert correlated["exact"] < 0.02
-    assert correlated["blocks"] < 0.15
-    assert correlated["tf.data"] > 0.9
-    assert neighbours(np.arange(RECORDS)) == 256

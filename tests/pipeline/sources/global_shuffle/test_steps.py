@@ -1,0 +1,193 @@
+"""Steps: which positions each rank and worker takes in each step, and where a whole job resumes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.engine.states import FORMAT, digest_state
+from streamrec.pipeline.sources.global_shuffle.order import BlockOrder
+from streamrec.pipeline.sources.global_shuffle.steps import (
+    Steps,
+    find_shuffle,
+    job_state,
+    replace_shuffle,
+)
+from streamrec.shards import Even
+
+EVEN: list[Even | None] = [None, "drop", "pad", "cycle"]
+
+
+def specified(total: int, batch: int, even: Even | None, base: int) -> list[list[int]]:
+    """The positions of each global batch, slot by slot."""
+    steps: list[list[int]] = []
+    for first in range(base, total, batch):
+        step = list(range(first, min(first + batch, total)))
+        if len(step) < batch and even == "drop":
+            break
+        for slot in range(len(step), batch):
+            if even == "pad":
+                step.append((first + slot - total) % total)
+            elif even == "cycle":
+                step.append(slot % total)
+        steps.append(step)
+    return steps
+
+
+@given(
+    total=st.integers(1, 40),
+    share=st.integers(1, 4),
+    world_size=st.integers(1, 4),
+    workers=st.integers(1, 3),
+    even=st.sampled_from(EVEN),
+    base=st.integers(0, 10),
+    most=st.integers(1, 5),
+)
+def test_ranks_and_workers_share_the_global_batches(
+    total: int,
+    share: int,
+    world_size: int,
+    workers: int,
+    even: Even | None,
+    base: int,
+    most: int,
+) -> None:
+    base = min(base, total)
+    batch = share * world_size
+    wanted = specified(total, batch, even, base)
+    for rank in range(world_size):
+        for worker in range(workers):
+            steps = Steps(total, batch, even, rank, world_size, worker, workers, base)
+            own = {
+                number: step[rank * share : (rank + 1) * share]
+                for number, step in enumerate(wanted)
+                if number % workers == worker
+            }
+            assert steps.count == len(wanted)
+            assert {number: steps.positions(number).tolist() for number in own} == own
+            given = {number: positions for number, positions in own.items() if positions}
+            assert steps.elements == sum(map(len, own.values()))
+            assert steps.batches == len(given)
+            runs = list(steps.runs(steps.next_own(0), most))
+            taken = [row.tolist() for _, positions in runs for row in positions]
+            assert taken == list(given.values())
+            assert all(len(positions) <= most for _, positions in runs)
+            for number in own:
+                full = len(range(base, total)) >= (number + 1) * batch
+                assert steps.fills_up(number) == (not full and even is not None)
+                assert steps.position(number) == base + number * batch
+
+
+def test_first_runs_are_short_and_double() -> None:
+    """The first batch does not wait for many steps: 256 slots, or a single step of more."""
+    lengths = [len(positions) for _, positions in Steps(100_000, 64).runs(0, 64)]
+    assert lengths[:6] == [4, 8, 16, 32, 64, 64]
+    assert [len(positions) for _, positions in Steps(5000, 1000).runs(0, 64)] == [1, 2, 2]
+
+
+def test_a_worker_s_next_step() -> None:
+    steps = Steps(100, 1, worker=1, workers=3)
+    assert [steps.next_own(step) for step in range(6)] == [1, 1, 4, 4, 4, 7]
+
+
+@given(
+    unit=st.sampled_from([4, 6, 12]),
+    groups=st.sampled_from([1, 2]),
+    batch=st.integers(1, 8),
+    world_size=st.sampled_from([1, 2]),
+    workers=st.integers(1, 3),
+    first=st.integers(0, 9),
+)
+def test_groups_that_a_worker_reads(
+    unit: int, groups: int, batch: int, world_size: int, workers: int, first: int
+) -> None:
+    total = 60
+    order = BlockOrder(np.arange(0, total + 1, 5), 1, 0, unit, groups, 2)
+    for rank in range(world_size):
+        for worker in range(workers):
+            steps = Steps(total, batch * world_size, None, rank, world_size, worker, workers)
+            begin = steps.next_own(first)
+            own = range(begin, steps.count, workers)
+            lowest: dict[int, int] = {}
+            for number in own:
+                for group, index in zip(
+                    *(part.tolist() for part in order.locate(steps.positions(number))), strict=True
+                ):
+                    lowest[group] = min(index, lowest.get(group, index))
+            assert steps.groups(order, begin) == lowest
+
+
+def test_what_fills_the_last_step_up() -> None:
+    """Of ten records in global batches of four: the first ones, or each slot's own first one."""
+    assert Steps(10, 4, "pad").positions(2).tolist() == [8, 9, 0, 1]
+    assert Steps(10, 4, "cycle").positions(2).tolist() == [8, 9, 2, 3]
+    assert Steps(3, 8, "pad").positions(0).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def state(source: dict[str, Any], **more: Any) -> dict[str, Any]:
+    saved = {"format": FORMAT, "epoch": 0, "position": {"source": source, "seed": 5, **more}}
+    return {**saved, "digest": digest_state(saved)}
+
+
+def of_worker(position: int, worker: int, workers: int = 3, began: int = 40) -> dict[str, Any]:
+    more = {"worker": [worker, workers], "batch": 8, "began": began}
+    return state({"index": "digest", "position": position, **more})
+
+
+def position_in(found: dict[str, Any]) -> int:
+    assert found["digest"] == digest_state({k: v for k, v in found.items() if k != "digest"})
+    source = found["position"]["source"]
+    assert set(source) == {"position", "index"}
+    assert found["position"]["seed"] == 5
+    return int(source["position"])
+
+
+def test_a_job_resumes_at_its_earliest_worker() -> None:
+    states = [of_worker(88, 0), of_worker(72, 1), of_worker(80, 2)]
+    assert position_in(job_state(states)) == 72
+    assert position_in(job_state(states, steps=2)) == 72 + 16
+
+
+def test_workers_that_have_not_begun_wait_at_their_first_step() -> None:
+    """Worker n begins n global batches after the job did."""
+    assert position_in(job_state([of_worker(64, 0)])) == 48
+    assert position_in(job_state([of_worker(64, 0), of_worker(72, 1)])) == 56
+    assert position_in(job_state([of_worker(64, 1)])) == 40
+
+
+def test_a_state_of_one_process_is_that_of_the_job() -> None:
+    assert position_in(job_state([state({"index": "digest", "position": 9})])) == 9
+    with pytest.raises(ValueError, match="save them after each step"):
+        job_state([state({"index": "digest", "position": 9})], steps=1)
+    with pytest.raises(ValueError, match="holds no worker's state"):
+        job_state([])
+    with pytest.raises(PositionMismatchError):
+        job_state([{**state({"index": "digest", "position": 9}), "epoch": 3}])
+
+
+def test_the_shuffle_is_found_within_other_sources() -> None:
+    """Its sort key begins with the epochs of the repetitions around it."""
+    shuffle = {"index": "digest", "position": 9}
+    inner = {"epoch": 2, "inner": {"source": {"inner": {"source": shuffle}}}}
+    found = state(inner)
+    assert find_shuffle(found) == ((2, 9), shuffle)
+    plain = {"position": 1, "index": "digest"}
+    replaced = replace_shuffle(found["position"], plain)
+    assert find_shuffle({"position": replaced}) == ((2, 1), plain)
+    assert replaced["seed"] == 5
+    assert found["position"]["source"] == inner
+
+
+@pytest.mark.parametrize("more", [{"stages": {"1": 3}}, {"skip": 2}])
+def test_stages_that_count_cannot_resume_with_other_workers(more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a stage that counts elements"):
+        find_shuffle(state({"index": "digest", "position": 9}, **more))
+
+
+def test_other_states_have_no_shuffle() -> None:
+    for source in ({}, {"shards": [1]}):
+        with pytest.raises(ValueError, match="not the state of a global shuffle"):
+            find_shuffle(state(source))
