@@ -143,13 +143,18 @@ def inflated(reads: int, ending: str = "gz") -> Callable[[Path, int], int]:
     return read
 
 
-def inflated_by_tensorflow(folder: Path, size: int) -> int:
-    """tf.data's records, in batches."""
-    import tensorflow as tf
+def inflated_by_tensorflow(reads: int) -> Callable[[Path, int], int]:
+    """tf.data's records in batches, of so many shards at a time."""
 
-    names = sorted(map(str, folder.glob("*.gz")))
-    count = sum(int(batch.shape[0]) for batch in tf.data.TFRecordDataset(names, "GZIP").batch(1000))
-    return by_size(folder) if count else 0
+    def read(folder: Path, size: int) -> int:
+        import tensorflow as tf
+
+        names = sorted(map(str, folder.glob("*.gz")))
+        records = tf.data.TFRecordDataset(names, "GZIP", num_parallel_reads=reads)
+        count = sum(int(batch.shape[0]) for batch in records.batch(1000))
+        return by_size(folder) if count else 0
+
+    return read
 
 
 def by_size(folder: Path) -> int:
@@ -168,7 +173,8 @@ ZSTD_SIDES: dict[str, Callable[[Path, int], int]] = {
     "zstd, two threads": by_threads(2),
 }
 INFLATE_SIDES: dict[str, Callable[[Path, int], int]] = {
-    "tf.data": inflated_by_tensorflow,
+    "tf.data": inflated_by_tensorflow(1),
+    "tf.data, four at a time": inflated_by_tensorflow(4),
     "zlib alone": by_library,
     "isal alone": by_isal,
     "one at a time": inflated(1),

@@ -1,24 +1,31 @@
-"""What a stream of 300 MB/s beside it costs a training loop on the main thread.
+"""What a stream of 300 MB/s costs the training loop that reads it, on the main thread.
 
-    python -m benchmarks.training [--rounds 2] [--sides alone,streamrec,store,tf.data,DataLoader]
+    python -m benchmarks.training [--rounds 5] [--sides alone,streamrec,store,tf.data,DataLoader]
 
 A step of the loop has ten layers. A layer holds the interpreter lock for half of its time (a loop
 in Python) and works without it for the other half (a matrix product of NumPy's on one thread). Each
-step takes a batch of 32 images of 110 kB, 3.5 MB, and lasts as long as 300 MB/s give it: each
-process cuts the work of a step to that before it begins.
+step takes a batch of 32 images of 110 kB, 3.5 MB. One process measures how much work makes a step
+that takes 300 MB/s; every process of every side then does exactly that work.
 
-- alone: the batch is there already, in both halves of each pair: what the clock itself does.
+- alone: the batch is there already, in both halves of each pair: the noise of the clock.
 - streamrec, tf.data, DataLoader: the way of `benchmarks.sides` over 16 local files in the
   page cache, without shuffle, for ever; the DataLoader has two workers.
 - store: streamrec over the same files from nginx as S3, which has the same two cores.
 
 All have the same two cores, a process each, in turn. Within a process the loop runs half a second
-alone, while the loader's queues are full and it rests, and then beside the loader, and so on: the
+alone, while the loader's queues are full and it rests, and then with the loader, and so on: the
 speed of this machine changes by a tenth from one process to the next, and hardly within a second.
-`speed` is steps/s beside those alone just before: a loader that does not deliver 300 MB/s shows
-here too. `waited` is the share of the time spent in `next`: what the loader did not deliver.
-`slowed` is how much longer the step itself took than alone: locks and memory that were not free.
-Medians of the calmest pairs (`benchmarks.calm`).
+
+- `asked_mb_s`: what the steps alone would take, on this machine at that time.
+- `mb_s`: what was delivered.
+- `speed`: steps/s, divided by those alone just before: a loader that delivers too little shows
+  here too. `met` says whether it is at least `BAR`.
+- `waited`: the share of the time spent in `next`.
+- `slowed`: how much longer the step itself took than alone, because locks and memory were busy.
+
+A round's figure is the median of its calmest pairs (`benchmarks.calm`); a row has the median of the
+rounds, and the lowest and highest of `speed` and `mb_s`. Rows may be compared only where
+`same_load` says so: otherwise the machine changed while they were measured.
 """
 
 from __future__ import annotations
@@ -40,10 +47,11 @@ import numpy as np  # noqa: E402
 
 import streamrec  # noqa: E402
 from benchmarks.calm import calmest  # noqa: E402
-from benchmarks.machine import describe, median, save  # noqa: E402
+from benchmarks.machine import describe, save  # noqa: E402
 from benchmarks.shards import KINDS, SHARDS, write  # noqa: E402
 from benchmarks.sides import ways  # noqa: E402
 from benchmarks.stream import peak_mb, spawn  # noqa: E402
+from benchmarks.training_rows import BAR, figures, row_of, same_load  # noqa: E402
 from tests.servers.real import nginx  # noqa: E402
 
 MODULE = "benchmarks.training"
@@ -54,7 +62,6 @@ WARM_SECONDS, SETTLE_SECONDS = 1.0, 0.3
 ALONE_SECONDS, BESIDE_SECONDS = 0.5, 0.7
 PAIRS = 8
 CORES = {0, 1}
-BAR = 0.95
 SIDES = ("alone", "streamrec", "store", "tf.data", "DataLoader")
 WAYS = {
     "streamrec": "parse_example, string_columns",
@@ -69,64 +76,65 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        print(json.dumps(child(**json.loads(arguments.child))))
+        task = json.loads(arguments.child)
+        run = calibrated if "work" not in task else child
+        print(json.dumps(run(**task)))
         return
     with nginx() as store:
         folder = store.directory / "data"
         folder.mkdir()
         paths = write(KIND, folder)
         size = sum(map(os.path.getsize, paths)) / KIND.records * KIND.batch
-        task = {"paths": paths, "endpoint": store.endpoint, "seconds": size / BYTES_PER_SECOND}
+        # measured once: each side would come to another length of a step, and so another load
+        work = spawn(MODULE, seconds=size / BYTES_PER_SECOND)["work"]
+        task = {"paths": paths, "endpoint": store.endpoint, "work": work}
         rows = compared(task, arguments.sides.split(","), arguments.rounds, size)
     load = round(os.getloadavg()[0], 1)
-    machine = describe("tensorflow-cpu", "torch", "tfrecord", "numpy") | {
+    packages = {"tf.data": ["tensorflow-cpu"], "DataLoader": ["torch", "tfrecord"]}
+    used = [name for side in arguments.sides.split(",") for name in packages.get(side, ())]
+    machine = describe("numpy", *used) | {
         "load": load,
         "rounds": arguments.rounds,
     }
-    save(
-        "training",
-        {"machine": machine, "mb_s_wanted": BYTES_PER_SECOND / 1e6, "bar": BAR, "rows": rows},
-    )
+    data = {
+        "machine": machine,
+        "mb_s_wanted": BYTES_PER_SECOND / 1e6,
+        "work": work,
+        "bar": BAR,
+        "same_load": same_load(rows),
+        "rows": rows,
+    }
+    if not data["same_load"]:
+        print("the sides did not carry the same load: these rows must not be compared")
+    save("training", data)
 
 
 def compared(
     task: dict[str, Any], sides: Sequence[str], rounds: int, size: float
 ) -> list[dict[str, Any]]:
-    """A row a side: medians of all pairs of all rounds; `size` is that of a batch in bytes."""
+    """A row a side, from all rounds; `size` is that of a batch in bytes."""
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side in sides:
-            run = spawn(MODULE, side=side, **task)
-            for alone, beside in run["pairs"]:
-                slowed = beside["step_seconds"] / alone["step_seconds"] - 1
-                speed, mb_s = beside["steps_s"] / alone["steps_s"], beside["steps_s"] * size / 1e6
-                whole = {key: run[key] for key in ("peak_mb", "runs", "stolen_cores")}
-                found[side].append(
-                    {**beside, "speed": speed, "mb_s": mb_s, "slowed": slowed, **whole}
-                )
-    keys = ("speed", "waited", "slowed", "mb_s", "cpu_cores", "peak_mb", "runs", "stolen_cores")
-    rows = [
-        {"side": side, **{key: median(run[key] for run in runs) for key in keys}}
-        for side, runs in found.items()
-    ]
+            found[side].append(figures(spawn(MODULE, side=side, **task), size))
+    rows = [row_of(side, runs) for side, runs in found.items()]
     for row in rows:
         line = (
-            "{side:<10} x{speed} of the steps/s alone; {waited} of it waited, steps {slowed} "
-            "longer; {mb_s} MB/s"
+            "{side:<10} {mb_s} MB/s {mb_s_range} of {asked_mb_s} asked; x{speed} {speed_range} of "
+            "the steps/s alone; {waited} of it waited, steps {slowed} longer"
         )
         print(line.format(**row), flush=True)
     return rows
 
 
-def child(side: str, seconds: float, paths: list[str], endpoint: str) -> dict[str, Any]:
-    """The loop beside one loader, whose steps last so long alone."""
+def child(side: str, work: list[int], paths: list[str], endpoint: str) -> dict[str, Any]:
+    """The loop with one loader, each step of which does this work."""
     os.sched_setaffinity(0, CORES)
-    work = calibrated(seconds)
     batches, ready = iter(batches_of(side, paths, endpoint)), repeat(None)
     trained(batches, work, WARM_SECONDS)
 
@@ -158,16 +166,17 @@ def from_store(paths: Sequence[str], endpoint: str) -> streamrec.Dataset[Any]:
     return records.repeat().batch(KIND.batch).parse_example(KIND.features, string_columns=True)
 
 
-def calibrated(seconds: float) -> tuple[int, int]:
+def calibrated(seconds: float) -> dict[str, Any]:
     """The work of a step that takes so long: turns of the loop in Python, and matrix products, of
     each layer.
     """
+    os.sched_setaffinity(0, CORES)
     half = seconds / LAYERS / 2
     turns, products = 1_000, 4
     for _ in range(8):
         turns = max(1, round(turns * half / usual(lambda turns=turns: held(turns))))
         products = max(1, round(products * half / usual(lambda products=products: free(products))))
-    return turns, products
+    return {"work": (turns, products)}
 
 
 def usual(work: Callable[[], None]) -> float:

@@ -1,0 +1,110 @@
+"""README and docs/benchmarks.md show what the data in benchmarks/results/ supports, and no more."""
+
+import doctest
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from benchmarks import table
+from benchmarks.machine import RESULTS
+from benchmarks.training_rows import figures, row_of, same_load
+from tests.pages import ROOT
+
+
+def of_readme() -> list[list[str]]:
+    """The cells of the rows of README's table."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    head = lines.index("| work | compared with | speed | streamrec | the other |")
+    rows = []
+    for line in lines[head + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def test_readme_shows_rows_of_the_page_to_the_digit() -> None:
+    """Also what each side delivered: the speed is the quotient of the two."""
+    rows = [row.cells for row in table.rows()]
+    assert len(of_readme()) == 6
+    for row in of_readme():
+        assert row in rows
+
+
+def test_readme_shows_rows_in_which_streamrec_is_slower() -> None:
+    slower = [row.cells for row in table.rows() if row.speed is not None and row.speed < 1]
+    assert len([row for row in of_readme() if row in slower]) >= 2
+
+
+def test_the_page_has_the_table_of_the_data() -> None:
+    page, made = table.PAGE.read_text(), table.text()
+    assert made in page, "run python -m benchmarks.table"
+    assert "Except" not in made, "all rows are measured at one commit on one machine"
+
+
+def test_every_module_with_data_is_on_the_page() -> None:
+    page = table.PAGE.read_text()
+    for path in RESULTS.glob("*.json"):
+        module = path.stem.removesuffix("_memory")
+        assert f"| {module} |" in page or f"benchmarks.{module}" in page, (
+            f"docs/benchmarks.md says nothing of {path.name}"
+        )
+
+
+def a_row(**changed: Any) -> table.Row:
+    given = {"module": "m", "work": "w", "peer": "p", "ours": 3.0, "theirs": 2.0, "unit": "MB/s"}
+    return table.Row(**{**given, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "speed", "cpu"),
+    [
+        ({}, 1.5, None),
+        ({"measure": "time"}, 2 / 3, None),
+        ({"measure": "cpu"}, None, 1.5),
+        ({"cpu_ratio": 0.5}, 1.5, 0.5),
+    ],
+)
+def test_speed_and_cpu_are_quotients_of_what_was_delivered(
+    changed: Mapping[str, Any], speed: float | None, cpu: float | None
+) -> None:
+    row = a_row(**changed)
+    assert row.speed == pytest.approx(speed)
+    assert row.cpu == pytest.approx(cpu)
+
+
+def test_quotients_are_rounded_in_favour_of_the_other_side() -> None:
+    assert a_row(ours=50.9, theirs=1.0, cpu_ratio=0.111).cells[2] == "50"
+    assert "| 0.12 |" in str(a_row(cpu_ratio=0.111))
+    assert doctest.testmod(table).failed == 0
+
+
+def loop(steps_s: float, step_seconds: float = 0.01) -> dict[str, float]:
+    return {"steps_s": steps_s, "step_seconds": step_seconds, "waited": 0.0, "cpu_cores": 1.0}
+
+
+def side(name: str, *rounds: tuple[float, float]) -> dict[str, Any]:
+    """The row of a side: in each round, its steps a second alone and with a loader."""
+    whole = {"peak_mb": 1.0, "runs": 1, "stolen_cores": 0.0}
+    runs = [{"pairs": [(loop(alone), loop(loaded))], **whole} for alone, loaded in rounds]
+    return row_of(name, [figures(run, 4e6) for run in runs])
+
+
+def test_a_row_of_training_says_what_was_delivered_and_how_it_spread() -> None:
+    row = side("streamrec", (75, 72), (75, 60), (75, 75), (70, 70), (75, 72))
+    assert row["asked_mb_s"] == 300
+    assert (row["mb_s"], row["mb_s_range"]) == (288, [240, 300])
+    assert (row["speed"], row["speed_range"], row["rounds"]) == (0.96, [0.8, 1.0], 5)
+    assert row["met"]
+    assert not side("streamrec", (75, 70))["met"]
+
+
+def test_training_is_compared_only_where_all_sides_carried_the_same_load() -> None:
+    ours, theirs = side("streamrec", (60, 51)), side("tf.data", (75, 58))
+    assert not same_load([ours, theirs])  # 240 MB/s asked of one, 300 of the other
+    data = {"mb_s_wanted": 300.0, "rows": [ours, theirs, side("DataLoader", (75, 40))]}
+    assert list(table.training({**data, "same_load": False})) == []
+    [first, _] = table.training({**data, "same_load": True})
+    assert (first.ours, first.theirs) == (204, 232)
+    assert same_load([ours, side("tf.data", (62, 58))])
