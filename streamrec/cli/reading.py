@@ -27,7 +27,7 @@ from streamrec.cli.options import JOBS
 from streamrec.cli.output import Meter, progress
 from streamrec.cli.records import check_where, find_matching, kind_of_all
 from streamrec.cli.sources import Item, storages_for
-from streamrec.interchange import Kind
+from streamrec.example import Kind, describe_other, kind_of
 from streamrec.shards import LONG_BYTES, Expected, Portion, ReadOptions, ShardRange, ShardReader
 
 PARALLEL: Final = 8
@@ -35,6 +35,14 @@ PARALLEL: Final = 8
 
 BATCH_BYTES: Final = 8 << 20
 """About the size of a batch."""
+
+KINDS: Final[dict[Kind, str]] = {
+    "example": "Example",
+    "sequence_example": "SequenceExample",
+    "example_list": "ExampleListWithContext, as TF-Ranking writes",
+    "bytes": "bytes, no Examples",
+}
+"""The types of records, for people."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -184,6 +192,19 @@ class Sample:
     def kind(self) -> Kind:
         """What the records are."""
         return kind_of_all(self.records) or ("example" if self.records else "bytes")
+
+    @cached_property
+    def other(self) -> str | None:
+        """What the first record is that is no known message; None if each is one, or empty."""
+        found = next((record for record in self.records if kind_of(record) == "bytes"), None)
+        return None if found is None else describe_other(found)
+
+    @property
+    def are(self) -> str:
+        """What the records are, for people."""
+        if self.kind == "bytes" and not all(kind_of(record) == "bytes" for record in self.records):
+            return "not all of them Examples"
+        return KINDS[self.kind]
 
     @cached_property
     def schema(self) -> streamrec.example.Schema | None:

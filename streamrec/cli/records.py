@@ -17,13 +17,19 @@ from itertools import chain, islice
 from typing import Any, Final, NoReturn
 
 import click
-from google.protobuf.message import DecodeError
 
-from streamrec import FeatureError, Frames, SequenceExample
+from streamrec import FeatureError, Frames
 from streamrec.cli.options import COMPARISONS
 from streamrec.display import escape, image_type, join_names, text_of
-from streamrec.example import ExampleListWithContext, Feature, is_example_list
-from streamrec.interchange import Kind, kind_of
+from streamrec.example import (
+    ExampleListWithContext,
+    Feature,
+    Kind,
+    describe_other,
+    is_example_list,
+    kind_of,
+    parse_exact,
+)
 
 KINDS: Final[tuple[Kind, ...]] = ("bytes", "example_list", "sequence_example", "example")
 """All records are bytes where some are; and Examples are SequenceExamples, too, where some are
@@ -67,11 +73,8 @@ def parts_of(record: bytes, kind: Kind) -> dict[str, dict[str, list[Any]]]:
             "context": parts_of(found.context.SerializeToString(), "example")["features"],
             "examples": columns,
         }
-    try:
-        message: Any = SequenceExample.FromString(b"" if kind == "bytes" else record)
-    except DecodeError:
-        kind = "bytes"
-    if kind == "bytes":
+    message = None if kind == "bytes" else parse_exact(record)
+    if message is None:
         return {}
     context = {
         name: values_of(feature) for name, feature in sorted(message.context.feature.items())
@@ -99,7 +102,7 @@ def find_matching(
         parts = parts_of(record, kind)
         if not parts and record:
             raise FeatureError(
-                "--where needs features, and these are plain bytes: leave it out",
+                f"--where needs features, and these are {describe_other(record)}: leave it out",
                 None,
                 first + number,
             )

@@ -15,6 +15,15 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
+from streamrec.example.kinds import (
+    CAN_COPY,
+    Kind,
+    describe_other,
+    is_example_list,
+    kind_and_message,
+    kind_of,
+    parse_exact,
+)
 from streamrec.example.messages import (
     BytesList,
     Example,
@@ -26,7 +35,6 @@ from streamrec.example.messages import (
     FloatList,
     Int64List,
     SequenceExample,
-    is_example_list,
 )
 from streamrec.example.parse import (
     parse_example,
@@ -38,6 +46,7 @@ from streamrec.example.schema import FeatureSummary, Schema, infer_features
 from streamrec.example.tensor import decode_json_example, decode_raw, parse_tensor, serialize_tensor
 
 __all__ = [
+    "CAN_COPY",
     "ArrowBatch",
     "BytesColumn",
     "BytesList",
@@ -52,6 +61,7 @@ __all__ = [
     "FixedLenSequenceFeature",
     "FloatList",
     "Int64List",
+    "Kind",
     "RaggedFeature",
     "RaggedTensor",
     "Schema",
@@ -62,6 +72,7 @@ __all__ = [
     "bytes_feature",
     "decode_json_example",
     "decode_raw",
+    "describe_other",
     "encode_example",
     "encode_examples",
     "encode_sequence_example",
@@ -69,6 +80,9 @@ __all__ = [
     "infer_features",
     "int64_feature",
     "is_example_list",
+    "kind_and_message",
+    "kind_of",
+    "parse_exact",
     "parse_example",
     "parse_sequence_example",
     "parse_single_example",

@@ -26,7 +26,6 @@ import copyreg
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
 __all__ = [
     "BytesList",
@@ -41,7 +40,6 @@ __all__ = [
     "SequenceExample",
     "TensorProto",
     "TensorShapeProto",
-    "is_example_list",
 ]
 
 _PACKAGE: Final = "tensorflow"
@@ -77,6 +75,26 @@ _MESSAGES: Final = {
     "SequenceExample": [("context", 1, "Features"), ("feature_lists", 2, "FeatureLists")],
     # From TensorFlow Serving's `input.proto`: TF-Ranking writes a query and its documents in it.
     "ExampleListWithContext": [("examples", 1, "*Example"), ("context", 2, "Example")],
+    # The same bytes as a SequenceExample and an ExampleListWithContext, for `kinds.py`: maps are
+    # lists of entries, keys are repeated, and a feature may have several kinds. So a message keeps
+    # what the real ones drop without a trace.
+    "ExactFeature": [
+        ("bytes_list", 1, "BytesList"),
+        ("float_list", 2, "FloatList"),
+        ("int64_list", 3, "Int64List"),
+    ],
+    "ExactEntry": [("key", 1, "*string"), ("value", 2, "ExactFeature")],
+    "ExactFeatures": [("feature", 1, "*ExactEntry")],
+    "ExactFeatureList": [("feature", 1, "*ExactFeature")],
+    "ExactListEntry": [("key", 1, "*string"), ("value", 2, "ExactFeatureList")],
+    "ExactFeatureLists": [("feature_list", 1, "*ExactListEntry")],
+    "ExactExample": [("features", 1, "ExactFeatures")],
+    "ExactSequenceExample": [
+        ("context", 1, "ExactFeatures"),
+        ("feature_lists", 2, "ExactFeatureLists"),
+    ],
+    "ExactExampleList": [("examples", 1, "*ExactExample"), ("context", 2, "ExactExample")],
+    "AnyMessage": [],
     "TensorShapeProto": [("dim", 2, "*TensorShapeProto.Dim"), ("unknown_rank", 3, "bool")],
     "TensorShapeProto.Dim": [("size", 1, "int64"), ("name", 2, "string")],
     # `dtype` is an enum in TensorFlow's file; an int32 has the same bytes and keeps unknown
@@ -165,23 +183,11 @@ FeatureLists = _message_class("FeatureLists")
 Example = _message_class("Example")
 SequenceExample = _message_class("SequenceExample")
 ExampleListWithContext = _message_class("ExampleListWithContext")
+ExactSequenceExample = _message_class("ExactSequenceExample")
+ExactExampleList = _message_class("ExactExampleList")
+AnyMessage = _message_class("AnyMessage")
 TensorShapeProto = _message_class("TensorShapeProto")
 TensorProto = _message_class("TensorProto")
-
-
-def is_example_list(record: bytes) -> bool:
-    """Whether a record is an ExampleListWithContext with a value; parsed as one, an Example has
-    unknown fields.
-    """
-    try:
-        message = ExampleListWithContext.FromString(record)
-    except DecodeError:
-        return False
-    size = message.ByteSize()
-    message.DiscardUnknownFields()
-    examples = (*message.examples, message.context)
-    features = (feature for each in examples for feature in each.features.feature.values())
-    return message.ByteSize() == size and any(feature.WhichOneof("kind") for feature in features)
 
 
 def _parse_dim(data: bytes) -> Any:

@@ -21,7 +21,6 @@ __all__ = [
     "SequenceExample",
     "TensorProto",
     "TensorShapeProto",
-    "is_example_list",
 ]
 
 class BytesList(Message):
@@ -95,8 +94,6 @@ class ExampleListWithContext(Message):
     @property
     def context(self) -> Example: ...
 
-def is_example_list(record: bytes) -> bool: ...
-
 class TensorShapeProto(Message):
     class Dim(Message):
         def __init__(self, *, size: int = ..., name: str = ...) -> None: ...
@@ -107,3 +104,11 @@ class TensorShapeProto(Message):
 class TensorProto(Message):
     def __init__(self, **fields: Any) -> None: ...
     def __getattr__(self, field: str) -> Any: ...
+
+class ExactSequenceExample(Message):
+    def __getattr__(self, field: str) -> Any: ...
+
+class ExactExampleList(Message):
+    def __getattr__(self, field: str) -> Any: ...
+
+class AnyMessage(Message): ...

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-from google.protobuf.message import DecodeError
-
 from streamrec.arguments import check_integer, describe_value, name_type
 from streamrec.errors import FeatureError
 from streamrec.example.features import (
@@ -30,7 +28,8 @@ from streamrec.example.features import (
     FixedLenSequenceFeature,
     RaggedFeature,
 )
-from streamrec.example.messages import Example, SequenceExample, is_example_list
+from streamrec.example.kinds import describe_other, kind_and_message
+from streamrec.example.messages import SequenceExample
 
 
 @dataclass(frozen=True)
@@ -249,32 +248,37 @@ def infer_features(
         )
     features: dict[str, _Counter] = {}
     lists: dict[str, _Counter] = {}
-    message_type, count = SequenceExample if kind == "sequence_example" else Example, 0
+    count = 0
     for record, data in enumerate(islice(records, sample)):
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(
                 f"records holds {name_type(data)} where a serialized Example is expected, as bytes"
             )
-        if not count and is_example_list(data):
-            raise FeatureError(
-                "an ExampleListWithContext: infer those of its examples and its context",
-                None,
-                record,
-            )
-        try:
-            message: Any = message_type.FromString(data)
-        except DecodeError as error:
-            reason = f"{len(data):,} bytes do not parse as {message_type.__name__}: {error}"
-            raise FeatureError(reason, None, record) from error
+        message = _message_in(bytes(data), kind, record)
         count += 1
-        top = message.context if kind == "sequence_example" else message.features
-        for name, feature in top.feature.items():
+        for name, feature in message.context.feature.items():
             features.setdefault(name, _Counter(name)).add(feature, record)
-        if kind == "sequence_example":
-            for name, steps in message.feature_lists.feature_list.items():
-                lists.setdefault(name, _Counter(name)).add_list(steps, record)
+        for name, steps in message.feature_lists.feature_list.items():
+            lists.setdefault(name, _Counter(name)).add_list(steps, record)
     return Schema(
         count,
         tuple(features[name].summary(count) for name in sorted(features)),
         tuple(lists[name].summary(count) for name in sorted(lists)),
     )
+
+
+def _message_in(
+    data: bytes, wanted: Literal["example", "sequence_example"], record: int
+) -> SequenceExample:
+    """The record as a SequenceExample, of which an Example is one without feature lists."""
+    found, message = kind_and_message(data)
+    if found == "example_list":
+        raise FeatureError(
+            "an ExampleListWithContext: infer those of its examples and its context", None, record
+        )
+    if found == "sequence_example" and wanted == "example":
+        raise FeatureError('a SequenceExample: give kind="sequence_example"', None, record)
+    if found == "bytes":
+        raise FeatureError(describe_other(data), None, record)
+    parsed: SequenceExample = message
+    return parsed

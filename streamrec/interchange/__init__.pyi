@@ -5,7 +5,6 @@ from streamrec.interchange.features import (
     Field,
     FileEncoder,
     Format,
-    Kind,
     Look,
     Reading,
     codec_of,
@@ -13,7 +12,6 @@ from streamrec.interchange.features import (
     features_of,
     format_of,
     join_schemas,
-    kind_of,
 )
 
 __all__ = [
@@ -23,7 +21,6 @@ __all__ = [
     "Field",
     "FileEncoder",
     "Format",
-    "Kind",
     "Look",
     "Reading",
     "codec_of",
@@ -31,5 +28,4 @@ __all__ = [
     "features_of",
     "format_of",
     "join_schemas",
-    "kind_of",
 ]

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from streamrec.errors import FeatureError
@@ -215,8 +216,19 @@ class NullableParser:
                 )
         batch = pa.record_batch(ArrowBatch(columns, text=self.text))
         features_in = cache(lambda row: features_of(records[row], row))
+        # A record of another message has no feature: it would become a row of nulls.
+        lengths = [lengths_of(batch.column(item.name)) for item in self.summaries]
+        ragged = [each for each in lengths if each is not None]
+        if len(ragged) == len(lengths):
+            for row in np.flatnonzero(sum(ragged) == 0).tolist():
+                features_in(row)
         arrays = [nullable(batch.column(item.name), item, features_in) for item in self.summaries]
         return pa.record_batch(arrays, [item.name for item in self.summaries])
+
+
+def lengths_of(array: Any) -> npt.NDArray[Any] | None:
+    """How many values each row of a column has; None if all have the same number."""
+    return np.diff(array.offsets.to_numpy()) if isinstance(array, pa.ListArray) else None
 
 
 def nullable(

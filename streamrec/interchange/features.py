@@ -17,23 +17,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from streamrec.errors import CorruptRecordError, FeatureError, MissingExtraError, StreamrecError
 from streamrec.example import (
+    CAN_COPY,
     FeatureSummary,
     Schema,
-    SequenceExample,
+    describe_other,
     encode_example,
-    is_example_list,
+    kind_and_message,
 )
-
-Kind: TypeAlias = Literal["example", "sequence_example", "example_list", "bytes"]
-"""The type of a record."""
 
 INT64: Final = "int64"
 FLOAT: Final = "float32"
@@ -289,44 +286,20 @@ def codec_of(name: str) -> Codec:
     return codec
 
 
-def kind_of(record: bytes) -> Kind | None:
-    r"""The type of a record; None if it is empty or has no features, which may be of several types.
-
-    Examples:
-        >>> kind_of(b"hello"), kind_of(b"\n\x00"), kind_of(b"")
-        ('bytes', None, None)
-    """
-    try:
-        message: Any = SequenceExample.FromString(record)  # an Example is one without feature lists
-    except DecodeError:
-        return "example_list" if is_example_list(record) else "bytes"
-    names = [*message.context.feature, *message.feature_lists.feature_list]
-    if (
-        names and all(name[:1] in "\n" for name in names) and is_example_list(record)
-    ):  # whole features as names
-        return "example_list"
-    if message.feature_lists.feature_list:
-        return "sequence_example"
-    if message.context.feature:
-        return "example"
-    return (
-        None
-        if not record or message.HasField("context") or message.HasField("feature_lists")
-        else "bytes"
-    )
-
-
 def features_of(record: bytes, number: int) -> dict[str, FeatureValues]:
-    """The features of a serialized Example, in the order of their names."""
-    kind = kind_of(record)
+    """The features of a serialized Example, in the order of their names.
+
+    Raises:
+        FeatureError: The record is something else; the message says what.
+    """
+    kind, message = kind_and_message(record)
     if kind == "bytes":
-        raise FeatureError(f"{len(record):,} bytes that are not an Example", None, number)
+        raise FeatureError(f"{describe_other(record)}: {CAN_COPY}", None, number)
     if kind in ("sequence_example", "example_list"):
         name = "a SequenceExample" if kind == "sequence_example" else "an ExampleListWithContext"
         raise FeatureError(
             f"{name}: only Examples can be converted; parse it, and write Examples", None, number
         )
-    message: Any = SequenceExample.FromString(record)
     features = message.context.feature
     return {name: values_of(features[name]) for name in sorted(features)}
 

@@ -29,9 +29,9 @@ from ray.util.metrics import Counter
 from streamrec import TFRecordDataset, bridge
 from streamrec.display import display_name, logger
 from streamrec.errors import FeatureError
-from streamrec.example import FeatureSummary, Schema, infer_features
+from streamrec.example import FeatureSummary, Schema, infer_features, kind_of
 from streamrec.example.arrow import check_names, names_of_text
-from streamrec.interchange import join_schemas, kind_of
+from streamrec.interchange import join_schemas
 from streamrec.interchange.arrow import NullableParser
 from streamrec.pipeline.arrow_stream import arrow_chain
 from streamrec.pipeline.dataset import Dataset

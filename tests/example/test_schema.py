@@ -164,7 +164,7 @@ def test_refusals() -> None:
         FeatureError, match=r"record 1, feature 'x': float32, but earlier records have int64"
     ):
         infer_features([encode_example({"x": 1}), encode_example({"x": 0.5})])
-    with pytest.raises(FeatureError, match="record 1: 1 bytes do not parse as Example"):
+    with pytest.raises(FeatureError, match="record 1: 1 bytes that are not an Example"):
         infer_features([b"", b"\xff"])
 
 

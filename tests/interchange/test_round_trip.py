@@ -7,12 +7,20 @@ import math
 import struct
 import tracemalloc
 from functools import reduce
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import Example, FeatureError, encode_sequence_example
+from streamrec import (
+    Example,
+    FeatureError,
+    Frames,
+    encode_example,
+    encode_sequence_example,
+    infer_features,
+)
 from streamrec.interchange import Changes, codec_of
 from streamrec.interchange.features import Reading
 from streamrec.interchange.webdataset import member
@@ -133,7 +141,21 @@ def test_a_long_member_of_a_tar_is_held_twice_at_most() -> None:
     assert peak < 2.5 * size
 
 
+@pytest.mark.parametrize("values", [{"a": 1}, {"a": [1, 2]}, {"a": []}, {"a": b"x", "b": [1, 2]}])
+def test_columns_of_arrow_have_no_row_of_nulls_for_another_message(values: Any) -> None:
+    pytest.importorskip("pyarrow")
+    from streamrec.interchange.arrow import NullableParser
+
+    kinds = {name: "int64" for name, each in values.items() if each == []}
+    known = [encode_example(values, kinds=kinds), encode_example({})]
+    parser = NullableParser(infer_features(known).summaries)
+    assert parser(Frames.of(known)).num_rows == 2
+    other = b"\x09" + bytes(8) + b"\x2a\x05hello"
+    with pytest.raises(FeatureError, match="record 2: 16 bytes of another message type"):
+        parser(Frames.of([*known, other]))
+
+
 def test_bytes_that_are_not_an_example_are_not_an_empty_one() -> None:
     """Unknown fields alone parse as a message, of which nothing would be left."""
-    with pytest.raises(FeatureError, match="record 0: 2 bytes that are not an Example"):
+    with pytest.raises(FeatureError, match="record 0: 2 bytes of another message type"):
         codec_of("jsonl").encoder((), 0, Changes()).write([b"\x18\x05"])

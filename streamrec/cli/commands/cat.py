@@ -22,8 +22,8 @@ from streamrec.cli.records import (
     parts_of,
 )
 from streamrec.cli.sources import Item, check_present, find_records, storages_for
-from streamrec.display import escape_json, join_names
-from streamrec.interchange import Kind
+from streamrec.display import display_name, escape_json, join_names
+from streamrec.example import Kind, describe_other, kind_of
 from streamrec.shards import ShardReader
 
 
@@ -256,6 +256,10 @@ class Printer:
         for index, record in enumerate(frames):
             self._note(record, kind)
             if self._form == "raw":
+                if kind != "bytes" and kind_of(record) == "bytes":
+                    reason = f"{describe_other(record)} (in {display_name(path)})"
+                    at = None if first is None else first + index
+                    raise streamrec.FeatureError(reason, None, at)
                 self._show_raw(record, kind)
             elif self._form == "json":
                 print(escape_json(as_json(record, kind, self._features)))

@@ -26,9 +26,6 @@ from streamrec.cli.records import as_lines
 from streamrec.cli.sources import Item, check_present, find, find_records, storages_for
 from streamrec.example import FeatureSummary
 
-KINDS = {"example": "Example", "sequence_example": "SequenceExample", "bytes": "bytes, no Examples"}
-KINDS["example_list"] = "ExampleListWithContext, as TF-Ranking writes"
-
 
 @click.command(
     "ls",
@@ -120,7 +117,7 @@ def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json
     compressions = [compression or "none" for compression in sample.compressions]
     if as_python:
         if not all_features(sample):
-            raise click.UsageError(f"no features to propose: the records are {KINDS[sample.kind]}")
+            raise click.UsageError(f"no features to propose: the records are {sample.are}")
         print_record(*str(sample.schema).splitlines())
         return
     if as_json:
@@ -130,9 +127,9 @@ def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json
     print_line(f"records      {describe_count(records, size, sample)}")
     print_line(f"bytes        {'unknown' if size is None else f'{size:,} ({format_bytes(size)})'}")
     print_line(f"compression  {', '.join(compressions)}")
-    print_line(
-        f"records are  {KINDS[sample.kind]}, {format_bytes(round(sample.record_bytes))} on average"
-    )
+    print_line(f"records are  {sample.are}, {format_bytes(round(sample.record_bytes))} on average")
+    if sample.other is not None:
+        print_line(f"             one has {sample.other}")
     if sample.schema is not None:
         click.echo()
         print_line(

@@ -22,7 +22,14 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from streamrec import BytesColumn, Frames, RaggedFeature, parse_example, parse_sequence_example
+from streamrec import (
+    BytesColumn,
+    FeatureError,
+    Frames,
+    RaggedFeature,
+    parse_example,
+    parse_sequence_example,
+)
 from streamrec.cli import options
 from streamrec.cli.output import (
     format_bytes,
@@ -30,6 +37,7 @@ from streamrec.cli.output import (
     plural,
     print_json,
     print_line,
+    print_note,
     print_record,
     print_table,
     progress,
@@ -39,7 +47,7 @@ from streamrec.cli.records import plain, quote_text
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.cli.writing import write_text
 from streamrec.display import image_type, join_names, text_of
-from streamrec.example import Schema
+from streamrec.example import CAN_COPY, Schema, describe_other, kind_of
 from streamrec.html import element, image, page, table, whole_text
 
 COLUMNS: Final = (
@@ -108,6 +116,8 @@ async def collect(
         sample = await take_sample(shards)
         stats = DatasetStats(sample.schema, lambda name: wanted is None or name in wanted)
         check_names(wanted, sample)
+        if sample.other is not None:
+            print_note(f"only lengths of records, since they are {sample.are}: {sample.other}")
         with progress("reading", total_bytes(shards)) as meter:
             async with aclosing(batches(shards, sample.record_bytes, meter)) as blocks:
                 async for frames in blocks:
@@ -583,11 +593,28 @@ class DatasetStats:
         )
 
     def add(self, frames: Frames) -> None:
-        """Takes more records."""
+        """Takes more records.
+
+        Raises:
+            FeatureError: A record is another message, of which no feature would be counted.
+        """
+        columns = self._columns(frames)
+        counts = [values_each(column.nested_row_splits) for column in columns]
+        if counts:
+            self._check_empty(frames, np.flatnonzero(np.logical_or.reduce(counts) == 0))
         self.records.records += len(frames)
         self.records.numbers.add(frames.lengths)
-        for figures, column in zip(self.features, self._columns(frames), strict=True):
-            figures.add(column.flat_values, values_each(column.nested_row_splits))
+        for figures, column, each in zip(self.features, columns, counts, strict=True):
+            figures.add(column.flat_values, each)
+
+    def _check_empty(self, frames: Frames, rows: npt.NDArray[Any]) -> None:
+        """Checks that the records of these rows, which have none of the features, are messages
+        that may lack them.
+        """
+        for row in rows.tolist():
+            if kind_of(record := frames[row]) == "bytes":
+                number = self.records.records + row
+                raise FeatureError(f"{describe_other(record)}: {CAN_COPY}", None, number)
 
     def _columns(self, frames: Frames) -> list[Any]:
         if self._lists:
