@@ -1,5 +1,5 @@
-"""S3 over TLS, against a SeaweedFS with a certificate: uploads without SHA-256, and bodies that
-OpenSSL decrypts.
+"""S3 over TLS, against a SeaweedFS with a certificate: uploads without SHA-256, and bodies that are
+decrypted past asyncio.
 """
 
 import asyncio
@@ -78,20 +78,6 @@ async def test_other_settings_of_the_users_leave_bodies_unsigned(store: Store, p
     assert sent == ["UNSIGNED-PAYLOAD"]
 
 
-@pytest.fixture(params=["by OpenSSL", "record by record"])
-def decryption(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bodies are decrypted by one call of OpenSSL, or by Python's ssl module where OpenSSL is built
-    in.
-    """
-    if request.param == "record by record":
-        monkeypatch.setattr(
-            responses, "BUFFERED_BODIES", FastPath("receiving bodies with OpenSSL built in")
-        )
-        monkeypatch.delattr("_ssl.__file__")
-        tls_reader.library.cache_clear()
-
-
-@pytest.mark.usefixtures("decryption")
 async def test_bodies_are_decrypted(
     storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +180,6 @@ def flipped(data: bytes) -> bytes:
     return data[:100] + bytes([data[100] ^ 1]) + data[101:]
 
 
-@pytest.mark.usefixtures("decryption")
 async def test_a_connection_serves_one_request_after_another(
     store: Store, storage: Storage, path: str
 ) -> None:
@@ -216,7 +201,6 @@ async def test_a_connection_serves_one_request_after_another(
     assert len(used) == 1
 
 
-@pytest.mark.usefixtures("decryption")
 @pytest.mark.parametrize("how", ["a flipped bit", "a connection that ends"])
 async def test_damage_on_the_way_is_a_broken_body_that_is_resumed(
     store: Store, storage: Storage, path: str, how: str
@@ -279,7 +263,7 @@ def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
     assert next(broken) > 0
 
 
-@pytest.mark.parametrize("broken", ["asyncio", "OpenSSL", "reading"])
+@pytest.mark.parametrize("broken", ["asyncio", "reading"])
 async def test_where_asyncio_is_not_as_expected_the_client_reads(
     storage: Storage,
     path: str,
@@ -296,15 +280,13 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
 
     if broken == "asyncio":
         monkeypatch.setattr(tls_reader, "SSLProtocol", int)
-    elif broken == "OpenSSL":
-        monkeypatch.setattr(tls_reader, "library", other)
     else:
-        monkeypatch.setattr(tls_reader.SocketReader, "read", other)
+        monkeypatch.setattr(tls_reader.TLSReader, "read", other)
     data = await put_random(storage, path, 6 << 20)
     for _ in range(3):
         assert await read_all(await storage.stream(path), 1 << 20) == data
     assert way.fallbacks == 1
-    assert not way.is_enabled(tls_reader.BLOCKS if broken == "OpenSSL" else ALL)
+    assert not way.is_enabled(ALL)
     assert len([line for line in caplog.messages if "client's own way is taken" in line]) == 1
 
 

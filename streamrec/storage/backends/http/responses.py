@@ -60,11 +60,7 @@ def _read_past_aiohttp(response: aiohttp.ClientResponse, remaining: int) -> Sock
             raise AttributeError(
                 f"a {kind} is not a transport of asyncio's own: another event loop runs"
             )
-        tls = (
-            TLSReader(transport, BUFFERED_BODIES)
-            if transport.get_extra_info("sslcontext")
-            else None
-        )
+        tls = TLSReader(transport) if transport.get_extra_info("sslcontext") else None
         if not transport.is_reading() or not (tls is None or tls.is_idle()):
             return None
         transport = transport if tls is None else tls.transport

@@ -191,9 +191,7 @@ class SocketBody(asyncio.Protocol):
             self._fast_path.disable(ALL, error)
 
     def _leave_socket(self) -> None:
-        if self._tls is not None:
-            self._tls.close()
-        elif self._transport.get_protocol() is self:
+        if self._tls is None and self._transport.get_protocol() is self:
             self._transport.set_protocol(self._handler)
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
