@@ -1,8 +1,8 @@
 # Two commands do all the set-up on a fresh machine with Python 3.11+, a C compiler, make and a package index:
 #   make demo     writes TFRecord shards to a real S3 server and streams them back into a training loop
 #   make test     runs the tests
-# PEERS=1 also installs TensorFlow and torch, which some tests and benchmarks compare with; STREAMREC_THOROUGH=1 runs
-# all variants of the tests, not those that tell most in the least time. CI has PEERS, and a sixteenth of the variants a day.
+# PEERS=1 also installs TensorFlow and torch, which some tests and benchmarks compare with. STREAMREC_THOROUGH=1 also runs
+# the tests that are marked `thorough`, and draws more examples: a workflow does so every night.
 
 PYTHON ?= python3
 # Another Python has an environment of its own: make test PYTHON=python3.13

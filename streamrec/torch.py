@@ -86,10 +86,9 @@ class IterableDataset(data.IterableDataset[Any]):
 
     The pipeline makes the batches, so pass `batch_size=None` to the DataLoader:
 
-        dataset =
-        streamrec.TFRecordDataset("s3://b/train-*").distribute().batch(256).parse_example(features)
-        loader = torch.utils.data.DataLoader(streamrec.torch.IterableDataset(dataset),
-        batch_size=None)
+        dataset = streamrec.TFRecordDataset("s3://b/train-*").distribute().batch(256)
+        examples = streamrec.torch.IterableDataset(dataset.parse_example(features))
+        loader = torch.utils.data.DataLoader(examples, batch_size=None)
 
     Args:
         dataset: The Dataset to read. With several ranks or workers, it must hold `distribute`.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.effort import THOROUGH, draws, tell_most
+from tests.effort import THOROUGH, draws
 from tests.servers.real import Store, fake_gcs, nginx, seaweedfs
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
@@ -30,16 +30,20 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests that tell least; those that may take long come first, not when all
-    others have ended.
+    """Leaves out what is marked `thorough` unless it is asked for. Tests that may take long come
+    first, not when all others have ended.
     """
     if not THOROUGH:
-        kept = set(tell_most(items))
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = [item for item in items if item in kept]
-    items.sort(
-        key=lambda item: -mark.args[0] if (mark := item.get_closest_marker("timeout")) else 0
-    )
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    items.sort(key=longest_time, reverse=True)
+
+
+def longest_time(item: pytest.Item) -> float:
+    """The seconds of a test's own `timeout` mark, which only tests that may take long have."""
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark else 0.0
 
 
 def pytest_collection_finish() -> None:
