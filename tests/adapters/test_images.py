@@ -1,6 +1,9 @@
 """streamrec.images: what is decoded, what is refused, and where in the data it lies."""
 
+import struct
 import sys
+import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +20,7 @@ from PIL import Image
 import streamrec
 from streamrec import BytesColumn, FeatureError, FixedLenFeature, TFRecordDataset, encode_example
 from streamrec.errors import MissingExtraError
-from streamrec.images import decode_image, decode_jpeg
+from streamrec.images import decode_image, decode_jpeg, decode_png
 from tests.effort import draws
 from tests.runs import in_new_interpreter, until_error, write_shards
 
@@ -67,6 +70,40 @@ OTHERS = {
 }
 
 
+def chunk(kind: bytes, body: bytes) -> bytes:
+    crc = zlib.crc32(body, zlib.crc32(kind))
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", crc)
+
+
+def png(
+    samples: npt.NDArray[Any], depth: int, seed: int = 0, key: Sequence[int] | None = None
+) -> bytes:
+    """A PNG of 8 or 16 bits, of any number of channels, each row of which has a drawn filter."""
+    height, width, channels = samples.shape
+    rows = samples.astype(">u2" if depth == 16 else "u1").view("u1").reshape(height, -1)
+    pixel = channels * depth // 8
+    random = np.random.default_rng(seed)
+    data, above = b"", np.zeros(rows.shape[1], int)
+    for row in rows.astype(int):
+        left = np.concatenate([np.zeros(pixel, int), row[:-pixel]])
+        corner = np.concatenate([np.zeros(pixel, int), above[:-pixel]])
+        guess = left + above - corner
+        distances = np.abs(np.stack([guess - left, guess - above, guess - corner]))
+        paeth = np.choose(distances.argmin(axis=0), [left, above, corner])
+        number = int(random.integers(5))
+        predicted = [0 * row, left, above, (left + above) // 2, paeth][number]
+        data += bytes([number]) + ((row - predicted) % 256).astype(np.uint8).tobytes()
+        above = row
+    color = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    parts = [chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))]
+    if key is not None:
+        parts.append(chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)))
+    packed = zlib.compress(data)
+    half = len(packed) // 2
+    parts += [chunk(b"IDAT", packed[:half]), chunk(b"IDAT", packed[half:]), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
 def near(found: npt.NDArray[np.uint8], wanted: npt.NDArray[np.uint8], most: int) -> None:
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
     assert int(np.abs(found.astype(int) - wanted).max(initial=0)) <= most
@@ -99,7 +136,7 @@ def test_any_image_is_what_tensorflow_makes_of_it(kind: str, channels: int) -> N
     tf = pytest.importorskip("tensorflow")
     data = {**JPEGS, **OTHERS}[kind]
     for expand in (True, False):
-        found = decode_image(data, channels, expand)
+        found = decode_image(data, channels, expand_animations=expand)
         assert found.shape[-1] == channels or not channels
         if kind == "PNG 1" and channels == 4:
             continue  # TensorFlow makes such pixels nearly transparent
@@ -108,6 +145,108 @@ def test_any_image_is_what_tensorflow_makes_of_it(kind: str, channels: int) -> N
         except tf.errors.InvalidArgumentError:
             continue  # no 4 channels of a JPEG, no 1 of a BMP or GIF
         near(found, wanted, 6)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("channels", [0, 1, 3, 4])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@given(st.integers(1, 4), st.sampled_from([8, 16]), st.integers(1, 9), st.integers(0, 1 << 20))
+@draws(20)
+def test_samples_of_a_png_are_those_of_tensorflow(
+    dtype: str, channels: int, kept: int, depth: int, width: int, seed: int
+) -> None:
+    """Exactly, in all channels, whatever the filters of the rows; grey of 8 bits within 1."""
+    tf = pytest.importorskip("tensorflow")
+    samples = np.random.default_rng(seed).integers(0, 1 << depth, (5, width, kept))
+    key = samples[0, 0] if kept in (1, 3) and seed % 2 else None
+    data = png(samples, depth, seed, key)
+    wanted = tf.io.decode_png(data, channels=channels, dtype=dtype).numpy()
+    most = 0 if depth == 16 or dtype == "uint16" else 1
+    for found in (
+        decode_png(data, channels, dtype),
+        decode_png(data, channels, tf.dtypes.as_dtype(dtype)),
+        decode_image(data, channels, np.dtype(dtype)),
+    ):
+        near(found, wanted, most)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+@pytest.mark.parametrize("channels", [0, 1, 3, 4])
+@pytest.mark.parametrize("kind", [*JPEGS, *OTHERS])
+def test_dtypes_of_any_image_are_those_of_tensorflow(kind: str, channels: int, dtype: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    data = {**JPEGS, **OTHERS}[kind]
+    found = decode_image(data, channels, dtype)
+    assert found.dtype == dtype
+    if kind == "PNG 1" and channels == 4:
+        return  # TensorFlow makes such pixels nearly transparent
+    try:
+        wanted = tf.io.decode_image(data, channels=channels, dtype=dtype).numpy()
+    except tf.errors.InvalidArgumentError:
+        return  # no 4 channels of a JPEG, no 1 of a BMP or GIF
+    scale = {"uint16": 257, "float32": 1 / 255}[dtype]
+    assert found.shape == wanted.shape
+    assert np.abs(found.astype(float) - wanted).max() <= 6 * scale + 1e-6
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3, 4])
+def test_no_bit_of_a_deep_png_is_lost(kept: int) -> None:
+    """A depth map: the lower 8 bits are most of it."""
+    samples = np.random.default_rng(kept).integers(0, 1 << 16, (37, 53, kept))
+    data = png(samples, 16, kept)
+    for found in (decode_png(data, dtype="uint16"), decode_image(data, dtype=np.uint16)):
+        assert (found.dtype, found.shape) == (np.uint16, samples.shape)
+        assert (found == samples).all()
+    assert (decode_png(data) == samples >> 8).all()
+    column = decode_png([data, data], dtype="uint16")
+    assert (np.stack(column) == samples).all()
+
+
+def test_deep_png_with_interlaced_rows() -> None:
+    """Rows in seven passes, which Pillow reads and does not write."""
+    samples = np.arange(16, dtype=np.uint16).reshape(4, 4) * 4097
+    passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4)]
+    passes += [(2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+    for kept in (1, 3):
+        deep = np.repeat(samples[..., None], kept, axis=-1) + np.arange(kept, dtype=np.uint16)
+        rows = b""
+        for top, left, down, right in passes:
+            part = deep[top::down, left::right]
+            rows += b"".join(b"\0" + row.astype(">u2").tobytes() for row in part if row.size)
+        header = struct.pack(">IIBBBBB", 4, 4, 16, {1: 0, 3: 2}[kept], 0, 0, 1)
+        body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+        assert (decode_png(b"\x89PNG\r\n\x1a\n" + body, dtype="uint16") == deep).all()
+
+
+def test_damage_of_a_deep_png_is_an_error() -> None:
+    data = png(np.arange(300).reshape(10, 10, 3) * 200, 16)
+    for place in range(16, len(data) - 12):
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        with pytest.raises(FeatureError):
+            decode_png(bytes(damaged), dtype="uint16")
+    for end in (data[:-30], data[:40], data[:20], data[:9]):
+        with pytest.raises(FeatureError, match=r"PNG image of .* bytes cannot be decoded"):
+            decode_png(end, dtype="uint16")
+
+
+def test_dtypes_that_an_image_cannot_have_are_refused() -> None:
+    data = OTHERS["PNG RGB"]
+    with pytest.raises(
+        ValueError, match=r"dtype is 'float32' .*: it must be one of 'uint8', 'uint16'"
+    ):
+        decode_png(data, dtype="float32")
+    with pytest.raises(
+        ValueError, match=r"dtype is 'int32' .*: it must be one of 'uint8', 'uint16'"
+    ):
+        decode_image(data, dtype=np.int32)
+    with pytest.raises(ValueError, match="channels is 2"):
+        decode_png(data, 2)
+    with pytest.raises(FeatureError, match="BMP image: decode_image decodes it"):
+        decode_png(OTHERS["BMP RGB"])
+    with pytest.raises(FeatureError, match="GIF of 3 frames: decode_image"):
+        decode_png(ANIMATED)
 
 
 @pytest.mark.peer
