@@ -256,10 +256,7 @@ class Printer:
         for index, record in enumerate(frames):
             self._note(record, kind)
             if self._form == "raw":
-                if kind != "bytes" and kind_of(record) == "bytes":
-                    reason = f"{describe_other(record)} (in {display_name(path)})"
-                    at = None if first is None else first + index
-                    raise streamrec.FeatureError(reason, None, at)
+                self._check(record, kind, path, None if first is None else first + index)
                 self._show_raw(record, kind)
             elif self._form == "json":
                 print(escape_json(as_json(record, kind, self._features)))
@@ -287,6 +284,14 @@ class Printer:
             names = set().union(*parts_of(record, kind).values())
             self._missing -= names
             self._met |= names
+
+    def _check(self, record: bytes, kind: Kind, path: str, number: int | None) -> None:
+        """Checks that a record is a message: values of a feature would be left out without a
+        word.
+        """
+        if kind != "bytes" and kind_of(record) == "bytes":
+            reason = f"{describe_other(record)} (in {display_name(path)})"
+            raise streamrec.FeatureError(reason, None, number)
 
     def _show_raw(self, record: bytes, kind: Kind) -> None:
         parts = parts_of(record, kind).values()
