@@ -31,12 +31,13 @@ from streamrec.storage.connections import (
     KneeSearch,
 )
 from streamrec.storage.faults import RetryPolicy
+from streamrec.storage.hedging import Hedging
 from streamrec.storage.identity import Identity, identities
 from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, parameter_names, suggest_name
 from streamrec.storage.retry import attempt
 from streamrec.storage.statistics import Statistics, log_statistics, run_statistics
 from streamrec.storage.tasks import finish, running_loop
-from streamrec.storage.traffic import Hedging, Traffic
+from streamrec.storage.traffic import Traffic
 from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain
 
 if TYPE_CHECKING:

@@ -18,17 +18,16 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from streamrec.storage.backend import Backend, Body, BytesBody, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, changed_error
 from streamrec.storage.retry import MIN_WARNING_SECONDS, Failures
 from streamrec.storage.tasks import finish
-
-T = TypeVar("T")
+from streamrec.storage.timer import Wait
 
 
 class HedgedRequest:
@@ -52,26 +51,21 @@ class HedgedRequest:
         self.splits = False
         self._backend = backend
         self._failures = failures
-        self._policy = failures.policy
-        self._traffic = failures.traffic
-        self._tally = failures.tally
         self._position = start
         self._body: Body | None = None
         self._race: Race | None = None
-        self._waiting: asyncio.Timeout | None = None
-        self._began = self._since = self._limit = 0.0
-        self._blocks_before = 0
-        self._stalled = False
+        self._wait: Wait | None = None
 
     async def open(self) -> None:
         """Waits for the response, which sets size and version in `info`. After an error, close the
         request.
         """
-        limit = self._policy.request_timeout()
+        limit = self._failures.policy.request_timeout()
+        self._wait = self._wait_for_response(limit)
         try:
-            self._accept(
-                await self._wait(self._send_first(), self._traffic.hedging.first_byte_floor, limit)
-            )
+            async with self._wait:
+                body = await self._send_first()
+            self._accept(body)
         except TimeoutError as error:
             if not await self._take_over():
                 reason = f"opening: nothing for {limit:g} s"
@@ -81,15 +75,14 @@ class HedgedRequest:
                 await self._settle()  # this may be cancelled: `aclose` closes the body
 
     async def readinto(self, buffer: memoryview) -> int:
+        """Waits for the next bytes, and returns their number; 0 at the end of the range."""
         assert self._body is not None
-        hedging = self._traffic.hedging
         while True:
             began = time.monotonic()
-            self._blocks_before, self._stalled = hedging.blocks, False
+            self._wait = self._wait_for_bytes()
             try:
-                count = await self._wait(
-                    self._body.readinto(buffer), hedging.stall_floor, self._policy.stall_timeout
-                )
+                async with self._wait:
+                    count = await self._body.readinto(buffer)
                 break
             except TimeoutError as error:
                 if not await self._take_over():
@@ -99,7 +92,7 @@ class HedgedRequest:
                 if self._race is not None:
                     await self._settle()
         self._position += count
-        hedging.block(time.monotonic() - began, count)
+        self._failures.traffic.hedging.block(time.monotonic() - began, count)
         return count
 
     async def aclose(self) -> None:
@@ -108,21 +101,33 @@ class HedgedRequest:
         if body is not None:
             await body.aclose()
 
-    async def _wait(self, call: Coroutine[Any, Any, T], floor: float, limit: float) -> T:
-        """Awaits a response or its bytes, which are not late within `floor` seconds.
-
-        Raises TimeoutError if a second request was answered meanwhile, or `limit` has passed.
+    def _wait_for_response(self, limit: float) -> Wait:
+        """A wait that ends with TimeoutError if a second request was answered meanwhile, or after
+        `limit` seconds.
         """
-        timer = self._traffic.timer
-        self._limit = limit
-        async with asyncio.timeout(None) as self._waiting:
-            self._began = self._since = asyncio.get_running_loop().time()
-            timer.add(self._check, self._began + min(floor, limit))
-            try:
-                return await call
-            finally:
-                self._waiting = None
-                timer.remove(self._check)
+        hedging = self._failures.traffic.hedging
+        return Wait(
+            self._failures.traffic.timer,
+            limit=limit,
+            floor=hedging.response.floor,
+            late_after=hedging.response.seconds,
+            on_late=self._hedge_response,
+            on_silent=partial(self._failures.report_stall, reason="no answer yet"),
+            silent_after=MIN_WARNING_SECONDS,
+        )
+
+    def _wait_for_bytes(self) -> Wait:
+        """As `_wait_for_response`, for the next bytes of the body."""
+        hedging = self._failures.traffic.hedging
+        return Wait(
+            self._failures.traffic.timer,
+            limit=self._failures.policy.stall_timeout,
+            floor=hedging.body.floor,
+            late_after=hedging.body.seconds,
+            on_late=partial(self._hedge_body, hedging.body.blocks),
+            on_silent=partial(self._failures.report_stall, reason="its body gives nothing"),
+            silent_after=MIN_WARNING_SECONDS,
+        )
 
     async def _send_first(self) -> Body:
         """Sends the first request; if it fails while a second one is in progress, waits for an
@@ -139,82 +144,71 @@ class HedgedRequest:
         """Sends one request, and records the seconds until its response."""
         if self._position == self.end:  # an empty range needs only the object's size and version
             return BytesBody(await self._backend.stat(self.info.path))
-        hedging, sent = self._traffic.hedging, time.monotonic()
-        hedging.waiting += 1
+        response = self._failures.traffic.hedging.response
+        sent = time.monotonic()
+        response.waiting += 1
         try:
             body = await self._backend.open(
                 self.info.path, self._position, self.end, self.info.version
             )
         finally:
-            hedging.waiting -= 1
+            response.waiting -= 1
         seconds = time.monotonic() - sent
-        self._tally.first_byte(seconds)
-        hedging.first_byte(seconds)
+        self._failures.tally.first_byte(seconds)
+        response.observe(seconds)
         return body
 
     def _accept(self, body: Body) -> None:
         """Uses this body from now on, and pins its size and version."""
-        info, self._body, self.splits = self.info, body, body.splits
+        info = self.info
+        self._body = body
+        self.splits = body.splits
         for pinned, found in ((info.version, body.info.version), (info.size, body.info.size)):
             if pinned is not None and found is not None and pinned != found:
                 raise changed_error(info.path, self._position, self.end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
 
-    def _check(self, now: float, blocked: float) -> float | None:
-        """Checks a wait for the timer: sends a second request if it is late, and ends it after its
-        time limit.
-        """
-        self._began += blocked
-        self._since += blocked
-        if now - self._began >= self._limit - 0.001:
-            self._interrupt()
-            return None
-        hedging = self._traffic.hedging
-        limit, floor = hedging.stall_limit, hedging.stall_floor
-        if self._body is None:
-            limit, floor = hedging.first_byte_limit(), hedging.first_byte_floor
-        waited = now - self._since
-        if waited < limit - 0.001:
-            again = now + min(
-                limit - waited, waited
-            )  # other requests may change the limit meanwhile
-        else:
-            self._hedge()
-            self._since = now  # the second request may be late as well, or be allowed later
-            again = math.inf if hedging.never else now + floor
-        warning = self._began + MIN_WARNING_SECONDS
-        if now >= warning - 0.001:
-            reason = "no answer yet" if self._body is None else "its body gives nothing"
-            self._failures.report_stall(now - self._began, reason)
-            warning = math.inf
-        return min(again, warning, self._began + self._limit)
+    def _hedge_response(self, times: int) -> bool:
+        """Requests the same bytes once more, if that is allowed, because there is no response.
 
-    def _hedge(self) -> None:
-        """Requests the same bytes once more if that is allowed; an answer interrupts the wait."""
-        traffic = self._traffic
-        limiter, hedging = traffic.limiter(self.info.path), traffic.hedging
-        if self._body is None:
-            allowed = traffic.hedge(limiter, self._tally, others_on_time=hedging.is_measured())
-        else:
-            if not self._stalled:
-                self._stalled = True
-                self._tally.count("stalls")
-            flows = hedging.flows_since(self._blocks_before)
-            allowed = traffic.hedge(limiter, self._tally, others_on_time=flows, stalled=True)
-        if allowed:
-            limiter.record_request(time.monotonic())
-            self._tally.request()
-            if self._race is None or self._race.failed:
-                self._race = Race()
-                self._race.answer.add_done_callback(self._on_answer)
-            self._race.send(self._send())
+        Returns whether a later request may be allowed.
+        """
+        on_time = self._failures.traffic.hedging.response.is_measured()
+        return self._hedge(others_on_time=on_time)
+
+    def _hedge_body(self, blocks_before: int, times: int) -> bool:
+        """As `_hedge_response`, because the body gives no bytes.
+
+        Since its wait began, with this count of all blocks, it was late this many times before.
+        """
+        if times == 0:
+            self._failures.tally.count("stalls")
+        flows = self._failures.traffic.hedging.body.flows_since(blocks_before)
+        return self._hedge(others_on_time=flows, stalled=True)
+
+    def _hedge(self, *, others_on_time: bool, stalled: bool = False) -> bool:
+        """Sends a second request if that is allowed; an answer to it interrupts the wait."""
+        failures = self._failures
+        again = not failures.traffic.hedging.never
+        if not failures.traffic.hedge(
+            failures.limiter, failures.tally, others_on_time=others_on_time, stalled=stalled
+        ):
+            return again
+        failures.limiter.record_request(time.monotonic())
+        failures.tally.request()
+        if self._race is None or self._race.failed:
+            self._race = Race()
+            self._race.answer.add_done_callback(self._on_answer)
+        self._race.send(self._send())
+        return again
 
     def _on_answer(self, answer: asyncio.Future[Body]) -> None:
         """Ends the wait after an answer to a second request, or a final error before any
         response.
         """
-        if _succeeded(answer) or self._final_error() is not None:
-            self._interrupt()
+        answered = _succeeded(answer) or self._final_error() is not None
+        if answered and self._wait is not None:
+            self._wait.interrupt()
 
     def _final_error(self) -> BaseException | None:
         """Returns the final error of a second request if the first was not answered: it would fail
@@ -225,18 +219,14 @@ class HedgedRequest:
         error = None if self._race.answer.cancelled() else self._race.answer.exception()
         return None if isinstance(error, TransientError) else error
 
-    def _interrupt(self) -> None:
-        """Ends the wait at once, unless it has ended or is about to end."""
-        if self._waiting is not None and self._waiting.when() is None:
-            self._waiting.reschedule(asyncio.get_running_loop().time())
-
     async def _take_over(self) -> bool:
         """Continues with the second response; False if there is none."""
-        race, beaten = self._race, self._body
+        race = self._race
+        beaten = self._body
         if race is None or not _succeeded(race.answer):
             return False
         race.taken = True
-        self._tally.count("hedges_won")
+        self._failures.tally.count("hedges_won")
         try:
             self._accept(race.answer.result())
         finally:

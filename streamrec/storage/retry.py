@@ -72,7 +72,7 @@ class Failures:
         self._answers = self.limiter.answers
         waited = await self.limiter.turn()
         self.tally.request(waited)
-        self.traffic.hedging.earn()
+        self.traffic.hedging.budget.earn()
         self._sent_at = time.monotonic()
         self._since += waited
 

@@ -15,8 +15,9 @@ from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import BLOCK_BYTES, Body
 from streamrec.storage.connections import Connections, KneeSearch
+from streamrec.storage.hedging import Hedging
 from streamrec.storage.parallel_stream import SLOW_REST, ParallelStream, RangeBuffer, open_parallel
-from streamrec.storage.traffic import Hedging, Traffic
+from streamrec.storage.traffic import Traffic
 from streamrec.tfrecord import encode_records
 from tests.effort import draws
 from tests.servers.faults import NO_FAULTS, Faults

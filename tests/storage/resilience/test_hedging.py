@@ -16,8 +16,9 @@ from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import Body
 from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.hedging import EARNS, SAVED, Hedging
 from streamrec.storage.stream import ResumingStream
-from streamrec.storage.traffic import EARNS, SAVED, Hedging, Traffic
+from streamrec.storage.traffic import Traffic
 from tests.effort import thorough
 from tests.servers.faults import NO_FAULTS, Faults, decide
 from tests.servers.objectstore import ObjectStore, serve_objects
@@ -62,24 +63,24 @@ def first_is_slow(name: str, slow: int = 1) -> Faults:
 
 def test_the_limit_is_learnt_and_follows_the_network() -> None:
     hedging = Hedging(RetryPolicy())
-    assert hedging.first_byte_limit() == 1.5
+    assert hedging.response.seconds() == 1.5
     for _ in range(50):
-        hedging.first_byte(0.060)
-    assert 0.1 < hedging.first_byte_limit() < 0.13
+        hedging.response.observe(0.060)
+    assert 0.1 < hedging.response.seconds() < 0.13
     for _ in range(10):
-        hedging.first_byte(3.0)  # a few slow ones change nothing
-    assert hedging.first_byte_limit() < 0.13
+        hedging.response.observe(3.0)  # a few slow ones change nothing
+    assert hedging.response.seconds() < 0.13
     for _ in range(500):
-        hedging.first_byte(1.0)  # a slow network does
-    assert 1.5 < hedging.first_byte_limit() < 2.1
+        hedging.response.observe(1.0)  # a slow network does
+    assert 1.5 < hedging.response.seconds() < 2.1
 
 
 def test_slow_bodies_are_not_stalled_ones() -> None:
     hedging = Hedging(RetryPolicy())
-    assert hedging.stall_limit == 2.0
+    assert hedging.body.seconds() == 2.0
     for _ in range(64):
         hedging.block(0.9, 1 << 10)
-    assert hedging.stall_limit >= 3.6
+    assert hedging.body.seconds() >= 3.6
 
 
 @given(
@@ -91,16 +92,16 @@ def test_extra_traffic_is_capped(share: float, events: list[str | int]) -> None:
     hedges, earned = 0, 1.0 if share else 0.0
     for event in events:
         if event == "request":
-            hedging.earn()
+            hedging.budget.earn()
             earned += share
         elif isinstance(event, int):
             hedging.block(0.01, event)
             earned += share * event / EARNS
         else:
-            hedges += hedging.spend()
+            hedges += hedging.budget.spend()
         assert hedges <= earned + 1e-6
     burst = 0
-    while hedging.spend():
+    while hedging.budget.spend():
         burst += 1
     assert burst <= SAVED
 
@@ -111,11 +112,11 @@ def test_extra_traffic_is_capped(share: float, events: list[str | int]) -> None:
 def asked(hedging: Hedging, requests: int, answered: int, seconds: float) -> None:
     """Simulates requests that are sent at once, some of which are answered."""
     for _ in range(requests):
-        hedging.earn()
-        hedging.waiting += 1
+        hedging.budget.earn()
+        hedging.response.waiting += 1
     for _ in range(answered):
-        hedging.waiting -= 1
-        hedging.first_byte(seconds)
+        hedging.response.waiting -= 1
+        hedging.response.observe(seconds)
 
 
 @pytest.mark.parametrize(
@@ -135,40 +136,51 @@ def test_siblings_that_were_answered_say_what_late_is(
 ) -> None:
     hedging = Hedging(RetryPolicy())
     asked(hedging, requests, answered, 0.040)
-    assert hedging.first_byte_limit() == pytest.approx(limit, rel=0.01)
-    assert hedging.is_measured() is (limit < 1.5)
+    assert hedging.response.seconds() == pytest.approx(limit, rel=0.01)
+    assert hedging.response.is_measured() is (limit < 1.5)
 
 
 def test_a_few_blocks_of_siblings_say_what_a_stall_is() -> None:
     hedging = Hedging(RetryPolicy())
-    before = hedging.blocks
+    before = hedging.body.blocks
     for _ in range(7):
         hedging.block(0.02, 1 << 20)
-    assert (hedging.stall_limit, hedging.flows_since(before)) == (2.0, False)
+    assert (hedging.body.seconds(), hedging.body.flows_since(before)) == (2.0, False)
     hedging.block(0.02, 1 << 20)
-    assert (hedging.stall_limit, hedging.flows_since(before)) == (RetryPolicy().stall_floor, True)
-    assert not hedging.flows_since(hedging.blocks), "all bodies stand still: that is the network"
+    assert (hedging.body.seconds(), hedging.body.flows_since(before)) == (
+        RetryPolicy().stall_floor,
+        True,
+    )
+    assert not hedging.body.flows_since(hedging.body.blocks), (
+        "all bodies stand still: that is the network"
+    )
 
 
 def test_the_floors_and_the_allowance_are_the_policys() -> None:
-    assert not Hedging(RetryPolicy(hedge_share=0.0)).spend(others_on_time=True), (
+    assert not Hedging(RetryPolicy(hedge_share=0.0)).budget.spend(others_on_time=True), (
         "without a share there is no allowance"
     )
     hedging = Hedging(RetryPolicy(hedge_allowance=1, first_byte_floor=0.3, stall_floor=0.05))
     asked(hedging, 16, 15, 0.010)
     for _ in range(8):
         hedging.block(0.001, 1 << 10)
-    assert (hedging.first_byte_limit(), hedging.stall_limit) == (0.3, 0.05)
-    while hedging.spend():
+    assert (hedging.response.seconds(), hedging.body.seconds()) == (0.3, 0.05)
+    while hedging.budget.spend():
         pass
-    assert [hedging.spend(others_on_time=True) for _ in range(2)] == [True, False]
+    assert [hedging.budget.spend(others_on_time=True) for _ in range(2)] == [True, False]
 
 
 def test_the_allowance_is_for_requests_later_than_their_siblings() -> None:
     hedging = Hedging(RetryPolicy())
-    assert hedging.spend(), "the first slow request of a run"
-    assert not hedging.spend(), "the whole store may be slow"
-    assert [hedging.spend(others_on_time=True) for _ in range(5)] == [True, True, True, True, False]
+    assert hedging.budget.spend(), "the first slow request of a run"
+    assert not hedging.budget.spend(), "the whole store may be slow"
+    assert [hedging.budget.spend(others_on_time=True) for _ in range(5)] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_store_that_throttles_gets_second_requests_only_for_stalled_bodies_and_in_their_turn() -> (  # noqa: E501
@@ -427,7 +439,7 @@ async def test_a_stalled_body_is_overtaken_though_second_requests_were_refused()
         RetryPolicy(hedge_share=1.0, first_byte_timeout=200.0, stall_timeout=0.1, stall_floor=0.01)
     )
     for _ in range(10):
-        hedging.earn()
+        hedging.budget.earn()
     traffic = Traffic(hedging=hedging)
     stream = ResumingStream(
         backend, RetryPolicy(stall_timeout=20.0), "memory://x", 0, None, None, traffic

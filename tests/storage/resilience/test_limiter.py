@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.storage import Storages
-from streamrec.storage.traffic import HOLD_CAP, Limiter, Traffic
+from streamrec.storage.limiter import HOLD_CAP, Limiter
+from streamrec.storage.traffic import Traffic
 from tests.effort import draws
 from tests.servers.objectstore import ObjectStore, anonymous_options, serve_objects
 from tests.storage.contract import read_all
@@ -121,7 +122,7 @@ async def test_first_come_first_served() -> None:
     limiter, order = Limiter(), []
     limiter.record_request(time.monotonic())
     limiter.record_throttling(time.monotonic(), time.monotonic())
-    limiter.rate = 200.0
+    limiter.limit.rate = 200.0
 
     async def one(index: int) -> None:
         await limiter.turn()
@@ -136,7 +137,7 @@ async def test_first_come_first_served() -> None:
 async def test_who_is_cancelled_in_the_queue_lets_the_others_through() -> None:
     limiter = Limiter()
     limiter.record_throttling(time.monotonic(), time.monotonic(), retry_after=0.05)
-    limiter.rate = 1000.0
+    limiter.limit.rate = 1000.0
     waiting = [asyncio.ensure_future(limiter.turn()) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()

@@ -8,7 +8,7 @@ import pickle
 import random
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -28,8 +28,7 @@ from streamrec.errors import (
     ThrottledError,
 )
 from streamrec.pipeline.telemetry.progress import format_line
-from streamrec.storage import Tally, request, retry, tasks
-from streamrec.storage.backend import ObjectInfo
+from streamrec.storage import request, retry, tasks
 from streamrec.storage.faults import (
     Cause,
     TransientError,
@@ -39,13 +38,10 @@ from streamrec.storage.faults import (
     next_delay,
     retry_after_seconds,
 )
-from streamrec.storage.request import HedgedRequest
-from streamrec.storage.retry import Failures, attempt
-from streamrec.storage.traffic import Hedging, SharedTimer, Traffic
+from streamrec.storage.retry import attempt
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.storage.contract import until
-from tests.storage.reading.scattered import Scattered
 
 FAULT = TransientError(Cause.BROKEN, "reset")
 
@@ -365,60 +361,3 @@ async def test_what_cleans_up_after_a_cancellation_waits_less(
         await tasks.finish(
             attempt(SWIFT, "s3://bucket/a", call, "removing"), patience=tasks.CLEANUP_PATIENCE
         )
-
-
-class FakeLoop:
-    """The clock of a timer, by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, due: float, call: Callable[[], None]) -> None:
-        self.timers.append((due, call))
-
-    def step(self, late: float = 0.0) -> float:
-        due, call = self.timers.pop(0)
-        self.now = due + late
-        call()
-        return due
-
-
-@pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
-    loop = FakeLoop()
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    return loop
-
-
-def test_a_wait_is_looked_at_again_when_it_says_so(loop: FakeLoop) -> None:
-    seen: list[tuple[float, float]] = []
-
-    def look(now: float, blocked: float) -> float | None:
-        seen.append((now, blocked))
-        return now + 0.2 if len(seen) < 3 else None
-
-    SharedTimer().add(look, 0.5)
-    loop.step()
-    loop.step(late=10.0)
-    loop.step()
-    assert seen == [pytest.approx(each) for each in ((0.5, 0.0), (10.7, 10.0), (10.9, 0.0))]
-    assert not loop.timers
-
-
-def request_of(hedging: Hedging, limit: float) -> HedgedRequest:
-    info = ObjectInfo("memory://x", 0, None)
-    failures = Failures(RetryPolicy(), info.path, Traffic(hedging=hedging), Tally())
-    made = HedgedRequest(Scattered(b""), failures, info, 0, None)
-    made._limit = limit
-    return made
-
-
-def test_time_in_which_the_loop_was_blocked_does_not_count(loop: FakeLoop) -> None:
-    hedging = Hedging(RetryPolicy(hedge_share=0.0, first_byte_timeout=200.0, first_byte_floor=0.5))
-    request = request_of(hedging, limit=0.9)
-    assert request._check(10.5, 10.0) == pytest.approx(10.9)
-    assert request._check(30.9, 20.0) is None

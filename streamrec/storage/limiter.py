@@ -1,0 +1,197 @@
+"""The limiter slows down all requests to a bucket together, not each stream by itself.
+
+Rules:
+
+* Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). The limit starts
+  from the current request rate and then follows TCP: multiplicative decrease, additive increase.
+  Source: Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for Congestion
+  Avoidance", 1989.
+* The first decrease leaves 0.7 of the rate. Each second, if it is used, the rate grows by a fifth
+  of what it was at the last decrease, and by at least one request a second.
+* One decrease per round: an answer to a request sent before the last decrease is ignored, and an
+  answer to a request sent less than `SETTLE` after it is only counted, because stores average over
+  a second or so.
+* The decrease is half of the share that was refused in the round, so that a store which refuses one
+  request in ten at random is not treated as overloaded. Source: Alizadeh and others, "Data Center
+  TCP", 2010.
+* A Retry-After delays all requests, for at most `HOLD_CAP`: no server stops a run for an hour.
+* First come, first served: the request that waits longest goes next, so no stream starves.
+* The limit is dropped when the rate has grown to four times the rate that was too much.
+
+Requests are limited and not connections, because stores throttle requests, and an open response is
+not a request. All times are of one clock, in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Final
+
+SETTLE: Final = 0.3
+"""Seconds until a decrease shows its effect."""
+
+MIN_RATE: Final = 5.0
+"""Requests per second that are always allowed: one refusal must not delay a reader of few requests
+by a second."""
+
+HOLD_CAP: Final = 30.0
+"""Seconds that a Retry-After may delay all requests."""
+
+
+class RecentRequests:
+    """How many requests were sent in about the last second: a count that fades exponentially."""
+
+    def __init__(self) -> None:
+        self.count = 0.0
+        self._at = 0.0
+
+    def record(self, now: float) -> None:
+        """Records a request that was sent now."""
+        self.count = 1.0 + self.count * math.exp(min(0.0, self._at - now))
+        self._at = now
+
+
+class RateLimit:
+    """The rate that a store allows, learnt from its answers. Pure.
+
+    A `rate` is in requests per second; None: no limit.
+
+    Examples:
+        >>> limit = RateLimit()
+        >>> for step in range(100):
+        ...     limit.record_request(step / 50)
+        >>> limit.record_refusal(2.0, sent_at=1.98)
+        True
+        >>> 20 < limit.rate < 35
+        True
+    """
+
+    def __init__(self) -> None:
+        self.rate: float | None = None
+        self._recent = RecentRequests()
+        self._too_much = 0.0
+        self._lowered_at = -math.inf
+        self._served = 0  # in this round
+        self._refused = 0
+
+    def record_request(self, now: float) -> None:
+        """Records a request that was sent now."""
+        self._recent.record(now)
+
+    def record_success(self) -> None:
+        """Records an answer other than a refusal: the rate grows, and the limit may be dropped."""
+        if self.rate is None:
+            return
+        self._served += 1
+        self.rate += max(1.0, 0.2 * self._too_much) / self.rate
+        if self.rate > 4.0 * self._too_much:
+            self.rate = None
+
+    def record_refusal(self, now: float, sent_at: float) -> bool:
+        """Records that the store asked for fewer requests; whether the rate was lowered."""
+        if sent_at >= self._lowered_at:
+            self._refused += 1
+        if sent_at < self._lowered_at + SETTLE:
+            return False
+        if self.rate is None:
+            too_much = self._recent.count
+            left = 0.7
+        else:
+            too_much = self.rate
+            left = 1.0 - 0.5 * self._refused / (self._refused + self._served)
+        self._too_much = max(MIN_RATE, too_much)
+        self.rate = max(MIN_RATE, left * self._too_much)
+        self._lowered_at = now
+        self._served = 0
+        self._refused = 0
+        return True
+
+
+_reached: set[str] = set()
+"""Servers and buckets that have answered this process."""
+
+
+class Limiter:
+    """Lets the requests to one bucket pass, one after another if their rate is limited.
+
+    Attributes:
+        name: The server and the bucket; "" without a server.
+        limit: The rate that the store allows.
+        answers: How many requests succeeded.
+        warned_at: When the log last warned of a wait for this bucket.
+
+    Examples:
+        >>> limiter = Limiter()
+        >>> for step in range(100):
+        ...     limiter.record_request(step / 50)
+        >>> limiter.record_throttling(2.0, sent_at=1.98)
+        >>> limiter.record_request(2.0)
+        >>> 1 / 35 < limiter.delay(2.0) < 1 / 20
+        True
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.warned_at = -math.inf
+        self.answers = 0
+        self.limit = RateLimit()
+        self._turn = asyncio.Lock()  # serves in the order of arrival
+        self._next = 0.0
+
+    @property
+    def rate(self) -> float | None:
+        """Requests per second; None: no limit."""
+        return self.limit.rate
+
+    async def turn(self) -> float:
+        """Waits until the next request may be sent, and records it; returns the seconds waited."""
+        began = time.monotonic()
+        if self.rate is None:
+            self.record_request(began)
+            return 0.0
+        async with self._turn:
+            while (delay := self.delay(time.monotonic())) > 0:  # noqa: ASYNC110  a Retry-After can come meanwhile
+                await asyncio.sleep(delay)
+            now = time.monotonic()
+            self.record_request(now)
+        return now - began
+
+    def delay(self, now: float) -> float:
+        """Returns the seconds until the next request may be sent."""
+        return 0.0 if self.rate is None else max(0.0, self._next - now)
+
+    def record_request(self, now: float) -> None:
+        """Records a request that is sent now, and when the next one may be."""
+        self.limit.record_request(now)
+        if self.rate is not None:
+            self._next = max(self._next, now) + 1.0 / self.rate
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether this server has answered this process, for this bucket."""
+        return self.name in _reached
+
+    def record_contact(self) -> None:
+        """Records that the server has answered, possibly with an error."""
+        if self.name:
+            _reached.add(self.name)
+
+    def record_success(self) -> None:
+        """Records that a request succeeded."""
+        self.answers += 1
+        if self.answers == 1:
+            self.record_contact()
+        self.limit.record_success()
+
+    def record_throttling(
+        self, now: float, sent_at: float, retry_after: float | None = None
+    ) -> None:
+        """Lowers the rate, because the store, whose answer arrived `now`, asked for fewer
+        requests.
+        """
+        if self.limit.record_refusal(now, sent_at):
+            self._next = max(self._next, now)
+        if retry_after:
+            self._next = max(self._next, now + min(retry_after, HOLD_CAP))
