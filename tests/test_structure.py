@@ -351,8 +351,6 @@ MAX_FIELDS = 10
 
 MORE_FIELDS: dict[str, int] = {
     "shards.reader.ShardReader": 27,
-    "storage.connections.Connections": 21,
-    "storage.parallel_stream.RangeBuffer": 20,
     "pipeline.sources.shards.source.Fetchers": 18,
     "storage.upload.Upload": 18,
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,

@@ -1,8 +1,9 @@
 from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
 from streamrec.storage.base import ByteStream, Storage, read_full
-from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
+from streamrec.storage.connections import MAX_CONNECTIONS
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity
+from streamrec.storage.range_room import BUFFER_BYTES
 from streamrec.storage.registry import (
     Storages,
     StoreOptions,

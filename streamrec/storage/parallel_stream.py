@@ -1,9 +1,9 @@
 """ParallelStream: reads one object by several requests at a time, in order, with the interface of
 one stream.
 
-`RangePlan` chooses the ranges and `Connections` limits how many are in progress; this file only
-moves bytes. Each range is a ResumingStream of its own, with its own retries, pinned to the version
-of the first answer.
+`RangePlan` chooses the ranges, `Connections` limits how many are in progress, and `RangeBuffer`
+receives one; this file only puts them in order. Each range is a ResumingStream of its own, with its
+own retries, pinned to the version of the first answer.
 
 Rules:
 - A stream has one request until its consumer has taken many bytes. Until then it is as fast as a
@@ -30,233 +30,11 @@ from collections.abc import Callable
 from typing import Final
 
 from streamrec.errors import ClosedError
-from streamrec.kernels import copy_bytes
-from streamrec.storage.backend import BLOCK_BYTES
-from streamrec.storage.connections import (
-    FIRST_RANGE,
-    MIN_SPLIT,
-    PROOF_ALONE,
-    ByteRange,
-    Connections,
-    RangePlan,
-    StreamShare,
-)
+from streamrec.storage.connections import PROOF_ALONE, Connections, StreamShare
+from streamrec.storage.range_buffer import BlockRoom, RangeBuffer, RangeState
+from streamrec.storage.ranges import FIRST_RANGE, MIN_SPLIT, ByteRange, RangePlan
 from streamrec.storage.stream import ResumingStream, stop_of
 from streamrec.storage.tasks import finish
-
-
-class RangeBuffer:
-    """One range: its request, and the blocks that arrived ahead of the read position.
-
-    Attributes:
-        urgent: Whether it is the rest of a slow range.
-        task: Receives the range ahead of the read position; None if it was the next range from the
-            start.
-        error: The error that ended it, raised after the bytes before it.
-        stop: One past its last byte.
-        hungry: Whether it waits for room.
-    """
-
-    def __init__(
-        self,
-        stream: ResumingStream,
-        connections: Connections,
-        share: StreamShare,
-        stop: int,
-        urgent: bool = False,
-    ) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self.error: Exception | None = None
-        self.stop = stop
-        self.hungry = False
-        self.stream = stream
-        self._connections = connections
-        self._share = share
-        self._urgent = urgent
-        self._blocks: deque[tuple[memoryview, int, int]] = (
-            deque()
-        )  # a block, and the range of its bytes
-        self._receiving = False
-        self._is_next = False
-        self._answered = False
-        self._received = 0
-        # seconds awaited, and bytes on each other connection meanwhile; less those at its start
-        # while the clock runs
-        self._awaited = self._others = 0.0
-        self._is_awaited = False
-        self._promised = 0
-        self._was_blocked = False
-        self._has_room = asyncio.Event()
-        self._stopped = asyncio.Event()
-
-    def busy(self, lead: int) -> bool:
-        """Whether it needs its connection for more than `lead` bytes."""
-        left = 0 if self.error is not None else self.stop - self.stream.position
-        return left > lead or (left > 0 and not self._answered)
-
-    @property
-    def slow(self) -> bool:
-        """Whether it received over a block less than a third of the others' bytes, while its bytes
-        were awaited.
-
-        No connection is slow in its first tenth of a second.
-        """
-        if not self._is_awaited:
-            return False
-        awaited, others = (
-            self._awaited + self._connections.clock(),
-            self._others + self._connections.each,
-        )
-        return awaited > 0.1 and others / 3 > self._received + BLOCK_BYTES
-
-    def cut(self, end: int) -> None:
-        """Moves its end forward to `end`, beyond the bytes received so far."""
-        self.stream.cut(end)
-        self.stop = end
-        surplus = max(0, self._promised - (end - self.stream.position))
-        self._connections.withdraw(self._share, surplus)
-        self._promised -= surplus
-
-    async def readinto(self, buffer: memoryview) -> int:
-        """Reads its next bytes, buffered ones first; 0 at its end."""
-        if not self._blocks and self._receiving:
-            self._is_next = True
-            self._has_room.set()
-            await self._stopped.wait()
-        if self._blocks:
-            return self._copy(buffer)
-        if self.error is not None:
-            raise self.error
-        self._start_clock()
-        try:
-            count = await self.stream.readinto(buffer)
-            self._received += count
-            self._connections.record_bytes(count)
-        finally:
-            self._stop_clock()
-        return count
-
-    def begin(self, promised: int, on_end: Callable[[], None]) -> None:
-        """Starts to receive `promised` bytes of it ahead of the read position.
-
-        `on_end` is called when these have arrived, or when it is the next range.
-        """
-        self._receiving, self._promised = True, promised
-        self._connections.ahead += 1
-        self.task = asyncio.get_running_loop().create_task(
-            self._receive(on_end), name="streamrec range"
-        )
-
-    def feed(self) -> bool:
-        """Gives it room for a block; False if there is none."""
-        if not self._connections.reserve(self._share, BLOCK_BYTES, self._urgent):
-            return False
-        fed = min(BLOCK_BYTES, self._promised)
-        self._connections.withdraw(self._share, fed)
-        self._promised -= fed
-        self.hungry = False
-        self._has_room.set()
-        return True
-
-    async def aclose(self) -> None:
-        """Frees its connection; its task must have ended."""
-        self._stop_clock()
-        self._stop_receiving()
-        self._blocks.clear()
-        await self.stream.aclose()
-
-    def _start_clock(self) -> None:
-        """Starts the clock of the time in which its bytes are awaited."""
-        if not self._is_awaited:
-            self._is_awaited = True
-            self._connections.flowing += 1
-            self._awaited -= self._connections.clock()
-            self._others -= self._connections.each
-
-    def _stop_clock(self) -> None:
-        """Stops that clock. May be called twice."""
-        if self._is_awaited:
-            self._is_awaited = False
-            self._connections.flowing -= 1
-            self._awaited += self._connections.clock()
-            self._others += self._connections.each
-
-    def _stop_receiving(self) -> None:
-        """Ends receiving ahead of the read position. May be called twice."""
-        if self._receiving:
-            self._receiving = False
-            self._connections.ahead -= 1
-
-    def _copy(self, buffer: memoryview) -> int:
-        filled = 0
-        while self._blocks and filled < len(buffer):
-            block, start, stop = self._blocks[0]
-            count = min(stop - start, len(buffer) - filled)
-            copy_bytes(buffer[filled : filled + count], block[start : start + count])
-            filled += count
-            if start + count < stop:
-                self._blocks[0] = (block, start + count, stop)
-            else:
-                self._blocks.popleft()
-                self._connections.free_block(self._share, block)
-        return filled
-
-    async def _receive(self, on_end: Callable[[], None]) -> None:
-        try:
-            await self._fill_blocks()
-        except Exception as error:
-            self.error = error  # `readinto` raises it in order
-        self._stop_clock()
-        self._stop_receiving()
-        self._connections.withdraw(self._share, self._promised)
-        self._promised = 0
-        self._stopped.set()
-        on_end()
-
-    async def _fill_blocks(self) -> None:
-        """Fills blocks until all promised bytes have arrived, or it is the next range."""
-        asked = self._connections.clock()
-        await self.stream.open()
-        self._answered = True
-        began = now = self._connections.clock()
-        self._start_clock()
-        self._connections.record_latency(began - asked)
-        arrived, count = 0, -1
-        while count and not self._is_next and (room := await self._wait_for_room()):
-            block = self._connections.take_block()
-            filled = 0
-            try:
-                while filled < room and not self._is_next:
-                    count = await self.stream.readinto(block[filled:room])
-                    if not count:
-                        break
-                    filled += count
-                    self._received += count
-                    now = self._connections.record_bytes(count)
-            finally:
-                arrived += filled
-                if filled:
-                    self._blocks.append((block, 0, filled))
-                else:
-                    self._connections.free_block(self._share, block)
-        if not self._is_next and not self._was_blocked:
-            self._connections.record_rate(arrived, now - began)
-
-    async def _wait_for_room(self) -> int:
-        """Waits for room for a block; returns how many bytes to fill, 0 if it is the next range or
-        complete.
-        """
-        room = min(BLOCK_BYTES, self._promised)
-        if not room or self.feed():
-            return room
-        self.hungry = self._was_blocked = True
-        self._has_room.clear()
-        self._stop_clock()
-        await self._has_room.wait()
-        self._start_clock()
-        was_fed, self.hungry = not self.hungry, False
-        return room if was_fed else 0
-
 
 SLOW_REST: Final = 1 << 20
 """Bytes that a slow connection keeps: about what the kernel holds of it when the other request
@@ -316,7 +94,8 @@ class ParallelStream:
         self._connections = connections
         self._share = share
         stop = stop_of(first.info, end)
-        self._ranges = deque([RangeBuffer(first, connections, share, stop or 0)])
+        room = BlockRoom(connections, share)
+        self._ranges = deque([RangeBuffer(first, connections, room, stop or 0)])
         splits = stop is not None and first.info.version is not None
         self._plan = RangePlan(self.position, stop or 0) if splits else RangePlan(0, 0)
         self._last_cut = (stop or 0) - MIN_SPLIT
@@ -350,7 +129,8 @@ class ParallelStream:
             raise
         self.position += count
         self._share.taken += count
-        self._share.waiting, self._share.last = False, self._connections.clock()
+        self._share.waiting = False
+        self._share.last = self._connections.clock()
         return count
 
     async def aclose(self) -> None:
@@ -399,17 +179,20 @@ class ParallelStream:
                 self._ranges.index(slow) + 1, self._begin_range(rest, size, urgent=True)
             )
 
-    def _begin_range(self, span: ByteRange, room: int, urgent: bool = False) -> RangeBuffer:
-        """Adds a request; `room` is 0 if it is the next range and needs no blocks."""
+    def _begin_range(self, span: ByteRange, promised: int, urgent: bool = False) -> RangeBuffer:
+        """Adds a request; `promised` is 0 if it is the next range and needs no blocks."""
         stream = self._request(span.start, span.stop, self.info.version)
-        part = RangeBuffer(stream, self._connections, self._share, span.stop, urgent)
-        if room:
-            part.begin(room, self._on_arrival)
+        room = BlockRoom(self._connections, self._share, promised=promised, urgent=urgent)
+        part = RangeBuffer(stream, self._connections, room, span.stop)
+        if room.promised:
+            part.begin(self._on_arrival)
         return part
 
     def _feed(self) -> bool:
         """Gives room to the waiting ranges in order; returns whether none waits any more."""
-        return all(not part.hungry or part.feed() for part in self._ranges)
+        return all(
+            part.state is not RangeState.WAITING_FOR_ROOM or part.feed() for part in self._ranges
+        )
 
     def _on_arrival(self) -> None:
         """Requests further ranges after one has received the promised bytes."""

@@ -23,17 +23,13 @@ from streamrec.errors import ClosedError, MissingExtraError, StorageError, Strea
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.clients import borrow, make_key
-from streamrec.storage.connections import (
-    BUFFER_BYTES,
-    MAX_CONNECTIONS,
-    START,
-    Connections,
-    KneeSearch,
-)
+from streamrec.storage.connections import MAX_CONNECTIONS, START, Connections
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.hedging import Hedging
 from streamrec.storage.identity import Identity, identities
+from streamrec.storage.knee_search import KneeSearch
 from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, parameter_names, suggest_name
+from streamrec.storage.range_room import BUFFER_BYTES
 from streamrec.storage.retry import attempt
 from streamrec.storage.statistics import Statistics, log_statistics, run_statistics
 from streamrec.storage.tasks import finish, running_loop

@@ -102,8 +102,8 @@ class Session:
         if id(source) in self._opened:
             return self._opened[id(source)][1]
         storages = await self._run.clients(options)
-        storages.connections.widen(buffer_bytes)
-        self._stack.callback(storages.connections.widen, -buffer_bytes)
+        storages.connections.room.widen(buffer_bytes)
+        self._stack.callback(storages.connections.room.widen, -buffer_bytes)
         known = memo.get(Listing)
         keep = partial(memo.__setitem__, Listing)
         listing = Listing(storages, filenames, known, keep, patterns=patterns)
@@ -126,8 +126,8 @@ class Session:
             max_connections=options.max_connections,
         )
         storages = await self._stack.enter_async_context(new)
-        storages.connections.fits = self.held.fits
-        self.held.parts.append(storages.connections)
+        storages.connections.room.fits = self.held.fits
+        self.held.parts.append(storages.connections.room)
         self._clients.append((options, storages))
         return storages
 

@@ -258,11 +258,11 @@ async def test_datasets_of_one_run_share_their_clients(folder: str) -> None:
             )
             assert inner.storages is outer.storages
             assert inner.listing is not outer.listing
-            assert inner.storages.connections.limit == 150
+            assert inner.storages.connections.room.limit == 150
             assert (
                 await branch.open("other", SourceStores(), 0, [f"{folder}/*"], Memo()) is not inner
             )
-        assert outer.storages.connections.limit == 100
+        assert outer.storages.connections.room.limit == 100
         assert (
             await kept.open("inner", local, 0, [f"{folder}/s-1"], Memo())
         ).listing is not inner.listing

@@ -14,9 +14,11 @@ from streamrec.errors import ClosedError, ObjectChangedError, PermissionDeniedEr
 from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import BLOCK_BYTES, Body
-from streamrec.storage.connections import Connections, KneeSearch
+from streamrec.storage.connections import Connections
 from streamrec.storage.hedging import Hedging
-from streamrec.storage.parallel_stream import SLOW_REST, ParallelStream, RangeBuffer, open_parallel
+from streamrec.storage.knee_search import KneeSearch
+from streamrec.storage.parallel_stream import SLOW_REST, ParallelStream, open_parallel
+from streamrec.storage.range_buffer import BlockRoom, RangeBuffer, RangeState
 from streamrec.storage.traffic import Traffic
 from streamrec.tfrecord import encode_records
 from tests.effort import draws
@@ -57,7 +59,7 @@ async def read_up_to_an_error(stream: ParallelStream) -> tuple[bytes, StorageErr
 def check_nothing_is_left(backend: Scattered, connections: Connections) -> None:
     assert landing() == []
     assert all(asked.closed for asked in backend.log)
-    assert connections.held == 0
+    assert connections.room.held == 0
 
 
 @draws(15)
@@ -78,7 +80,7 @@ def test_every_byte_once_and_in_order(
 
         def watch() -> None:
             nonlocal most
-            most = max(most, connections.held)
+            most = max(most, connections.room.held)
 
         backend.watch = watch
         stream = await opened(backend, connections, start, end)
@@ -183,16 +185,18 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
 async def test_a_range_that_waits_for_room_is_not_slow() -> None:
     clock = Clock()
     connections = Connections(4 * BLOCK_BYTES, clock=clock)
-    backend, share = Scattered(LARGE, dries_up=3 * BLOCK_BYTES + 1), connections.join()
-    piece = RangeBuffer(request_of(backend)(0, len(LARGE), None), connections, share, len(LARGE))
+    backend = Scattered(LARGE, dries_up=3 * BLOCK_BYTES + 1)
+    share = connections.join()
+    room = BlockRoom(connections, share, promised=4 * BLOCK_BYTES)
+    piece = RangeBuffer(request_of(backend)(0, len(LARGE), None), connections, room, len(LARGE))
 
     def others_give_much() -> None:
         clock.now += 100
-        connections.each += 1 << 30
+        connections.average.received += 1 << 30
 
     assert connections.promise(share, 4 * BLOCK_BYTES)
-    piece.begin(4 * BLOCK_BYTES, lambda: None)
-    await until(lambda: piece.hungry)
+    piece.begin(lambda: None)
+    await until(lambda: piece.state is RangeState.WAITING_FOR_ROOM)
     others_give_much()
     assert not piece.slow
     await piece.readinto(memoryview(bytearray(BLOCK_BYTES)))
@@ -301,7 +305,7 @@ async def test_a_stream_without_a_budget_continues_alone() -> None:
     connections = Connections(0)
     stream = await opened(Scattered(DATA), connections)
     assert await read_all(stream) == DATA
-    assert connections.held == 0
+    assert connections.room.held == 0
 
 
 async def test_an_object_without_a_version_is_not_split() -> None:
@@ -365,7 +369,7 @@ async def test_over_http_in_any_network(
     assert await read_all(stream, MIB) == DATA
     asked = [entry for entry in simulated.log if entry.method == "GET"]
     assert len(asked) > 4
-    assert storages.connections.held == 0
+    assert storages.connections.room.held == 0
 
 
 async def test_an_object_that_is_replaced_by_a_shorter_one(

@@ -9,22 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrec.storage.backend import BLOCK_BYTES
+from streamrec.storage.connection_speed import ConnectionSpeed
 from streamrec.storage.connections import (
     MAX_CONNECTIONS,
     MAX_OPEN,
-    MAX_RANGE,
-    MIN_RANGE,
     PROOF_ALONE,
     PROOF_BESIDE,
     START,
     Connections,
-    ConnectionSpeed,
-    KneeSearch,
-    RangeLimits,
-    RangePlan,
     StreamShare,
-    range_bytes,
 )
+from streamrec.storage.knee_search import KneeSearch
+from streamrec.storage.range_room import RangeRoom, StreamRoom
+from streamrec.storage.ranges import MAX_RANGE, MIN_RANGE, RangeLimits, RangePlan, range_bytes
 
 MIB = 1 << 20
 
@@ -117,31 +115,51 @@ Steps = list[tuple[int, int, bool]]
     st.integers(0, 100 * MIB),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30 * MIB), st.booleans()), max_size=60),
 )
-def test_the_budget_is_never_exceeded(budget: int, steps: Steps) -> None:
-    connections = Connections(budget, clock=Clock())
-    shares = moving(connections, 5, PROOF_BESIDE)
+def test_the_room_is_never_exceeded(limit: int, steps: Steps) -> None:
+    room = RangeRoom(limit)
+    streams = [StreamRoom() for _ in range(5)]
     for number, nbytes, urgent in steps:
-        share = shares[number]
-        if connections.promise(share, nbytes, urgent):
-            assert (share.promised + 1) // 2 <= budget // 5 + 1
-        if not connections.reserve(share, min(nbytes, share.promised), urgent) and share.reserved:
-            connections.release(share, (share.reserved + 1) // 2)
-        assert sum(share.reserved for share in shares) == connections.held <= budget
-        assert sum(share.promised for share in shares) == connections.promised
-        assert all(share.reserved <= budget // 5 and share.promised >= 0 for share in shares)
-    for share in shares:
-        connections.leave(share)
-    assert (connections.held, connections.promised) == (0, 0)
-    assert connections.reserve(connections.join(), budget, urgent=True)
+        stream = streams[number]
+        if room.promise(stream, nbytes, streams=5, urgent=urgent):
+            assert (stream.promised + 1) // 2 <= limit // 5 + 1
+        wanted = min(nbytes, stream.promised)
+        if not room.reserve(stream, wanted, streams=5, urgent=urgent) and stream.reserved:
+            room.release(stream, (stream.reserved + 1) // 2)
+        assert sum(stream.reserved for stream in streams) == room.held <= limit
+        assert sum(stream.promised for stream in streams) == room.promised
+        assert all(stream.reserved <= limit // 5 for stream in streams)
+    for stream in streams:
+        room.withdraw(stream, stream.promised)
+        room.release(stream, stream.reserved)
+    assert (room.held, room.promised) == (0, 0)
+    assert room.reserve(StreamRoom(), limit, streams=1, urgent=True)
+
+
+def test_room_asks_the_run_whether_it_may_hold_more() -> None:
+    room = RangeRoom(100)
+    room.fits = lambda nbytes: nbytes <= 10
+    stream = StreamRoom()
+    assert not room.reserve(stream, 11, streams=1, urgent=True)
+    assert room.reserve(stream, 10, streams=1, urgent=True)
 
 
 def test_some_room_is_left_to_the_rests_of_slow_ranges() -> None:
-    connections = Connections(80 * MIB, clock=Clock())
-    (share,) = moving(connections, 1, PROOF_ALONE)
-    assert connections.reserve(share, 70 * MIB)
-    assert not connections.reserve(share, 1)
-    assert connections.reserve(share, 10 * MIB, urgent=True)
-    assert not connections.reserve(share, 1, urgent=True)
+    room = RangeRoom(80 * MIB)
+    stream = StreamRoom()
+    assert room.reserve(stream, 70 * MIB, streams=1, urgent=False)
+    assert not room.reserve(stream, 1, streams=1, urgent=False)
+    assert room.reserve(stream, 10 * MIB, streams=1, urgent=True)
+    assert not room.reserve(stream, 1, streams=1, urgent=True)
+
+
+def test_a_stream_that_leaves_frees_its_room() -> None:
+    connections = Connections(10 * BLOCK_BYTES, clock=Clock())
+    share = connections.join()
+    assert connections.promise(share, 4 * BLOCK_BYTES)
+    assert connections.reserve_block(share)
+    connections.leave(share)
+    connections.leave(share)
+    assert (connections.room.held, connections.room.promised) == (0, 0)
 
 
 def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: float) -> None:

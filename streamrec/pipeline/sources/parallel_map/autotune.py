@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamrec.storage.connections import KneeSearch
+from streamrec.storage.knee_search import KneeSearch
 
 RUN_SECONDS: Final = 10e-3
 """How long a thread should work on one task: 100 times the cost of a hop; 10 times on a busy

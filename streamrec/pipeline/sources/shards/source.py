@@ -211,7 +211,7 @@ class Fetchers:
         """How many shards after those in the cycle are opened before their turn comes."""
         size = self._typical_bytes
         cycle, places = self._shards.plan.cycle_length, self._shards.plan.open_inputs
-        fit = self._connections.limit // (size + SLACK_BYTES)
+        fit = self._connections.room.limit // (size + SLACK_BYTES)
         if not self._sizes or (size > SMALL_BYTES and fit < 4):
             return places - cycle
         return max(places, self._connections.streams_for(size)) - cycle
