@@ -11,6 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from itertools import accumulate
 from typing import Any, Final, TypeVar, cast
 
@@ -30,6 +31,7 @@ __all__ = [
     "secrets_in",
     "shorten",
     "text_of",
+    "warn_once",
 ]
 
 _IMAGES: Final = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
@@ -371,3 +373,9 @@ def _display_arguments(record: logging.LogRecord) -> bool:
 logger: Final = logging.getLogger("streamrec")
 """The library's log."""
 logger.addFilter(_display_arguments)
+
+
+@cache
+def warn_once(text: str, **extra: bool) -> None:
+    """Logs a warning once in this process; `extra` are attributes of the record."""
+    logger.warning("%s", text, extra=extra)

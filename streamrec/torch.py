@@ -61,11 +61,12 @@ from torch.utils import data
 
 from streamrec import Dataset
 from streamrec.arguments import check_integer
+from streamrec.display import warn_once
 from streamrec.errors import LoopThreadError
 from streamrec.pipeline import DatasetIterator, stages
 from streamrec.pipeline.dataset import check_dataset
 from streamrec.pipeline.engine.description import parts_of
-from streamrec.pipeline.engine.ranks import Rank, rank_here, warn_once, worker_here
+from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.states import check_state
 from streamrec.pipeline.loading import Epochs, check_assigned, convert_leaves
 from streamrec.pipeline.sources.global_shuffle.steps import job_state as job_state_of

@@ -400,7 +400,6 @@ MORE_BRANCHES: dict[str, int] = {
     "storage.backends.http.responses._read_past_aiohttp": 14,
     "cli.commands.doctor.run_checks": 13,
     "cli.commands.reshard.check_plan": 13,
-    "cli.commands.verify.verify_sources": 13,
     "example.parse.parse_sequences": 13,
     "pipeline.elements.columns.as_array": 13,
     "pipeline.loading.convert_leaves": 13,

@@ -208,10 +208,12 @@ class Sources(tuple[str, ...]):
     Attributes:
         shard_root: The directory that manifests among them may name shards in, besides their own;
             None for none.
+        split: The only split that is taken of a directory or a pattern; None for all.
         storage_options: Of their stores.
     """
 
     shard_root: str | None = None
+    split: str | None = None
     storage_options: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
@@ -221,6 +223,12 @@ class Sources(tuple[str, ...]):
         """The names of an argument, with these options."""
         found = cls(names)
         vars(found).update(context.meta.get(SOURCES, {}))
+        return found
+
+    def only(self, names: Sequence[str]) -> Sources:
+        """Some of the names, with the same options."""
+        found = type(self)(names)
+        vars(found).update(vars(self))
         return found
 
     @staticmethod
@@ -272,6 +280,17 @@ shard_root = click.option(
     callback=Sources.keep,
     shell_complete=complete_files,
     help="The directory of the shards, if the manifest or index is in another one.",
+)
+split = click.option(
+    "--split",
+    metavar="NAME",
+    is_eager=True,
+    expose_value=False,
+    callback=Sources.keep,
+    help=(
+        "Take only this split of a directory or pattern, as train of "
+        "ints-train.tfrecord-00000-of-00008; all for all of them."
+    ),
 )
 target = click.argument("target", shell_complete=complete_files)
 
@@ -363,8 +382,8 @@ QUIET_OPTIONS: Final = (
 
 
 def sources(function: Decorated) -> Decorated:
-    """Adds SOURCE..., at least one, and `--shard-root`."""
-    return names_argument("sources", "SOURCE...")(shard_root(function))
+    """Adds SOURCE..., at least one, `--split` and `--shard-root`."""
+    return names_argument("sources", "SOURCE...")(split(shard_root(function)))
 
 
 def names_argument(name: str, metavar: str) -> Callable[[Decorated], Decorated]:

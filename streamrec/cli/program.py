@@ -138,9 +138,10 @@ def streamrec_command(verbose: bool) -> None:
         logging.INFO if verbose else logging.WARNING
     )  # a store that is down, say
     if not verbose:
+        # commands tell of losses, and of what names tell, in results and notes of their own
         handler.addFilter(
-            lambda record: not hasattr(record, "loss")
-        )  # commands list losses in their results
+            lambda record: not (hasattr(record, "loss") or hasattr(record, "told_by_names"))
+        )
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -7,6 +7,8 @@
   (as `_SUCCESS`) are left out; and so is text (`TEXT`), unless all is: a line says what. A
   `manifest.json` tells how many records those shards hold that have the size and version which it
   says. Of the others a warning tells.
+- The names of shards tell of splits (`ints-train...`, `ints-test...`) and of missing shards
+  (`-00005-of-00008`). Notes say so; `--split` takes one split of a directory or pattern.
 - All else is what `TFRecordDataset` takes: a URL, a path, a glob, braces.
 """
 
@@ -16,20 +18,32 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from streamrec.cli.options import Sources
 from streamrec.cli.output import plural, print_note
 from streamrec.display import display_name
-from streamrec.errors import ManifestError, NotFoundError
-from streamrec.shards import Expected, expand_name, list_shards, read_manifest, sizes_of
+from streamrec.errors import ManifestError, NotFoundError, StorageError
+from streamrec.shards import (
+    Expected,
+    Gap,
+    expand_name,
+    find_gaps,
+    find_splits,
+    list_shards,
+    read_manifest,
+    sizes_of,
+)
 from streamrec.storage import ObjectInfo, RetryPolicy, Storages, is_url
 
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
 MANIFESTS = (".json", ".index")
 """How the names of manifests and indexes end."""
+
+LOOKED_AT: Final = 16
+"""How many shards of a set that was not named whole the store is asked for."""
 
 NO_RECORDS = re.compile(r"(.*/)?([._][^/]*|[^/]*\.(json|idx|index|index\.part-[^/]*))", re.DOTALL)
 SILENT = re.compile(
@@ -88,7 +102,7 @@ async def find(storages: Storages, names: Sequence[str]) -> list[Item]:
         found += (
             await find_below(storages, directory)
             if directory
-            else await find_matching(storages, name)
+            else (await find_matching(storages, name))[0]
         )
     return await add_sizes(storages, found)
 
@@ -97,22 +111,35 @@ async def find_records(
     storages: Storages,
     names: Sequence[str],
     shard_root: str | None = None,
+    *,
     manifests: list[str] | None = None,
+    gaps: list[Gap] | None = None,
+    mixes: bool = True,
 ) -> list[Item]:
     """The shards that the names stand for.
 
     Manifests may name shards below `shard_root` besides their own directory; None: that of the
-    `Sources`. Where `manifests` is a list, the manifests of directories are added to it; else a
-    warning tells of shards of which they say otherwise.
+    `Sources`, which also say of which split the shards are taken.
+
+    Args:
+        manifests: Where it is a list, the manifests of directories are added to it; else a note
+            tells of shards of which they say otherwise.
+        gaps: Where it is a list, what is missing, as the names of the other shards tell, is added
+            to it; else notes tell of it.
+        mixes: Whether several splits of a directory may be taken together without `--split`. A note
+            tells of them.
     """
+    split = None
     if isinstance(names, Sources):
-        shard_root = names.shard_root
+        shard_root, split = names.shard_root, names.split
+    told: list[Gap] = []
     found: list[Item] = []
+    typed: list[Item] = []
     for name in await expand_names(storages, names):
         directory = directory_of(name)
         if name.endswith(MANIFESTS):
             manifest = (await read_manifest(await storages.at(name), name)).follow(shard_root)
-            found += [
+            its = [
                 Item(
                     shard.path,
                     shard.bytes,
@@ -121,11 +148,86 @@ async def find_records(
                 )
                 for shard in manifest.shards
             ]
+            if len(its) > 1:  # one may be the manifest of one of several writers
+                told.extend(find_gaps(item.path for item in its))
         elif directory:
-            found += await shards_below(storages, directory, manifests)
+            its = await shards_below(storages, directory, manifests)
+            its = take_split(its, name, split, mixes=mixes)
+            told.extend(find_gaps(item.path for item in its))
         else:
-            found += await find_matching(storages, name)
+            its, is_pattern = await find_matching(storages, name)
+            if is_pattern:
+                its = take_split(its, name, split, mixes=True)
+                told.extend(find_gaps((item.path for item in its), name))
+            else:
+                typed += its
+        found += its
+    told.extend(await find_gaps_of_typed(storages, typed))
+    if gaps is not None:
+        gaps.extend(told)
+    else:
+        for gap in told:
+            print_note(gap)
     return await add_sizes(storages, found)
+
+
+def take_split(found: list[Item], name: str, split: str | None, *, mixes: bool) -> list[Item]:
+    """The shards of one split of a directory or pattern; all, after a note that tells of several
+    splits, if none was asked for.
+
+    A UsageError names the splits if the one that was asked for is not there; or, unless several
+    may be mixed, if none was asked for.
+    """
+    splits = find_splits([item.path for item in found])
+    if split is not None:
+        selected = splits.select(split)
+        if selected is None:
+            raise click.UsageError(
+                f"{name}: there is not one split {split!r} among these: {splits}: choose one of "
+                "them with --split"
+            )
+        wanted = set(selected)
+        return [item for item in found if item.path in wanted]
+    if splits.several:
+        advice = f"--split {splits.names[0]} takes one of them"
+        if splits.certain and not mixes:
+            raise click.UsageError(
+                f"{name}: these shards are of several splits, {splits}: {advice}, and --split all "
+                "all of them"
+            )
+        print_note(
+            f"{display_name(name)}: these shards are of several splits, {splits}, and are taken "
+            f"together: {advice}"
+        )
+    return found
+
+
+async def find_gaps_of_typed(storages: Storages, typed: Sequence[Item]) -> list[Gap]:
+    """The gaps in sets of which several shards were named one by one, as a shell does for a pattern
+    without quotes.
+
+    Who names a part of a set on purpose misses nothing: so the store is asked for the other shards,
+    if they are few.
+    """
+    gaps = []
+    for gap in find_gaps(item.path for item in typed):
+        there = sum(gap.totals.values())
+        if len(gap.totals) > 1 or 1 < there > gap.missing:
+            absent = [path for path in gap.examples[:LOOKED_AT] if await is_absent(storages, path)]
+            if absent or len(gap.totals) > 1:
+                gaps.append(replace(gap, missing=len(absent), examples=tuple(absent)))
+    return gaps
+
+
+async def is_absent(storages: Storages, path: str) -> bool:
+    """Whether the store says that there is no such object."""
+    try:
+        await (await storages.at(path)).stat(path)
+    except NotFoundError:
+        return True
+    except StorageError:
+        return False
+    return False
 
 
 def directory_of(name: str) -> str | None:
@@ -202,17 +304,18 @@ async def shards_below(
     return list(shards.values())
 
 
-async def find_matching(storages: Storages, name: str) -> list[Item]:
-    """What a pattern matches, or the one object of this name, whose size and existence are not
-    looked at.
+async def find_matching(storages: Storages, name: str) -> tuple[list[Item], bool]:
+    """What a pattern matches, and True; or the one object of this name, whose size and existence
+    are not looked at, and False.
     """
     listing = await list_shards(
         storages, [name], patterns=name.endswith(MANIFESTS)
     )  # not the shards of a manifest
-    return [
+    found = [
         Item.from_listing(listing.known.get(path, ObjectInfo(path, None, None)))
         for path in listing.paths
     ]
+    return found, bool(listing.known)
 
 
 async def add_sizes(storages: Storages, found: Sequence[Item]) -> list[Item]:

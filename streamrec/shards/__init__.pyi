@@ -1,4 +1,5 @@
 from streamrec.shards.assignment import Even, assign_records, check_even, even_count
+from streamrec.shards.directories import refuse_directory, stat_shard
 from streamrec.shards.index import Index
 from streamrec.shards.indexed_records import IndexedRecords, Places, open_index
 from streamrec.shards.indexing import (
@@ -28,6 +29,7 @@ from streamrec.shards.manifest_files import (
     write_manifest_sync,
 )
 from streamrec.shards.manifest_reading import find_in_manifest, read_manifest
+from streamrec.shards.numbered_names import Gap, Splits, find_gaps, find_splits
 from streamrec.shards.opening import ShortShard, open_short_shard, read_short_shards
 from streamrec.shards.options import (
     LONG_BYTES,
@@ -58,6 +60,7 @@ __all__ = [
     "Even",
     "Expected",
     "Filenames",
+    "Gap",
     "Index",
     "IndexedRecords",
     "Listing",
@@ -73,6 +76,7 @@ __all__ = [
     "ShardTarget",
     "ShardWriter",
     "ShortShard",
+    "Splits",
     "TFRecordWriter",
     "VerifyProblem",
     "VerifyReport",
@@ -83,8 +87,10 @@ __all__ = [
     "even_count",
     "expand_name",
     "fill_total",
+    "find_gaps",
     "find_in_manifest",
     "find_shards",
+    "find_splits",
     "first_difference",
     "is_below",
     "is_numbered",
@@ -101,8 +107,10 @@ __all__ = [
     "part_of",
     "read_manifest",
     "read_short_shards",
+    "refuse_directory",
     "shard_path",
     "sizes_of",
+    "stat_shard",
     "verify",
     "verify_sync",
     "write_index",

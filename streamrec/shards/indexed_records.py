@@ -23,6 +23,7 @@ import numpy as np
 from streamrec import kernels
 from streamrec.display import display_name
 from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, ObjectChangedError
+from streamrec.shards.directories import stat_shard
 from streamrec.shards.index import Index, Numbers, damage_error, read_end, read_foot
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
 from streamrec.shards.range_runs import (
@@ -58,7 +59,7 @@ UNPACKED_BLOCKS: Final = 256
 
 async def open_index(storage: Storage, path: str) -> Index:
     """Reads the tables of an index."""
-    info = await storage.stat(path)
+    info = await stat_shard(storage, path)
     if info.size is None:
         raise ManifestError(
             f"{path}: the store does not give the size of the index: copy it to another store"

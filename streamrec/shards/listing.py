@@ -5,9 +5,11 @@ Rules:
 - Names come in the caller's order, with a glob's matches, sorted, in its place. The order in which
   listings end does not matter.
 - The names before an unfinished listing are known already: reading may begin with them.
-- An object with exactly the given name wins over the names that its braces and wildcards stand for,
-  so that every listed name can be read. If names are patterns (`list_files`), the objects that a
-  pattern matches win, as in TensorFlow.
+- An object with exactly the given name wins over the names that its braces, wildcards and `@8`
+  stand for, so that every listed name can be read. If names are patterns (`list_files`), the
+  objects that a pattern matches win, as in TensorFlow.
+- What the names of a glob's matches or of a manifest's shards tell (`numbered_names.py`) is
+  compared with what was found: a missing shard, and splits that are mixed, are warned of, once.
 - A name that ends in `.json` or `.index` is a manifest or an index, as for the commands: its shards
   take its place.
 - A glob that fails, or matches nothing, is an error in its place: the shards before it are read
@@ -32,7 +34,7 @@ import anyio
 
 from streamrec import bridge, shards
 from streamrec.arguments import describe_value
-from streamrec.display import logger
+from streamrec.display import logger, warn_once
 from streamrec.errors import (
     NotFoundError,
     PermissionDeniedError,
@@ -41,7 +43,15 @@ from streamrec.errors import (
 )
 from streamrec.shards.assignment import ShardSize, assign_bytes
 from streamrec.shards.options import Expected, Portion
-from streamrec.shards.patterns import expand_braces, has_braces, is_glob, is_web, is_web_glob
+from streamrec.shards.patterns import (
+    expand_braces,
+    expand_sharded,
+    has_braces,
+    is_glob,
+    is_sharded,
+    is_web,
+    is_web_glob,
+)
 from streamrec.storage import (
     Glob,
     ObjectInfo,
@@ -60,7 +70,7 @@ Filenames = Name | Iterable[Name]
 MANIFESTS: Final = (".json", ".index")
 """The endings of the names of manifests and indexes."""
 
-SPECIAL: Final = re.compile(r"[*?\[{]|\.json|\.index")
+SPECIAL: Final = re.compile(r"[*?\[{]|@[0-9]|\.json|\.index")
 """What every pattern holds, and every name of a manifest or an index."""
 
 PARALLEL: Final = 8
@@ -235,12 +245,13 @@ class Listing:
     async def _answer(self, part: Part, pattern: str) -> None:
         try:
             async with self._limiter:
-                if not has_braces(pattern):
+                if not has_braces(pattern) and not is_sharded(pattern):
                     if is_manifest(pattern) and not self._patterns:
                         found = await shards_in(self._storages, pattern)
                     else:
                         found = await matches(self._storages, pattern, self._patterns, self._alone)
                     part.paths = [info.path for info in found]
+                    warn_of_names(pattern, part.paths)
                     self.known.update((info.path, info) for info in found)
                 elif (names := await expand_name(self._storages, pattern)) == [pattern]:
                     part.paths = names
@@ -276,20 +287,25 @@ def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
 
 
 async def expand_name(storages: Storages, name: str) -> list[str]:
-    """The names that the braces of a name stand for; or the name itself, if an object has it.
+    """The names that the braces of a name, or its `@8`, stand for; or the name itself, if an object
+    has it.
 
-    Web servers are not asked, because braces are never part of a URL; nor is a store if braces are
-    in the bucket.
+    Web servers are not asked about braces, because these are never part of a URL; nor is a store if
+    braces are in the bucket.
     """
+    braces = has_braces(name)
     scheme, colon, rest = split_chain(name).url.partition("://")
     bucket = scheme + rest.partition("/")[0] if colon and "/" not in scheme else ""
-    if has_braces(name) and not is_web(name) and "{" not in bucket:
+    asks = not is_web(name) and "{" not in bucket if braces else is_sharded(name)
+    if asks:
         with suppress(
             NotFoundError, PermissionDeniedError
         ):  # a store may refuse this for missing objects
             await (await storages.at(name)).stat(name)
             return [name]
-    return list(expand_braces(name))
+    if braces:
+        return list(expand_braces(name))
+    return list(expand_sharded(name)) or [name]
 
 
 def stands_for_others(name: str, patterns: bool) -> bool:
@@ -300,7 +316,7 @@ def stands_for_others(name: str, patterns: bool) -> bool:
 
 
 def is_pattern(name: str) -> bool:
-    return has_braces(name) or is_glob(name) or is_web_glob(name)
+    return has_braces(name) or is_glob(name) or is_web_glob(name) or is_sharded(name)
 
 
 def is_manifest(name: str) -> bool:
@@ -349,6 +365,34 @@ async def matches(storages: Storages, name: str, patterns: bool, alone: bool) ->
         )
         logger.log(logging.WARNING if alone else logging.DEBUG, text, name, left_out)
     return sorted(others or exact if patterns else exact or others, key=attrgetter("path"))
+
+
+def warn_of_names(asked: str, paths: Sequence[str]) -> None:
+    """Warns of what the names of the shards of a glob or a manifest tell and is not so.
+
+    Names that tell nothing cost a search for a few letters each.
+    """
+    if not any("-of-" in path for path in paths):
+        return
+    for gap in gaps_of(asked, paths):
+        warn_once(str(gap), told_by_names=True)
+    splits = shards.find_splits(paths)
+    if splits.certain and splits.mixes_test_data:
+        warn_once(
+            f"{asked}: these shards are of several splits, {splits}, and are read together: give "
+            "the name of one in the pattern",
+            told_by_names=True,
+        )
+
+
+def gaps_of(asked: str, paths: Sequence[str]) -> list[shards.Gap]:
+    """The gaps in the shards of one glob, directory, manifest or index.
+
+    A manifest of a single shard may be that of one of many writers, so it misses nothing.
+    """
+    if is_glob(asked):
+        return shards.find_gaps(paths, asked)
+    return shards.find_gaps(paths) if len(paths) > 1 or not is_manifest(asked) else []
 
 
 def matching_files(
@@ -412,7 +456,7 @@ async def sizes_of(
     infos = dict(known)
 
     async def stat(path: str) -> None:
-        infos[path] = await (await storages.at(path)).stat(path)
+        infos[path] = await shards.stat_shard(await storages.at(path), path)
 
     unknown = sorted({path for path in paths if path not in infos or infos[path].size is None})
     if len(unknown) > FEW_SHARDS:

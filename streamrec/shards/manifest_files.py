@@ -17,24 +17,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Literal, Unpack
+from typing import Literal, Self, Unpack
 
 import anyio
 
 from streamrec import bridge
 from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import ManifestError, NotFoundError
-from streamrec.shards.listing import Filenames, find_shards, is_manifest, is_pattern, to_names
+from streamrec.shards.listing import (
+    Filenames,
+    find_shards,
+    gaps_of,
+    is_manifest,
+    is_pattern,
+    to_names,
+)
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.manifest_reading import read_if_manifest, read_manifest
-from streamrec.shards.patterns import list_numbered
+from streamrec.shards.numbered_names import Gap
+from streamrec.shards.opening import open_bytes
+from streamrec.shards.patterns import is_glob, list_numbered
 from streamrec.shards.places import check_named_once
 from streamrec.shards.scan import Scan, scan
 from streamrec.storage import Storages, StoreOptions, check_keywords, locate
 from streamrec.storage.tasks import for_each, run_concurrently
 from streamrec.tfrecord import CompressionType
 
-Kind = Literal["missing", "extra", "bytes", "crc32c", "records", "damage"]
+Kind = Literal["missing", "extra", "bytes", "crc32c", "records", "damage", "mixed"]
 
 
 @display_repr
@@ -45,7 +54,10 @@ class VerifyProblem:
 
     Attributes:
         path: The shard's URL.
-        kind: "missing": the shard does not exist. "extra": the manifest does not name the shard,
+        kind: "missing": the shard does not exist; or the names of the others, as in
+            `-00005-of-00008`, tell of a shard that the manifest does not name, or the pattern does
+            not match. "mixed": these names tell different numbers of shards; the path is a pattern
+            of them. "extra": the manifest does not name the shard,
             but its name matches the pattern, so a glob would read it. "bytes", "crc32c", "records":
             this value differs. "damage": the shard has no manifest, and is damaged.
         expected: The manifest's value, in words; "" without a manifest.
@@ -56,6 +68,15 @@ class VerifyProblem:
     kind: Kind
     expected: str
     found: str
+
+    @classmethod
+    def of_gap(cls, gap: Gap) -> list[Self]:
+        """The shards that the names of others tell of and that are not there, each as a problem."""
+        if len(gap.totals) > 1:
+            return [cls(gap.pattern, "mixed", "", gap.told)]
+        [(total, there)] = gap.totals.items()
+        told = f"nothing, and the names of {there:,} others tell of {total:,} shards"
+        return [cls(path, "missing", "", told) for path in gap.examples]
 
     def __str__(self) -> str:
         expected = self.expected and f" where the manifest says {self.expected}"
@@ -155,7 +176,7 @@ async def verify(
             async def check(path: str) -> None:
                 storage = await storages.at(path)
                 found, _, damage = await scan(
-                    storage, await storage.stream(path), verify=True, to_end=True
+                    storage, await open_bytes(storage, path), verify=True, to_end=True
                 )
                 sizes.append(found.bytes)
                 if damage is not None:
@@ -163,6 +184,8 @@ async def verify(
                     problems.append(VerifyProblem(path, "damage", "", text))
 
             await for_each(check, paths, parallel)
+            gaps = gaps_of(path, paths) if is_glob(path) else []
+            problems += [each for gap in gaps for each in VerifyProblem.of_gap(gap)]
         else:
             expected = manifest.follow(root)
             paths = [shard.path for shard in expected.shards]
@@ -182,6 +205,9 @@ async def verify(
             await run_concurrently(
                 find_extra_shards, partial(for_each, compare, expected.shards, parallel)
             )
+            reported = {problem.path for problem in problems if problem.kind == "missing"}
+            told = [each for gap in gaps_of(path, paths) for each in VerifyProblem.of_gap(gap)]
+            problems += [each for each in told if each.path not in reported]
     problems.sort(key=attrgetter("path", "kind"))
     return VerifyReport(None if manifest is None else path, len(paths), sum(sizes), tuple(problems))
 
@@ -267,7 +293,7 @@ async def write_manifest(
 
         async def count(path: str) -> None:
             storage = await storages.at(path)
-            scans[path] = await scan(storage, await storage.stream(path))
+            scans[path] = await scan(storage, await open_bytes(storage, path))
 
         await for_each(count, paths, parallel)
         shards = tuple(scans[path].info for path in paths)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from streamrec.errors import ManifestError
+from streamrec.shards.directories import stat_shard
 from streamrec.shards.index import MAGIC
 from streamrec.shards.indexed_records import END_BYTES, open_index
 from streamrec.shards.manifest import Manifest, ShardInfo
@@ -31,7 +32,7 @@ async def read_if_manifest(storage: Storage, path: str) -> Manifest | None:
     """The same; None if the object is neither. Of a long object that is neither, only the end is
     read.
     """
-    info = await storage.stat(path)
+    info = await stat_shard(storage, path)
     size = info.size or 0
     end = await storage.read_range(path, max(0, size - END_BYTES), size, info.version)
     if end.endswith(MAGIC):

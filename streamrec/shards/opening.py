@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import anyio
 
-from streamrec import kernels
+from streamrec import kernels, shards
 from streamrec.display import display_name
-from streamrec.errors import NotFoundError, StorageError, StreamrecError
+from streamrec.errors import StorageError, StreamrecError
 from streamrec.shards.byte_ranges import RangeStream, begin_range
 from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange
 from streamrec.storage import (
@@ -195,28 +195,18 @@ async def open_range(
 async def open_bytes(
     storage: Storage, path: str, start: int = 0, version: str | None = None
 ) -> ByteStream:
-    """Opens a shard's bytes; the error for a directory says what to write instead.
-
-    Object stores have no directories: there is no object of that name, or an empty one whose name
-    ends in a slash.
-    """
+    """Opens a shard's bytes; the error for a directory says what to write instead."""
     try:
         stream = await storage.stream(path, start, None, version)
-    except NotFoundError as error:
-        if await _holds_objects(storage, path):
-            raise NotFoundError(directory_advice(path), path) from error
+    except StorageError as error:
+        await shards.refuse_directory(storage, path, error)
         raise
     if path.endswith("/") and stream.info.size == 0:
         await stream.aclose()
-        raise StorageError(directory_advice(path), path)
+        marker = StorageError(directory_advice(path), path)
+        await shards.refuse_directory(storage, path, marker)
+        raise marker
     return stream
-
-
-async def _holds_objects(storage: Storage, path: str) -> bool:
-    try:
-        return any([True async for _ in storage.list(path.rstrip("/") + "/")])
-    except StorageError:  # the store cannot list, or not for this user
-        return False
 
 
 @dataclass(frozen=True, slots=True)

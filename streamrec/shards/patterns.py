@@ -1,8 +1,10 @@
 """Patterns that name shards: braces and globs, pure until the one listing.
 
 - `train-{00000..00127}.tfrecord`, `{train,test}.tfrecord`: braces as in a shell.
+- `train.tfrecord@8`: Google's notation for `train.tfrecord-00000-of-00008` and the seven others.
 - `gs://bucket/train-*.tfrecord`: a glob (`storage/urls.py`), answered by one listing.
-- An object with exactly the given name wins over the names that its braces and wildcards stand for.
+- An object with exactly the given name wins over the names that its braces, wildcards
+  and `@` stand for.
 - A glob's matches come sorted by name; the names of a list keep its order. So the same call always
   gives the same order.
 - `train-{shard:05d}.tfrecord` names a writer's shards; `{shards}` is their number, if that is known
@@ -24,6 +26,8 @@ BRACES = re.compile(r"(?<!\[)\{([^{}]*)\}")
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 NUMBER = re.compile(r"\{shard(?::([^{}]*))?\}")
 TOTAL = re.compile(r"\{shards(?::([^{}]*))?\}")
+SHARDED = re.compile(r"(.*[^/@])@([0-9]{1,7})((?:\.\w+)*)(?<!\.json)(?<!\.index)", re.DOTALL)
+MAX_SHARDED = 1_000_000
 WEB = re.compile(r"https?://", re.IGNORECASE)
 
 
@@ -66,6 +70,37 @@ def brace_choices(inside: str) -> Iterator[str]:
 def has_braces(name: str) -> bool:
     """Whether a name has braces that stand for several names."""
     return any(any(brace_choices(found[1])) for found in BRACES.finditer(name))
+
+
+def is_sharded(name: str) -> bool:
+    """Whether a name is in Google's notation of sharded files, NAME@8 or NAME@8.gz, and neither a
+    glob nor the name of a manifest or an index.
+
+    Examples:
+        >>> is_sharded("s3://b/x.tfrecord@8"), is_sharded("s3://b@8"), is_sharded("x@0"), is_sharded("x@8.json")
+        (True, False, False, False)
+    """  # noqa: E501
+    return "@" in name and any(True for _ in expand_sharded(name))
+
+
+def expand_sharded(name: str) -> Iterator[str]:
+    """The names that NAME@8 stands for; none if a name is not in this notation.
+
+    Examples:
+        >>> list(expand_sharded("d/x.tfrecord@2.gz"))
+        ['d/x.tfrecord-00000-of-00002.gz', 'd/x.tfrecord-00001-of-00002.gz']
+    """
+    before, url, after = split_chain(name)
+    found = None if MAGIC.search(url) else SHARDED.fullmatch(url)
+    scheme, colon, rest = url.partition("://")
+    is_bucket = bool(colon) and "/" not in scheme and "/" not in rest  # s3://name@8 has no key
+    if found is None or is_bucket or not 0 < int(found[2]) <= MAX_SHARDED:
+        return
+    total = int(found[2])
+    width = max(5, len(found[2]))
+    for number in range(total):
+        numbers = f"{number:0{width}d}-of-{total:0{width}d}"
+        yield f"{before}{found[1]}-{numbers}{found[3]}{after}"
 
 
 def is_glob(name: str) -> bool:

@@ -27,6 +27,7 @@ from streamrec.errors import (
     StreamrecError,
     TruncatedShardError,
 )
+from streamrec.shards.directories import stat_shard
 from streamrec.shards.index import IndexedShard, Numbers
 from streamrec.shards.manifest import ShardInfo, add_mark
 from streamrec.shards.options import LONG_BYTES, ReadOptions
@@ -236,7 +237,7 @@ async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
     """Indexes a local shard from its headers; an ObjectChangedError if the file was written
     meanwhile.
     """
-    before = await storage.stat(path)
+    before = await stat_shard(storage, path)
     try:
         lengths = await anyio.to_thread.run_sync(partial(lengths_of_file, local, path))
     except StreamrecError as error:
@@ -257,7 +258,7 @@ async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) 
     """
     idx_info = await idx_storage.stat(idx)
     data = await idx_storage.read_range(idx, 0, idx_info.size or 0, idx_info.version)
-    info = await storage.stat(path)
+    info = await stat_shard(storage, path)
     lengths = await anyio.to_thread.run_sync(lengths_of_idx, data, idx, path, info.size or 0)
     if lengths.records:
         last = await anyio.to_thread.run_sync(_last_length, lengths)

@@ -240,7 +240,7 @@ async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -
         storages_for(how.storage_options) as storages,
         storages_for(how.target.storage_options) as goal,
     ):
-        found = await find_records(storages, sources)
+        found = await find_records(storages, sources, mixes=False)
         files = [*found, *(() if schema is None else [Item(schema, None)])]
         spared = await writing.check_target(
             storages, sources, files, goal, how.target, how.manifest, how.overwrite

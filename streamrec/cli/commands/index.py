@@ -77,7 +77,7 @@ async def count_shards(
     async with storages_for(sources.storage_options) as storages:
         if not overwrite:
             await refuse_existing(storages, [target])
-        shards = await find_records(storages, sources)
+        shards = await find_records(storages, sources, mixes=False)
         paths = [shard.path for shard in shards]
         await refuse_sources(storages, paths, storages, [target])
     end_dry_run(shards, [target])
@@ -116,6 +116,7 @@ def parse_part(
     ),
 )
 @options.names_argument("names", "[SOURCE...] INDEX")
+@options.split
 @options.shard_root
 @click.option(
     "--from-idx",
@@ -215,7 +216,7 @@ async def build(
         if join:
             end_dry_run(await find(storages, sources), [index])
             return await join_index(sources, index, storage_options=storage_options)
-        shards = await find_records(storages, sources or [index], typed.shard_root)
+        shards = await find_records(storages, typed.only(sources or [index]), mixes=False)
     paths = [shard.path for shard in shards]
     end_dry_run(shards, [target])
     if ray_address is not None:

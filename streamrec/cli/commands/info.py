@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -13,9 +14,11 @@ import click
 from streamrec.cli import options
 from streamrec.cli.output import (
     format_bytes,
+    mask_value,
     plural,
     print_json,
     print_line,
+    print_note,
     print_record,
     print_table,
     progress_mode,
@@ -25,6 +28,7 @@ from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
 from streamrec.cli.sources import Item, check_present, find, find_records, storages_for
 from streamrec.example import FeatureSummary
+from streamrec.shards import Gap
 
 
 @click.command(
@@ -74,13 +78,15 @@ def count_command(sources: options.Sources, by_shard: bool, as_json: bool) -> No
     only the lengths of records are read. All other shards are read once. Payloads are not checked:
     `streamrec verify` does that.
     """
-    shards, counts = run(count_sources(sources))
+    shards, counts, gaps = run(count_sources(sources))
+    for gap in gaps:
+        print_note(gap)
     if as_json:
         rows = [
             {"path": shard.path, "records": count}
             for shard, count in zip(shards, counts, strict=True)
         ]
-        print_json({"records": sum(counts), "shards": rows})
+        print_json({"records": sum(counts), "shards": rows, "gaps": [asdict(gap) for gap in gaps]})
         return
     if by_shard:
         width = max(len(f"{count:,}") for count in counts)
@@ -89,11 +95,20 @@ def count_command(sources: options.Sources, by_shard: bool, as_json: bool) -> No
     click.echo(f"{sum(counts):,}" if by_shard else str(sum(counts)))
 
 
-async def count_sources(sources: options.Sources) -> tuple[list[Item], list[int]]:
+async def count_sources(sources: options.Sources) -> tuple[list[Item], list[int], list[Gap]]:
+    shards, gaps = await find_present(sources)
+    return shards, await count_all(shards), gaps
+
+
+async def find_present(sources: options.Sources) -> tuple[list[Item], list[Gap]]:
+    """The shards, after those that manifests name were found to be there, and which are missing, as
+    the names of the others tell.
+    """
+    gaps: list[Gap] = []
     async with storages_for(sources.storage_options) as storages:
-        shards = await find_records(storages, sources)
+        shards = await find_records(storages, sources, gaps=gaps)
         await check_present(storages, shards)
-    return shards, await count_all(shards)
+    return shards, gaps
 
 
 @click.command("info")
@@ -112,7 +127,7 @@ def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json
 
     Features are inferred from up to 1,000 records at the start of up to 8 shards.
     """
-    shards, sample, records = run(inspect(sources, exact))
+    shards, gaps, sample, records = run(inspect(sources, exact))
     size = total_bytes(shards)
     compressions = [compression or "none" for compression in sample.compressions]
     if as_python:
@@ -121,9 +136,11 @@ def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json
         print_record(*str(sample.schema).splitlines())
         return
     if as_json:
-        print_json(to_json(shards, sample, records), data=True)
+        found = to_json(shards, sample, records)
+        print_json(found | {"gaps": mask_value([asdict(gap) for gap in gaps])}, data=True)
         return
     print_line(f"shards       {len(shards):,}")
+    print_line(*(f"incomplete   {gap}" for gap in gaps))
     print_line(f"records      {describe_count(records, size, sample)}")
     print_line(f"bytes        {'unknown' if size is None else f'{size:,} ({format_bytes(size)})'}")
     print_line(f"compression  {', '.join(compressions)}")
@@ -146,17 +163,17 @@ def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json
             print_record(f"  {line}")
 
 
-async def inspect(sources: options.Sources, exact: bool) -> tuple[list[Item], Sample, int | None]:
-    async with storages_for(sources.storage_options) as storages:
-        shards = await find_records(storages, sources)
-        await check_present(storages, shards)
+async def inspect(
+    sources: options.Sources, exact: bool
+) -> tuple[list[Item], list[Gap], Sample, int | None]:
+    shards, gaps = await find_present(sources)
     sample = await take_sample(shards)
     unknown = total_bytes(shard for shard in shards if shard.records is None)
     if not exact and (
         unknown is None or unknown > 256 << 20
     ):  # the sample says about how many there are
-        return shards, sample, None
-    return shards, sample, sum(await count_all(shards))
+        return shards, gaps, sample, None
+    return shards, gaps, sample, sum(await count_all(shards))
 
 
 def describe_count(records: int | None, size: int | None, sample: Sample) -> str:

@@ -169,7 +169,7 @@ async def reshard(
     async with AsyncExitStack() as stack:
         storages = await stack.enter_async_context(storages_for(sources.storage_options))
         goal = await stack.enter_async_context(storages_for(target.storage_options))
-        found = await find_records(storages, sources)
+        found = await find_records(storages, sources, mixes=False)
         spared = await writing.check_target(
             storages, sources, found, goal, target, manifest, plan.overwrite
         )

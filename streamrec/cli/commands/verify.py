@@ -20,7 +20,7 @@ from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import blocks, jobs, map_concurrently, open_item, run, total_bytes
 from streamrec.cli.sources import MANIFESTS, Item, find_records, storages_for
 from streamrec.cli.writing import copy_paths, end_dry_run, refuse_existing, refuse_sources
-from streamrec.shards import LONG_BYTES, Expected
+from streamrec.shards import LONG_BYTES, Expected, Gap, VerifyProblem
 from streamrec.storage import Replacement
 
 
@@ -55,15 +55,18 @@ def verify_command(
 
     If SOURCE is a manifest or an index (.json, .index, or a directory with a manifest.json), it is
     compared with the shards: the report has missing and extra shards, and other sizes, checksums
-    and numbers of records. Shards that differ are then searched for damage. The exit code is 1 if
-    anything is wrong.
+    and numbers of records. Shards that differ are then searched for damage. If the names of shards
+    tell how many there are (-00005-of-00008), those that are missing are reported, too. The exit
+    code is 1 if anything is wrong.
     """
     if ray_address is not None:
         connect(ray_address)
-    reports, scans = run(verify_sources(sources, repair, overwrite, ray_address))
-    ok = all(reports) and not any(scan.damages for scan in scans)
+    reports, scans, gaps = run(verify_sources(sources, repair, overwrite, ray_address))
+    ok = all(reports) and not gaps and not any(scan.damages for scan in scans)
     if as_json:
-        problems = [asdict(problem) for report in reports for problem in report.problems]
+        found = [problem for report in reports for problem in report.problems]
+        found += [problem for gap in gaps for problem in VerifyProblem.of_gap(gap)]
+        problems = [asdict(problem) for problem in found]
         manifests = [
             {"path": each.manifest, "ok": each.ok, "shards": each.shards, "bytes": each.bytes}
             for each in reports
@@ -72,6 +75,7 @@ def verify_command(
         print_json({"ok": ok, "manifests": manifests, "problems": problems, "shards": shards})
     else:
         print_findings(reports, scans)
+        print_line(*map(str, gaps))
     return 0 if ok else BAD_DATA
 
 
@@ -102,33 +106,66 @@ def print_findings(
         print_line(f"{plural(len(scans), 'shard')} read, {plural(records, 'good record')}, {state}")
 
 
-async def verify_sources(
-    sources: options.Sources, repair: str | None, overwrite: bool, ray_address: str | None
-) -> tuple[list[streamrec.shards.VerifyReport], list[ShardScan]]:
-    """What differs from each manifest that was given, and what each shard holds that was read."""
-    names, below = [name for name in sources if not name.endswith(MANIFESTS)], list[str]()
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is known before shards are searched for damage.
+
+    Attributes:
+        listed: The shards of directories, patterns and names.
+        manifests: The manifests that were named, or are in the directories.
+        reports: How the shards differ from each manifest.
+        gaps: Which shards are missing, as the names of the others tell, and no report says so.
+    """
+
+    listed: list[Item]
+    manifests: list[str]
+    reports: list[streamrec.shards.VerifyReport]
+    gaps: list[Gap]
+
+    def paths(self, *kinds: str) -> set[str]:
+        """The shards with problems of these kinds."""
+        problems = [problem for report in self.reports for problem in report.problems]
+        return {problem.path for problem in problems if problem.kind in kinds}
+
+
+async def compare(sources: options.Sources) -> Comparison:
+    """Finds the shards, and compares them with their manifests."""
+    names = sources.only([name for name in sources if not name.endswith(MANIFESTS)])
+    below: list[str] = []
+    told: list[Gap] = []
     async with storages_for(sources.storage_options) as storages:
-        listed = await find_records(storages, names, manifests=below)
+        listed = await find_records(storages, names, manifests=below, gaps=told)
     manifests = list(
         dict.fromkeys([*(name for name in sources if name.endswith(MANIFESTS)), *below])
     )
-    with progress("comparing", None):
-        reports = [
-            await streamrec.verify(name, parallel=jobs(), **vars(sources)) for name in manifests
-        ]
-    problems = [problem for report in reports for problem in report.problems]
-    missing = {problem.path for problem in problems if problem.kind == "missing"}
-    differing = {
-        problem.path for problem in problems if problem.kind in ("bytes", "crc32c", "records")
+    where: dict[str, Any] = {
+        "shard_root": sources.shard_root,
+        "storage_options": sources.storage_options,
     }
+    with progress("comparing", None):
+        reports = [await streamrec.verify(name, parallel=jobs(), **where) for name in manifests]
+    missing = Comparison(listed, manifests, reports, []).paths("missing")
+    gaps = [gap for gap in told if len(gap.totals) > 1 or not missing.issuperset(gap.examples)]
+    return Comparison(listed, manifests, reports, gaps)
+
+
+async def verify_sources(
+    sources: options.Sources, repair: str | None, overwrite: bool, ray_address: str | None
+) -> tuple[list[streamrec.shards.VerifyReport], list[ShardScan], list[Gap]]:
+    """What differs from each manifest that was given, what each shard holds that was read, and
+    which shards of directories and patterns are missing, as the names of the others tell.
+    """
+    compared = await compare(sources)
+    manifests = compared.manifests
+    missing = compared.paths("missing")
+    differing = compared.paths("bytes", "crc32c", "records")
     async with storages_for(sources.storage_options) as storages:
-        named = await find_records(storages, manifests, sources.shard_root)
+        named = await find_records(storages, manifests, sources.shard_root, gaps=[])
         verified = {shard.path for shard in named}
-        others = [shard for shard in listed if shard.path not in verified]
+        others = [shard for shard in compared.listed if shard.path not in verified]
         wanted = [
-            replace(
-                shard, expected=Expected(None)
-            )  # it is read as it is: how it differs is in the report
+            # it is read as it is: how it differs is in the report
+            replace(shard, expected=Expected(None))
             for shard in named
             if shard.path in differing or (repair and shard.path not in missing)
         ]
@@ -156,7 +193,7 @@ async def verify_sources(
                     scans = [
                         replace(each, copy=copy) for each, copy in zip(found, copies, strict=True)
                     ]
-    return reports, scans
+    return compared.reports, scans, compared.gaps
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from streamrec.arguments import check_integer
-from streamrec.display import logger
+from streamrec.display import warn_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +87,6 @@ def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) ->
             f"rank {most} of {len(ranks)} gets {times:.1f} times as much as rank {least} of "
             f"{what}. {remedy}"
         )
-
-
-@cache
-def warn_once(text: str) -> None:
-    """Logs a warning once in this process."""
-    logger.warning("%s", text)
 
 
 def worker_here() -> tuple[int, int]:

@@ -14,13 +14,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.display import logger
+from streamrec.display import logger, warn_once
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_values
 from streamrec.pipeline.elements.columns import Columns, compact, nest_of, select, window
 from streamrec.pipeline.elements.positions import IndexMap, Positions, StageState
 from streamrec.pipeline.elements.specs import TensorSpec
-from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling, Results
 

@@ -25,12 +25,12 @@ from streamrec import (
     encode_example,
     encode_records,
 )
+from streamrec.display import warn_once
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.columns import Columns, in_turn, window
 from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine import budget
-from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer, ShuffleRule
 from streamrec.pipeline.sources.shuffle.buffer_store import (
     END,

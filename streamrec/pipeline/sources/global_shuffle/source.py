@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from streamrec.arguments import check_choice
-from streamrec.display import display_name
+from streamrec.display import display_name, warn_once
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.positions import Position, Positions, RecordLocation
@@ -30,7 +30,6 @@ from streamrec.pipeline.engine.ranks import (
     Rank,
     Reader,
     rank_here,
-    warn_once,
     warn_uneven,
     worker_here,
 )

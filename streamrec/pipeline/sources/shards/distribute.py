@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from streamrec import bridge
-from streamrec.display import display_name, display_repr
+from streamrec.display import display_name, display_repr, warn_once
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
@@ -34,7 +34,6 @@ from streamrec.pipeline.engine.ranks import (
     Reader,
     rank_here,
     reader_here,
-    warn_once,
     warn_uneven,
     worker_here,
 )

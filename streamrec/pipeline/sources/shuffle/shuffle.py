@@ -30,6 +30,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.display import warn_once
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import select, window
@@ -37,7 +38,6 @@ from streamrec.pipeline.elements.positions import FixedPosition, RecordLocations
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, ChainSource, Source, in_order
 from streamrec.pipeline.engine.queue import run_ahead
-from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.seeds import derive_seed
 from streamrec.pipeline.engine.threads import Threads, through
