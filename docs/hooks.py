@@ -1,9 +1,9 @@
 """Completes pages when mkdocs builds them.
 
 `<!-- names of FOLDER -->` becomes the public names of a folder and their docstrings;
-`<!-- adapters -->` all adapters. A page that installs streamrec by name says that it is not on
-PyPI, until it is. Each page shows the version, and links to the repository: $REPOSITORY_URL, or
-git's remote "origin".
+`<!-- adapters -->` all adapters. Pages install extras from a checkout; once `INSTALL` names the
+package on PyPI, so do they. Each page shows the version, and links to the repository:
+$REPOSITORY_URL, or git's remote "origin".
 """
 
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import streamrec
+from streamrec.errors import INSTALL
 from streamrec.lazy import IMPORT
 
 STUB = Path(streamrec.__file__).with_suffix(".pyi").read_text()
@@ -44,12 +45,8 @@ FIRST = [
     ),
 ]
 """What people use first, in the order of the reference."""
-ON_PYPI = False  # True from the first release on
-NOT_ON_PYPI = """!!! note "Not on PyPI yet"
-    Where a page says `pip install 'streamrec[...]'`, run `pip install '.[...]'` in a checkout, or name the wheel of
-    `make wheel`: `pip install 'dist/NAME.whl[...]'`.
-
-"""  # noqa: E501
+FROM_A_CHECKOUT = re.compile(r"'\.(\[[\w,-]+\])'(`?) in a checkout of streamrec")
+"""How pages install an extra until the first release."""
 
 
 def on_config(config: Any) -> Any:
@@ -67,8 +64,8 @@ def on_config(config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for each page."""
-    if not ON_PYPI and "pip install 'streamrec" in markdown:
-        markdown = re.sub(r"(?<=\n\n)", NOT_ON_PYPI, markdown, count=1)
+    if "streamrec{extra}" in INSTALL:
+        markdown = FROM_A_CHECKOUT.sub(r"'streamrec\1'\2", markdown)
     markdown = re.sub(
         r"<!-- names of (\w+) -->", lambda found: references(NAMES_OF[found[1]]), markdown
     )

@@ -3,7 +3,7 @@
 Next to each step is the TensorFlow call that it replaces, in a comment that starts with "TF:". Run
 it:
 
-    pip install streamrec pillow scikit-learn     # scikit-learn ships the two photos
+    pip install . pillow scikit-learn     # in a checkout; scikit-learn ships the two photos
     python examples/tfrecord_tutorial.py
 
 The steps are functions that return their results, and tests/examples runs them.

@@ -30,8 +30,13 @@ __all__ = [
     "TruncatedShardError",
     "UnsupportedOperationError",
     "UploadEndedError",
+    "install_command",
 ]
 
+
+INSTALL = "pip install {options}'.{extra}' in a checkout of streamrec"
+"""How messages and docs/hooks.py say that this package, or one of its extras, is installed. A
+release to PyPI changes this line alone: "pip install {options}'streamrec{extra}'"."""
 
 MESSAGE_CHARS = 3000
 """The length of a reason. In the traceback that a DataLoader's worker sends, its end (a third) is
@@ -222,6 +227,15 @@ class CacheError(StorageError, ValueError):
 
 class MissingExtraError(StreamrecError, ImportError):
     """An optional package is not installed; the message holds the `pip install` to type."""
+
+
+def install_command(extra: str = "", options: str = "") -> str:
+    """The command that installs streamrec with an extra.
+
+    >>> install_command("s3")
+    "pip install '.[s3]' in a checkout of streamrec"
+    """
+    return INSTALL.format(extra=extra and f"[{extra}]", options=options and f"{options} ")
 
 
 class ManifestError(StreamrecError, ValueError):

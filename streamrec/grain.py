@@ -10,7 +10,7 @@ Rules:
   shards.
 - A state is one string, so that all states have the same structure.
 
-Needs `pip install 'streamrec[grain]'`.
+Needs the extra `grain`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ time.
         lambda batch: (decode_jpeg(batch["image"]), batch["label"]), num_parallel_calls=AUTOTUNE
     )
 
-Needs `pip install 'streamrec[images]'`: simplejpeg (libjpeg-turbo) decodes JPEGs, and Pillow the
+Needs the extra `images`: simplejpeg (libjpeg-turbo) decodes JPEGs, and Pillow the
 other formats. Each is imported on first use.
 
 Rules:
@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.arguments import check_choice, name_type
-from streamrec.errors import FeatureError, MissingExtraError
+from streamrec.errors import FeatureError, MissingExtraError, install_command
 from streamrec.example import BytesColumn
 from streamrec.example.dtypes import dtype_name
 
@@ -459,5 +459,5 @@ def import_decoder(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise MissingExtraError(
-            "decoding images needs more packages: pip install 'streamrec[images]'"
+            f"decoding images needs more packages: {install_command('images')}"
         ) from error

@@ -9,7 +9,7 @@ Rules:
   (the model is divided among them) read the same part; the loader sees this from the sharding.
 - Without `jax_enable_x64` JAX converts int64 to int32. A value that does not fit is an error here.
 
-Needs `pip install 'streamrec[jax]'`. For Grain see `streamrec.grain`.
+Needs the extra `jax`. For Grain see `streamrec.grain`.
 """
 
 from __future__ import annotations

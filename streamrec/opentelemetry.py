@@ -5,7 +5,7 @@
     batches = dataset.iterate()
     observe(batches.stats)
 
-Needs `pip install 'streamrec[opentelemetry]'`, and an SDK with an exporter that your application
+Needs the extra `opentelemetry`, and an SDK with an exporter that your application
 sets up.
 """
 

@@ -7,7 +7,7 @@
     REGISTRY.register(StatisticsCollector(batches.stats))
     start_http_server(9000)
 
-Needs `pip install 'streamrec[prometheus]'`. The values are those of `batches.stats()`, labelled
+Needs the extra `prometheus`. The values are those of `batches.stats()`, labelled
 with the kind of store, or with the stage and the number of its row.
 """
 

@@ -7,7 +7,7 @@
 the GIL. `IterableDataset` is for a `DataLoader`: use it if your own Python code takes most of the
 time.
 
-Needs `pip install 'streamrec[torch]'`.
+Needs the extra `torch`.
 
 Rules of `IterableDataset`:
 - Each process that iterates runs its own pipeline. If several do, `distribute` must assign the data

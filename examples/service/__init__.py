@@ -26,5 +26,5 @@ own bucket:
     metrics.py    figures, health, and the delay of the event loop
     load.py       a load test for all requests
 
-Needs `pip install 'streamrec[s3,prometheus]' starlette uvicorn`.
+Needs `pip install '.[s3,prometheus]' starlette uvicorn` in a checkout of streamrec.
 """  # noqa: E501

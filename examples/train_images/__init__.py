@@ -8,6 +8,6 @@ resumes it. With your own data:
 
     python -m examples.train_images.train 's3://bucket/digits-*' --checkpoint run.pt [--device cuda]
 
-Needs torch and `pip install 'streamrec[dev,s3]'`, which installs Pillow, and scikit-learn for its
-digits.
+Needs torch and `pip install '.[dev,s3]'` in a checkout of streamrec, which installs Pillow, and
+scikit-learn for its digits.
 """

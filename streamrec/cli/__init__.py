@@ -15,6 +15,8 @@ import os
 import sys
 from importlib import import_module
 
+from streamrec.errors import install_command
+
 __all__ = ["main"]
 
 
@@ -31,7 +33,7 @@ def main() -> None:
         if error.name not in ("click", "rich"):
             raise
         print(
-            f"the streamrec command needs the package {error.name}: pip install 'streamrec[cli]'",
+            f"the streamrec command needs the package {error.name}: {install_command('cli')}",
             file=sys.stderr,
         )
         sys.exit(2)

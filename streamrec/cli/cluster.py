@@ -21,7 +21,7 @@ import click
 
 from streamrec import StorageError, StreamrecError
 from streamrec.cli.reading import run
-from streamrec.errors import MissingExtraError
+from streamrec.errors import MissingExtraError, install_command
 
 ENDING_SECONDS: Final = 10
 """How long a cluster may take to accept a connection, and cancelled tasks to end."""
@@ -49,9 +49,7 @@ def connect(address: str) -> None:
     try:
         ray = import_module("ray")
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "--ray needs another package: pip install 'streamrec[ray]'"
-        ) from error
+        raise MissingExtraError(f"--ray needs another package: {install_command('ray')}") from error
     where = {} if address == "local" else {"address": address}
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:

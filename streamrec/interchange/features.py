@@ -22,7 +22,13 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.errors import CorruptRecordError, FeatureError, MissingExtraError, StreamrecError
+from streamrec.errors import (
+    CorruptRecordError,
+    FeatureError,
+    MissingExtraError,
+    StreamrecError,
+    install_command,
+)
 from streamrec.example import (
     CAN_COPY,
     FeatureSummary,
@@ -281,7 +287,7 @@ def codec_of(name: str) -> Codec:
         if error.name != "pyarrow":
             raise
         raise MissingExtraError(
-            "Parquet needs another package: pip install 'streamrec[arrow]'"
+            f"Parquet needs another package: {install_command('arrow')}"
         ) from error
     return codec
 

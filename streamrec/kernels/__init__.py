@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.errors import install_command
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -63,8 +65,8 @@ Scan: TypeAlias = "tuple[Buffer, int, int, int]"
 
 _MISSING = """streamrec's C extension, streamrec.kernels._native, does not load: {error}
 
-Install streamrec again where a C compiler and the headers of this Python are (Debian: gcc python3-dev):
-    pip install --force-reinstall --no-deps --no-cache-dir streamrec      (in a checkout: pip install -e .)"""  # noqa: E501
+Install it again with a C compiler and the headers of this Python (Debian: gcc python3-dev):
+    {command}"""
 
 try:
     from streamrec.kernels._native import (
@@ -89,4 +91,5 @@ try:
         scan_frames,
     )
 except ImportError as error:
-    raise ImportError(_MISSING.format(error=error)) from error
+    command = install_command(options="--force-reinstall --no-deps --no-cache-dir")
+    raise ImportError(_MISSING.format(error=error, command=command)) from error

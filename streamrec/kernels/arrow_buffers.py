@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.errors import MissingExtraError
+from streamrec.errors import MissingExtraError, install_command
 
 
 def load_pyarrow() -> Any:
@@ -16,7 +16,7 @@ def load_pyarrow() -> Any:
         return import_module("pyarrow")
     except ImportError as error:
         raise MissingExtraError(
-            "Arrow needs another package: pip install 'streamrec[arrow]'"
+            f"Arrow needs another package: {install_command('arrow')}"
         ) from error
 
 

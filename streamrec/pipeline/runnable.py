@@ -115,7 +115,7 @@ class Runnable(Generic[T]):
 
         Args:
             state: Where to resume.
-            progress: Whether to show progress: in a terminal (with `pip install 'streamrec[cli]'`),
+            progress: Whether to show progress: in a terminal (with the extra `cli`),
                 in a notebook, or as a line on standard error from time to time.
             trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev): a timeline of
                 all stages.

@@ -6,7 +6,7 @@ TensorFlow.
 
 `reading.py` is the Datasource, `writing.py` the Datasink; columns are Arrow blocks.
 
-Needs `pip install 'streamrec[ray]'`.
+Needs the extra `ray`.
 """
 
 from streamrec.ray.reading import TFRecordDatasource, read_tfrecords

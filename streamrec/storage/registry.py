@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
 from streamrec.arguments import describe_value
 from streamrec.display import mask_cause
-from streamrec.errors import ClosedError, MissingExtraError, StorageError, StreamrecError
+from streamrec.errors import (
+    ClosedError,
+    MissingExtraError,
+    StorageError,
+    StreamrecError,
+    install_command,
+)
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.clients import borrow, make_key
@@ -72,7 +78,7 @@ _PACKAGES: Final = {
     "box": "boxfs",
     "dask": "dask distributed",
     "dropbox": "dropboxdrivefs",
-    "gdrive": "gdrive_fs",
+    "gdrive": "gdrive-fsspec",
     "git": "pygit2",
     "hf": "huggingface_hub",
     "lakefs": "lakefs-spec",
@@ -289,7 +295,7 @@ def load_backend(source: ClientOptions) -> Connect:
         if extra is None:
             raise
         raise MissingExtraError(
-            f"{protocol}:// URLs need a package: pip install 'streamrec[{extra}]' ({error})"
+            f"{protocol}:// URLs need a package: {install_command(extra)} ({error})"
         ) from error
     connect: Connect = getattr(module, function or "connect")
     return connect
@@ -351,9 +357,13 @@ def _find_class(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
         ) from error
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
-        package = f"'streamrec[{extra}]'" if extra else _PACKAGES.get(protocol)
+        package = _PACKAGES.get(protocol)
         advice = f"pip install {package}" if package else str(error)
-        raise MissingExtraError(f"{protocol}:// URLs need a package: {advice} ({error})") from error
+        if extra:
+            advice = install_command(extra)
+        # fsspec's own words may name a package that does not exist (gdrive_fs)
+        cause = error.__cause__ or error
+        raise MissingExtraError(f"{protocol}:// URLs need a package: {advice} ({cause})") from error
 
 
 def _check_options(

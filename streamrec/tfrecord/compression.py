@@ -29,7 +29,12 @@ import numpy as np
 
 from streamrec import kernels
 from streamrec.arguments import check_choice, check_integer, describe_value
-from streamrec.errors import CorruptRecordError, MissingExtraError, TruncatedShardError
+from streamrec.errors import (
+    CorruptRecordError,
+    MissingExtraError,
+    TruncatedShardError,
+    install_command,
+)
 from streamrec.tfrecord.frames import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -311,9 +316,7 @@ def _zlib_compressor(options: TFRecordOptions) -> Any:
 def _isal_compressor(options: TFRecordOptions) -> Any:
     module = isal_module("isal_zlib")
     if module is None:
-        raise MissingExtraError(
-            "library='isal' needs another package: pip install 'streamrec[isal]'"
-        )
+        raise MissingExtraError(f"library='isal' needs another package: {install_command('isal')}")
     level = ISAL_LEVEL if options.compression_level in (None, -1) else options.compression_level
     return module.compressobj(level, wbits=options.zlib_window_bits)
 
@@ -351,7 +354,7 @@ def zstd_module() -> Any:
         return import_module(ZSTD_PACKAGE)
     except ImportError as error:
         raise MissingExtraError(
-            "ZSTD shards need another package: pip install 'streamrec[zstd]'"
+            f"ZSTD shards need another package: {install_command('zstd')}"
         ) from error
 
 

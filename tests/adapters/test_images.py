@@ -1,5 +1,6 @@
 """streamrec.images: what is decoded, what is refused, and where in the data it lies."""
 
+import re
 import struct
 import sys
 import zlib
@@ -19,7 +20,7 @@ from PIL import Image
 
 import streamrec
 from streamrec import BytesColumn, FeatureError, FixedLenFeature, TFRecordDataset, encode_example
-from streamrec.errors import MissingExtraError
+from streamrec.errors import MissingExtraError, install_command
 from streamrec.images import decode_image, decode_jpeg, decode_png
 from tests.effort import draws
 from tests.runs import in_new_interpreter, until_error, write_shards
@@ -420,7 +421,7 @@ def test_a_missing_decoder_says_what_to_type(
     package: str, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'streamrec\[images\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("images"))):
         decode_image([data])
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from streamrec.errors import install_command
 from tests.adapters.conftest import free_port, needs, write_examples
 
 pytestmark = [
@@ -96,4 +97,4 @@ def test_the_missing_package_is_named(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "streamrec: --ray needs another package: pip install 'streamrec[ray]'\n"
+    assert done.stderr == f"streamrec: --ray needs another package: {install_command('ray')}\n"

@@ -22,6 +22,7 @@ from pyarrow import parquet
 
 import streamrec
 from streamrec import Example
+from streamrec.errors import install_command
 from tests.cli.conftest import PNG, Bucket, Call, Done, examples, interrupted, peak_bytes, run
 from tests.effort import thorough
 from tests.runs import tarred
@@ -498,7 +499,9 @@ def test_without_pyarrow(shard: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     done = run("convert", shard, tmp_path / "a.parquet", env=environment)
     assert done == Done(
-        2, "", "streamrec: Parquet needs another package: pip install 'streamrec[arrow]'\n"
+        2,
+        "",
+        f"streamrec: Parquet needs another package: {install_command('arrow')}\n",
     )
     assert run("convert", shard, tmp_path / "a.jsonl", env=environment).code == 0
 

@@ -21,6 +21,7 @@ from gcsfs.core import GCSFileSystem
 
 from streamrec import encode_record, encode_records
 from streamrec.cli import output
+from streamrec.errors import install_command
 from tests.cli.conftest import COMMAND, Bucket, Call, examples, interrupt_stalled, run, start, typed
 from tests.runs import in_new_interpreter
 from tests.servers.real import Store
@@ -173,8 +174,7 @@ def test_without_the_extra_one_line_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert (
-        done.stderr
-        == "the streamrec command needs the package click: pip install 'streamrec[cli]'\n"
+        done.stderr == f"the streamrec command needs the package click: {install_command('cli')}\n"
     )
 
 

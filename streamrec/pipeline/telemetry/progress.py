@@ -20,7 +20,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, ClassVar, TextIO
 
-from streamrec.errors import MissingExtraError
+from streamrec.errors import MissingExtraError, install_command
 from streamrec.pipeline.telemetry.stats import Stats
 
 
@@ -121,7 +121,7 @@ class TerminalDisplay(Display):
             )
         except ImportError as error:
             raise MissingExtraError(
-                "progress=True in a terminal needs rich: pip install 'streamrec[cli]'"
+                f"progress=True in a terminal needs rich: {install_command('cli')}"
             ) from error
         self._live = live.Live(
             console=console.Console(stderr=True), get_renderable=lambda: text.Text(self.line())

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from streamrec import Dataset, TFRecordDataset
+from streamrec.errors import install_command
 from streamrec.pipeline import StageStats, Stats
 from streamrec.pipeline.telemetry.progress import Display, PlainDisplay, format_line
 from streamrec.pipeline.telemetry.stats import ChainStats
@@ -186,7 +187,10 @@ def test_a_package_that_is_missing_is_named() -> None:
         "except streamrec.errors.MissingExtraError as error: print(error)"
     )
     assert code == 0
-    assert output.strip() == b"progress=True in a terminal needs rich: pip install 'streamrec[cli]'"
+    assert (
+        output.strip()
+        == f"progress=True in a terminal needs rich: {install_command('cli')}".encode()
+    )
 
 
 Event = dict[str, Any]

@@ -23,6 +23,7 @@ from streamrec.errors import (
     NotFoundError,
     StorageError,
     UnsupportedOperationError,
+    install_command,
 )
 from streamrec.storage import Storages
 from tests.effort import thorough
@@ -364,10 +365,10 @@ async def test_a_link_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
     for url, command in {
-        "simplecache::s3://b/x": "pip install 'streamrec[s3]'",
-        "simplecache::gs://b/x": "pip install 'streamrec[gcs]'",
-        "simplecache::https://b/x": "pip install 'streamrec[http]'",
-        "abfs://container/x": "pip install 'streamrec[azure]'",
+        "simplecache::s3://b/x": install_command("s3"),
+        "simplecache::gs://b/x": install_command("gcs"),
+        "simplecache::https://b/x": install_command("http"),
+        "abfs://container/x": install_command("azure"),
         "sftp://host/x": "pip install paramiko",
         "hf://datasets/x": "pip install huggingface_hub",
     }.items():
