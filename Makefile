@@ -25,6 +25,8 @@ PIP := -m pip install --quiet --disable-pip-version-check
 # $(call install,ENVIRONMENT,PACKAGES): with uv, which takes a quarter of pip's time; with pip where uv finds no index, since
 # it does not read pip's settings.
 install = $(BUILD)/bin/uv pip install --quiet --reinstall-package streamrec --python $(1)/bin/python $(2) || $(1)/bin/python $(PIP) $(2)
+# CONSTRAINTS=constraints.txt installs exactly the versions that the tests passed with, as the workflow for pull requests does.
+CONSTRAINTS ?=
 TESTS ?=
 PYTEST_ARGUMENTS ?=
 SECONDS_OF_FUZZING ?= 600
@@ -37,7 +39,7 @@ export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 # The tests start hundreds of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs docs-serve test test-peers test-s3 test-crt test-oldest environments oldest wheel test-wheel check soak fuzz bench bench-loaders sanitize servers client peers clean
+.PHONY: help demo docs docs-serve test test-peers test-s3 test-crt test-oldest environments oldest wheel test-wheel check soak fuzz bench bench-loaders sanitize servers client peers constraints clean
 
 help:
 	@sed -n '1,5p' Makefile | cut -c3-
@@ -146,7 +148,7 @@ $(CLIENT)/.done: pyproject.toml setup.py $(wildcard streamrec/kernels/src/*.[ch]
 	@$(PYTHON) -c 'import venv, ensurepip' || { echo "no venv module: apt-get install python3-venv" >&2; exit 1; }
 	@test -x $(CLIENT)/bin/python || $(PYTHON) -m venv $(CLIENT)
 	@echo "installing streamrec and its extras into $(CLIENT) ..."
-	@$(call install,$(CLIENT),--editable '.[$(EXTRAS)]')
+	@$(call install,$(CLIENT),--editable '.[$(EXTRAS)]' $(addprefix --constraint ,$(CONSTRAINTS)))
 	@touch $@
 
 $(CRT)/.done: pyproject.toml | $(BUILD)/.done
@@ -177,6 +179,10 @@ $(LOADERS)/.done: pyproject.toml
 	@$(LOADERS)/bin/python $(PIP) --upgrade pip
 	@$(LOADERS)/bin/python $(PIP) --editable '.[s3,images]' '$(TORCH)' '$(TORCHDATA)' '$(TENSORFLOW)' $(OTHER_LOADERS)
 	@touch $@
+
+# After the tests have passed with newer packages.
+constraints: client
+	$(CLIENT)/bin/python .ci/constraints.py $(EXTRAS) > constraints.txt
 
 $(SERVERS)/.done: requirements-servers.txt | $(BUILD)/.done
 	@test -x $(SERVERS)/bin/python || $(PYTHON) -m venv $(SERVERS)
