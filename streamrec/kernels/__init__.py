@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.errors import install_command
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -91,5 +89,7 @@ try:
         scan_frames,
     )
 except ImportError as error:
+    from streamrec.errors import install_command  # only here: kernels load nothing else
+
     command = install_command(options="--force-reinstall --no-deps --no-cache-dir")
     raise ImportError(_MISSING.format(error=error, command=command)) from error
