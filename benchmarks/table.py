@@ -212,7 +212,7 @@ def stream(data: Data) -> Iterator[Row]:
         yield Row(
             module="stream",
             work=where,
-            peer=f"{client}' GETs, which drop the bytes",
+            peer=f"{client}' GETs, bytes discarded",
             ours=row["streamrec_mb_s"],
             theirs=row["bare_mb_s"],
             unit="MB/s",
@@ -224,9 +224,9 @@ def tls(data: Data) -> Iterator[Row]:
     row = find(data["rows"], server="nginx", tls=True)
     ours = row["streamrec"]
     for side, peer in (
-        ("sockets", "Python's `ssl` sockets, which drop the bytes"),
-        ("bare", "s3fs' GETs, which drop the bytes"),
-        ("obstore", "obstore's streams, which drop the bytes"),
+        ("sockets", "Python's `ssl` sockets, bytes discarded"),
+        ("bare", "s3fs' GETs, bytes discarded"),
+        ("obstore", "obstore's streams, bytes discarded"),
     ):
         yield Row(
             module="tls",

@@ -122,7 +122,7 @@ def parse_value(value: str) -> Any:
 
 
 def parse_size(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """A number of bytes, as 200MB or 64MiB.
+    """A number of bytes, such as 200MB or 64MiB.
 
     Examples:
         >>> parse_size(None, None, "1.5MB"), parse_size(None, None, "64 KiB"), parse_size(None, None, "100")
@@ -288,8 +288,8 @@ split = click.option(
     expose_value=False,
     callback=Sources.keep,
     help=(
-        "Take only this split of a directory or pattern, as train of "
-        "ints-train.tfrecord-00000-of-00008; all for all of them."
+        "Read only this split of a directory or pattern, such as train for "
+        "ints-train.tfrecord-00000-of-00008; all reads every split."
     ),
 )
 target = click.argument("target", shell_complete=complete_files)
@@ -305,13 +305,13 @@ features = click.option(
     "--features",
     metavar="A,B",
     callback=parse_names,
-    help="Only these features, separated by commas.",
+    help="Keep only these features (comma-separated).",
 )
 where = click.option(
     "--where",
     metavar="EXPR",
     callback=parse_where,
-    help='Only records for which this is true, as "label == 3".',
+    help='Keep only records for which this is true, such as "label == 3".',
 )
 overwrite = click.option("--overwrite", is_flag=True, help="Replace existing files.")
 shard_bytes = click.option(
@@ -319,7 +319,7 @@ shard_bytes = click.option(
     metavar="SIZE",
     callback=parse_size,
     help=(
-        "Start a new file at about this size, as 200MB or 64MiB.  [default for several files: "
+        "Start a new file at about this size, such as 200MB or 64MiB.  [default for several files: "
         "200MB]"
     ),
 )
@@ -366,7 +366,7 @@ QUIET_OPTIONS: Final = (
         expose_value=False,
         callback=keep_progress,
         help=(
-            "auto: a bar in a terminal, else a line every ten seconds, on standard error.  "
+            "auto: a bar in a terminal, otherwise a line every ten seconds, on standard error.  "
             "[default: auto]"
         ),
     ),

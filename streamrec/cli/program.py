@@ -42,10 +42,10 @@ COMMANDS: Final = {
     "head": "Prints the first records.",
     "cat": "Prints all records, as text, JSON lines or raw bytes.",
     "count": "Counts records.",
-    "verify": "Checks every CRC32C, or compares shards with a manifest; repairs.",
-    "manifest": "Writes a manifest of shards that have none, compressed ones too.",
-    "index": "Writes an index, with which any record can be read by its number.",
-    "stat": "Shows statistics of each feature, also as an HTML page.",
+    "verify": "Checks every CRC32C or compares shards with a manifest, and repairs damage.",
+    "manifest": "Writes a manifest for existing shards, compressed or not.",
+    "index": "Writes an index, so that any record can be read by its number.",
+    "stat": "Shows statistics for each feature, in a terminal or as an HTML page.",
     "convert": "Converts to and from Parquet, JSON lines and WebDataset tar.",
     "cp": "Copies shards byte for byte, and checks every CRC32C.",
     "reshard": "Splits, merges, compresses or shuffles records into new shards.",
@@ -117,13 +117,13 @@ class Commands(click.Group):
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
-        "Exit codes: 0 good, 1 bad data, 2 wrong usage, 3 the store failed, 4 it exists already, "
+        "Exit codes: 0 success, 1 bad data, 2 wrong usage, 3 store failure, 4 target exists, "
         "130 interrupted."
     ),
 )
 @click.version_option(streamrec.__version__)
 @click.option(
-    "-v", "--verbose", is_flag=True, help="Show the log: retries, losses, shards that were written."
+    "-v", "--verbose", is_flag=True, help="Show the log: retries, lost data, written shards."
 )
 def streamrec_command(verbose: bool) -> None:
     """Inspects and rewrites TFRecord shards on disk, S3, GCS, Azure and HTTP.

@@ -146,8 +146,8 @@ def bench_command(
 ) -> None:
     """Reads ranges of objects with 1 to 32 connections, in requests of 64 KiB to 4 MiB.
 
-    It reads the objects of SOURCE. With --write, it writes test objects first, and removes them,
-    also on Ctrl-C.
+    It reads the objects of SOURCE. With --write, it writes test objects first and removes them
+    afterwards, even after Ctrl-C.
 
     Shows MB/s, the time to the first byte, and processor seconds per gigabyte; says how many
     connections are enough, and how fast streamrec reads the same objects as records.

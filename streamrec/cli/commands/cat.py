@@ -41,7 +41,7 @@ from streamrec.shards import ShardReader
 @options.as_json
 @options.source_options
 def head_command(sources: options.Sources, **how: Any) -> None:
-    """Prints the first records, and reads only these."""
+    """Prints the first records and reads no further."""
     print_records(sources, **how)
 
 
@@ -76,7 +76,7 @@ def parse_records(
     "--records",
     metavar="N,N,...",
     callback=parse_records,
-    help="Print and read only these records, by number from 0; SOURCE must be an index (*.index).",
+    help="Read and print only these records, numbered from 0; SOURCE must be an index (*.index).",
 )
 @options.features
 @options.where

@@ -128,7 +128,7 @@ class Conversion:
     help="Features to write as text in Parquet.",
 )
 @options.file_option(
-    "--schema", help="A file with the kinds of features, as `streamrec info --json` prints."
+    "--schema", help="A file with the types of the features, as `streamrec info --json` prints."
 )
 @options.shard_bytes
 @options.shard_records
@@ -159,7 +159,8 @@ def convert_command(
 
     The names decide the formats: .parquet, .jsonl or .ndjson, .tar, and TFRecord for all others;
     .jsonl.gz and .tar.gz are compressed. TARGET is one file, a pattern with {shard:05d} for the
-    file's number, or a directory (with --to). A run that fails or is interrupted leaves nothing.
+    file's number, or a directory (with --to). A run that fails or is interrupted leaves nothing
+    behind.
     """
     if directory_of(target) is not None and wanted is None:
         raise click.UsageError(f"{target} is a directory: say with --to what is written there")

@@ -42,9 +42,9 @@ def cp_command(
 ) -> None:
     """Copies shards byte for byte, and checks the CRC32C of each record and of each object.
 
-    TARGET is a directory, or for one shard a name. Shards keep their names, and their places below
-    the directory that they have in common. Damage, a shard that differs from its manifest, an error
-    or an interrupt leaves nothing.
+    TARGET is a directory or, for a single shard, a file name. Shards keep their names and their
+    paths below the directory that they share. If a shard is damaged or differs from its manifest,
+    or the copy fails or is interrupted, nothing is left behind.
     """
     copied = run(copy(sources, target, overwrite, target_options or sources.storage_options))
     if as_json:

@@ -38,7 +38,7 @@ def demo_command(
     """Writes 1,000 Examples with small images to the directory TARGET, as four shards and a
     manifest.
 
-    The data are always the same. TARGET is a path or URL; the default is flowers/.
+    The data is the same every time. TARGET is a path or URL; the default is flowers/.
     """
     folder = directory_of(f"{target.rstrip('/')}/") or target
     shards = run(write_demo(folder, overwrite, storage_options))

@@ -60,8 +60,8 @@ LOOKS: Final = 10
     "--write/--no-write",
     default=None,
     help=(
-        "Also write test objects (10 MB) below URL and remove them. Without either, a terminal "
-        "asks."
+        "Also write test objects (10 MB) below URL and remove them. Without either, it asks if you "
+        "are at a terminal."
     ),
 )
 @options.as_json
@@ -72,8 +72,8 @@ def doctor_command(
     """Checks a store step by step: name, connection, TLS, clock, listing, reading, versions,
     checksums, speed.
 
-    A check that fails says what to do, and the exit code is 3. URL is a directory, a pattern or an
-    object.
+    If a check fails, it says what to do, and the exit code is 3. URL is a directory, a pattern or
+    an object.
     """
     if write is None:
         write = (

@@ -49,8 +49,7 @@ ENDING = ".index"
 @options.as_json
 @options.source_options
 def manifest_command(sources: options.Sources, target: str, overwrite: bool, as_json: bool) -> None:
-    """Writes TARGET (a name that ends in .json): the sizes, CRC32Cs and numbers of records of
-    shards.
+    """Writes the size, CRC32C and number of records of each shard to TARGET (*.json).
 
     Each shard is read once; it may be compressed. `verify` and `count` use the manifest, and so
     does `distribute`.
@@ -136,7 +135,7 @@ def parse_part(
     help="Read only shards that changed; without SOURCE, those that INDEX names.",
 )
 @click.option("--check", is_flag=True, help="Report which shards changed since INDEX was written.")
-@click.option("--stat", is_flag=True, help="Show what INDEX holds.")
+@click.option("--stat", is_flag=True, help="Show what INDEX contains.")
 @options.overwrite
 @options.dry_run
 @options.jobs
@@ -155,11 +154,10 @@ def index_command(
     ray_address: str | None,
     as_json: bool,
 ) -> int:
-    """Writes INDEX (a name that ends in .index): what a manifest says, and the offset of each
-    record.
+    """Writes INDEX (*.index): a manifest that also holds the offset of each record.
 
-    Remote shards are read once; of local shards only the headers are read. Compressed shards cannot
-    be indexed. `streamrec cat --records` and RecordSource read any record by it.
+    Remote shards are read once; in local shards, only the headers are read. Compressed shards
+    cannot be indexed. `streamrec cat --records` and RecordSource use it to read any record.
     """
     *sources, index = names
     if not index.endswith(ENDING):

@@ -39,7 +39,7 @@ from streamrec.shards import Gap
     ),
 )
 @options.sources
-@click.option("-h", "--human", is_flag=True, help="Print sizes as 1.5 MB.")
+@click.option("-h", "--human", is_flag=True, help="Print sizes in readable units, such as 1.5 MB.")
 @options.as_json
 @options.source_options
 def ls_command(sources: options.Sources, human: bool, as_json: bool) -> None:

@@ -85,7 +85,7 @@ class ReshardPlan:
 @click.option(
     "--compression",
     type=click.Choice(writing.COMPRESSIONS),
-    help="How to compress.  [default: by the ending of TARGET: .gz, .zz, .zst]",
+    help="Compression of the new shards.  [default: from TARGET: .gz, .zz, .zst]",
 )
 @click.option(
     "--shuffle", is_flag=True, help="Put all records in random order; they are buffered on disk."
@@ -96,7 +96,7 @@ class ReshardPlan:
 @click.option(
     "--temp",
     type=click.Path(exists=True, file_okay=False),
-    help="The directory for records that are buffered.",
+    help="Where --shuffle buffers records.",
 )
 @options.file_option(
     "--manifest",
@@ -122,7 +122,7 @@ def reshard_command(
 
     TARGET is a pattern with {shard:05d} for the shard's number (and, with --shards, {shards:05d}
     for how many there are), a directory, or one name for one shard. Records keep their order,
-    unless they are shuffled. A run that fails or is interrupted leaves nothing.
+    unless they are shuffled. A run that fails or is interrupted leaves nothing behind.
     """
     plan = ReshardPlan(**how)
     kind = writing.compression_of(target, compression)
