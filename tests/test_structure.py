@@ -354,7 +354,6 @@ MORE_FIELDS: dict[str, int] = {
     "pipeline.sources.shards.source.Fetchers": 18,
     "storage.upload.Upload": 18,
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,
-    "pipeline.engine.meters.Telemetry": 16,
     "pipeline.sources.generator.ElementBuffer": 14,
     "pipeline.sources.shuffle.buffer.ShuffleBuffer": 14,
     "storage.backends.s3.uploads.S3Upload": 14,
@@ -368,7 +367,6 @@ MORE_FIELDS: dict[str, int] = {
     "tfrecord.framer.Framer": 12,
     "bridge.channel.Channel": 11,
     "cli.commands.stat.FeatureStats": 11,
-    "pipeline.engine.meters.SourceMeter": 11,
     "storage.backends.gcs.backend.GcsUpload": 11,
     "storage.registry.Storages": 11,
 }
@@ -376,7 +374,6 @@ MORE_FIELDS: dict[str, int] = {
 MAX_BRANCHES = 12
 
 MORE_BRANCHES: dict[str, int] = {
-    "pipeline.engine.run.RunContext.chunks": 22,
     "pipeline.sources.shuffle.shuffle.Shuffle.chunks": 21,
     "cli.commands.convert.convert_command": 20,
     "pipeline.sources.chains.Repeat.chunks": 20,

@@ -33,11 +33,11 @@ from streamrec.pipeline.elements.columns import as_array, map_nest
 from streamrec.pipeline.elements.positions import Positions
 from streamrec.pipeline.engine.budget import CONSUMER, DEFAULT, UNCOUNTED, HeldBytes, default_budget
 from streamrec.pipeline.engine.description import Chain, Options
-from streamrec.pipeline.engine.meters import Telemetry
 from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.engine.run import RunContext, produce
 from streamrec.pipeline.engine.session import session
 from streamrec.pipeline.engine.states import position_of, state_at, state_of
+from streamrec.pipeline.engine.telemetry import Telemetry
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import collecting

@@ -1,4 +1,4 @@
-"""Meters: count the work of each source and stage of a run, and of its consumer.
+"""Meters: count the work of each source and stage of a run (`telemetry.py` counts its consumer).
 
 Rules:
 - Meters count whole chunks when they are passed on, never single elements.
@@ -12,28 +12,23 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from operator import length_hint
+from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter, thread_time
-from typing import Any, Final
+from typing import Final, Self
 from weakref import WeakSet
 
 from streamrec.display import display_text
 from streamrec.errors import FeatureError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import trace_origins
-from streamrec.pipeline.engine.budget import HeldBytes
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import ByteQueue
 from streamrec.pipeline.engine.stage import Halt, Stage, Step, halting
 from streamrec.pipeline.engine.stage_names import find_chains, own_line, title
-from streamrec.pipeline.telemetry.progress import choose_display
-from streamrec.pipeline.telemetry.stats import ChainStats, StageStats, Stats
+from streamrec.pipeline.telemetry.stats import ChainStats, StageStats
 from streamrec.pipeline.telemetry.trace import Trace
-from streamrec.storage import Statistics
 
 Lock = AbstractContextManager[object]
 
@@ -42,8 +37,6 @@ BUSY: Final = "busy"
 WAITING: Final = "waiting for input"
 OUTSIDE: Final = "waiting for output"
 BETWEEN: Final = "waiting"
-CONSUMER_WAITING: Final = "waiting for data"
-CONSUMER_WORKING: Final = "working"
 
 
 class StateClock:
@@ -82,6 +75,37 @@ class StateClock:
         return self._seconds.get(state, 0.0) + (now - self._since if state is self._state else 0.0)
 
 
+class Flow:
+    """Counts elements and bytes."""
+
+    __slots__ = ("elements", "nbytes")
+
+    def __init__(self) -> None:
+        self.elements = 0
+        self.nbytes = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Counts a chunk that passed."""
+        self.elements += len(chunk.elements)
+        self.nbytes += chunk.nbytes
+
+
+class ThreadTime:
+    """Measures the processor time of the calling thread between pairs of calls."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Begins a period."""
+        self._began = thread_time()
+
+    def end(self) -> None:
+        """Ends it; called by the same thread."""
+        self.seconds += thread_time() - self._began
+
+
 class Meter:
     """Counts the work of one source or stage."""
 
@@ -90,17 +114,21 @@ class Meter:
         self._lock = lock
         self._clock = StateClock(trace, what)
         self._running = 0
-        self._elements_in = self._bytes_in = self._elements_out = self._bytes_out = 0
+        self._output = Flow()
 
     @property
     def title(self) -> str:
+        """The name of the source or stage for users."""
         return "" if self._what is None else title(self._what)
 
 
 class StageMeter(Meter):
     """Counts the work of one stage."""
 
-    ignored = 0
+    def __init__(self, lock: Lock, trace: Trace | None, stage: Stage) -> None:
+        super().__init__(lock, trace, stage)
+        self._input = Flow()
+        self._ignored = 0
 
     def run(self, step: Step, chunk: Chunk | None) -> list[Chunk]:
         """Runs a step of the stage and counts its work.
@@ -111,12 +139,11 @@ class StageMeter(Meter):
         """
         taken = chunk if chunk is not None and chunk.error is None else None
         with self._lock:
-            before = self._elements_in
+            before = self._input.elements
             self._running += 1
             self._clock.enter(BUSY, perf_counter())
             if taken is not None:
-                self._elements_in += len(taken.elements)
-                self._bytes_in += taken.nbytes
+                self._input.add(taken)
         chunks: list[Chunk] = []
         ignored = False
         try:
@@ -138,14 +165,13 @@ class StageMeter(Meter):
 
     def _count_output(self, chunks: list[Chunk], ignored: bool) -> None:
         with self._lock:
-            before = self._elements_out
+            before = self._output.elements
             for chunk in chunks:
-                self._elements_out += len(chunk.elements)
-                self._bytes_out += chunk.nbytes
+                self._output.add(chunk)
             self._running -= 1
-            self.ignored += ignored
+            self._ignored += ignored
             if not self._running:
-                self._clock.enter(BETWEEN, perf_counter(), self._elements_out - before)
+                self._clock.enter(BETWEEN, perf_counter(), self._output.elements - before)
 
     def stats(self, now: float, whole: float, after: float) -> StageStats:
         """The stage's statistics.
@@ -157,14 +183,14 @@ class StageMeter(Meter):
         return StageStats(
             title=self.title,
             line=own_line(self._what),
-            elements_in=self._elements_in,
-            bytes_in=self._bytes_in,
-            elements_out=self._elements_out,
-            bytes_out=self._bytes_out,
+            elements_in=self._input.elements,
+            bytes_in=self._input.nbytes,
+            elements_out=self._output.elements,
+            bytes_out=self._output.nbytes,
             busy=busy,
             waited_for_input=max(0.0, whole - after - busy),
             waited_for_output=after,
-            errors_ignored=self.ignored,
+            errors_ignored=self._ignored,
         )
 
 
@@ -192,8 +218,9 @@ class SourceMeter(Meter):
         super().__init__(lock, trace, source)
         self._held: dict[int, Chain] | None = None
         self._trace = trace
-        self._asked = self._asking = 0
-        self._worked = self._worked_before = 0.0
+        self._asked = 0
+        self._asking = 0  # requests to its chains
+        self._worked = ThreadTime()
         self._chains: dict[object, ChainMeter] = {}
         self._queues: WeakSet[ByteQueue] = WeakSet()
 
@@ -225,21 +252,37 @@ class SourceMeter(Meter):
         """Adds the source to an error that ended it, if a user's function raised the error."""
         has_place = any(note.startswith("in ") for note in getattr(error, "__notes__", ()))
         if ":" in self.title and not has_place:
-            error.add_note(f"in {self.title}, after {self._elements_out:,} elements of this run")
+            error.add_note(f"in {self.title}, after {self._output.elements:,} elements of this run")
         return error
 
-    def count(self, *, running: int = 0, asked: int = 0, chunk: Chunk | None = None) -> None:
-        """Counts runs and requests that begin (1) or end (-1), and the chunk of a request."""
+    def request(self) -> SourceRequest:
+        """A request for a chunk, as a context manager. Its `chunk` is set to what the source
+        gave.
+        """
+        return SourceRequest(self)
+
+    def count_run(self, change: int) -> None:
+        """Counts a run of the source that begins (1) or ends (-1)."""
         with self._lock:
-            self._running += running
-            self._asked += asked
-            if asked and not self._chains:
-                now = thread_time()  # of the loop's thread, which alone runs sources
-                self._worked += now - self._worked_before if asked < 0 else 0.0
-                self._worked_before = now
+            self._running += change
+            self.shift(perf_counter())
+
+    def begin_request(self) -> None:
+        """Counts a request that begins."""
+        with self._lock:
+            self._asked += 1
+            if not self._chains:
+                self._worked.begin()  # the loop's thread alone runs sources
+            self.shift(perf_counter())
+
+    def end_request(self, chunk: Chunk | None) -> None:
+        """Counts a request that ends, and the chunk that the source gave."""
+        with self._lock:
+            self._asked -= 1
+            if not self._chains:
+                self._worked.end()
             if chunk is not None:
-                self._elements_out += len(chunk.elements)
-                self._bytes_out += chunk.nbytes
+                self._output.add(chunk)
             self.shift(perf_counter(), elements=0 if chunk is None else len(chunk.elements))
 
     def shift(self, now: float, asking: int = 0, elements: int = 0) -> None:
@@ -258,7 +301,7 @@ class SourceMeter(Meter):
         if not chains:
             # A source that reads is asked all the time, and works only as much as the loop's thread
             # does meanwhile. `_worked` may exceed `busy`: the clocks are read one after the other.
-            worked = min(busy, self._worked)
+            worked = min(busy, self._worked.seconds)
             waiting += busy - worked
             busy = worked
         queues = list(self._queues)
@@ -267,8 +310,8 @@ class SourceMeter(Meter):
             line="" if self._what is None else own_line(self._what),
             elements_in=sum(chain.stages[-1].elements_out for chain in chains),
             bytes_in=sum(chain.stages[-1].bytes_out for chain in chains),
-            elements_out=self._elements_out,
-            bytes_out=self._bytes_out,
+            elements_out=self._output.elements,
+            bytes_out=self._output.nbytes,
             busy=busy,
             waited_for_input=waiting,
             waited_for_output=self._clock.seconds(OUTSIDE, now),
@@ -276,6 +319,23 @@ class SourceMeter(Meter):
             queue_limit=sum(queue.limit for queue in queues),
             chains=chains,
         )
+
+
+class SourceRequest:
+    """A request for a source's next chunk; see `SourceMeter.request`."""
+
+    __slots__ = ("_meter", "chunk")
+
+    def __init__(self, meter: SourceMeter) -> None:
+        self._meter = meter
+        self.chunk: Chunk | None = None
+
+    def __enter__(self) -> Self:
+        self._meter.begin_request()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._meter.end_request(self.chunk)
 
 
 class ChainMeter:
@@ -290,12 +350,31 @@ class ChainMeter:
         self._lock = lock
         self._parent = parent
         self._clock = StateClock(None, None)
-        self._running = self._asked = 0
+        self._running = 0
+        self._asked = 0
 
-    def count(self, *, running: int = 0, asked: int = 0) -> None:
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A run of the chain, which is asked for a chunk at once."""
+        self.source.count_run(1)
+        self._count(running=1, asked=1)
+        try:
+            yield
+        finally:
+            self.source.count_run(-1)
+            self._count(running=-1, asked=-1)
+
+    @contextmanager
+    def giving(self) -> Iterator[None]:
+        """The time from a chunk that the chain gives to the request for the next one."""
+        self._count(asked=-1)
+        try:
+            yield
+        finally:
+            self._count(asked=1)
+
+    def _count(self, *, running: int = 0, asked: int = 0) -> None:
         """Counts runs, and requests for a chunk, that begin (1) or end (-1)."""
-        if running:
-            self.source.count(running=running)
         with self._lock:
             now = perf_counter()
             self._running += running
@@ -316,121 +395,3 @@ class ChainMeter:
             rows.insert(0, stage.stats(now, whole, after))
             after += rows[0].busy
         return ChainStats((self.source.stats(now), *rows), asked)
-
-
-class Telemetry:
-    """The counters of one run, for `stats()`, the progress display and the trace file.
-
-    It tells the ledger of `held` bytes whether the consumer waits.
-    """
-
-    def __init__(
-        self, chain: Chain, held: HeldBytes, queue_bytes: int, trace: Trace | None, progress: bool
-    ) -> None:
-        self._lock = threading.RLock()
-        self._trace = trace
-        self._held = held
-        self._limit = queue_bytes
-        self.storage = Statistics()
-        self.root = SourceMeter(self._lock, trace, None)
-        self._chain = self.root.chain(chain)
-        self._consumer = StateClock(trace, "the consumer")
-        self._elements = self._nbytes = self._nbytes_before = 0
-        self._counted = perf_counter()
-        self._current: Iterator[Any] = iter(())
-        self._display = choose_display(self._stats_soon) if progress else None
-        self._is_shown = False
-        self._last_stats = self.stats() if progress else None
-
-    def waits(self) -> None:
-        """Called when the consumer asks for a chunk."""
-        with self._lock:
-            self._consumer.enter(CONSUMER_WAITING, perf_counter())
-        self._held.is_wanted = True
-        self._held.notify()
-        if self._display is not None and not self._is_shown:
-            self._is_shown = True
-            self._display.start()
-
-    def works(self) -> None:
-        """Called when the consumer stops waiting without a chunk."""
-        with self._lock:
-            self._consumer.enter(CONSUMER_WORKING, perf_counter())
-
-    def takes(self, chunk: Chunk, elements: Iterator[Any]) -> None:
-        """Called when the consumer gets a chunk, whose elements it takes from an iterator."""
-        self._held.is_wanted = False
-        with self._lock:
-            now = perf_counter()
-            self._consumer.enter(CONSUMER_WORKING, now, len(chunk.elements))
-            self._elements += len(chunk.elements)
-            self._nbytes += chunk.nbytes
-            self._current = elements
-            if self._trace is not None and now - self._counted >= 0.02:  # seconds; not tuned
-                self._trace_numbers(self._trace, now)
-        if self._display is not None:
-            self._display.tick()
-
-    def ends(self) -> None:
-        """Ends the counting; the consumer has finished.
-
-        It calls this at the end, after an error, or when it closes the run.
-        """
-        self._held.is_wanted = False
-        with self._lock:
-            self._consumer.enter(IDLE, perf_counter())
-            self._elements -= length_hint(self._current)
-            self._current = iter(())
-        if self._display is not None:
-            self._display.close()
-        if self._trace is not None:
-            self._trace.close()
-
-    @property
-    def waited(self) -> float:
-        """For how many seconds the consumer waited."""
-        return self._consumer.seconds(CONSUMER_WAITING, perf_counter())
-
-    def stats(self) -> Stats:
-        """The run's statistics now; from any thread."""
-        # Both have locks of their own; they are read before this one is held.
-        storage = self.storage.snapshot()
-        queued = self._held.queued()
-        with self._lock:
-            now = perf_counter()
-            return Stats(
-                elements=self._elements - length_hint(self._current),
-                bytes=self._nbytes,
-                consumer_waited=self._consumer.seconds(CONSUMER_WAITING, now),
-                consumer_busy=self._consumer.seconds(CONSUMER_WORKING, now),
-                queued=queued,
-                queue_limit=self._limit,
-                chain=self._chain.stats(now),
-                storage=storage,
-            )
-
-    def _stats_soon(self) -> Stats:
-        """The statistics now, or a moment ago.
-
-        A display has its own lock, and is closed when the iterator is dropped, possibly while this
-        lock is held; so it waits only briefly.
-        """
-        if self._lock.acquire(timeout=0.2):
-            try:
-                self._last_stats = self.stats()
-            finally:
-                self._lock.release()
-        assert self._last_stats is not None
-        return self._last_stats
-
-    def _trace_numbers(self, trace: Trace, now: float) -> None:
-        """Writes the speed since the last call, and the bytes in queues, to the trace."""
-        trace.counter(
-            "MB/s", now, (self._nbytes - self._nbytes_before) / 1e6 / (now - self._counted)
-        )
-        trace.counter("queue of the consumer, MB", now, self._held.queued() / 1e6)
-        for _, stage in self._chain.stats(now).rows():
-            if stage.queue_limit:
-                trace.counter(f"queue of {stage.title}, MB", now, stage.queued / 1e6)
-        self._nbytes_before = self._nbytes
-        self._counted = now

@@ -35,7 +35,7 @@ from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position, shift
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.engine.meters import SourceMeter, StageMeter
+from streamrec.pipeline.engine.meters import ChainMeter, SourceMeter, StageMeter
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.seeds import derive_seed
 from streamrec.pipeline.engine.session import Session
@@ -110,6 +110,93 @@ def strict(outputs: Iterator[Chunk]) -> Iterator[Chunk]:
         yield chunk
 
 
+class ChainRun:
+    """A chain that runs: takes chunks from its source, and passes them through its steps.
+
+    Attributes:
+        source: The source's chunks; the caller closes them.
+        meter: Counts the chain.
+        failure: The error that ended the chain, raised after all that came before it.
+        is_over: Whether the chain gives no more.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: AsyncGenerator[Chunk],
+        steps: CountedSteps,
+        meter: ChainMeter,
+        skip: int,
+        offloader: Offloader | None,
+        continue_on_error: bool,
+        has_ended: bool,
+    ) -> None:
+        self.source = source
+        self.meter = meter
+        self.failure: Exception | None = None
+        self.is_over = False
+        self._steps = steps
+        self._skip = skip  # elements of the next chunks, since the position is within a chunk
+        self._offloader = offloader
+        self._continue_on_error = continue_on_error
+        self._is_reading = not has_ended
+        self._update_reading()
+
+    async def advance(self) -> list[Chunk]:
+        """Takes one chunk from the source, or its end, and returns what the steps make of it."""
+        chunk = await self._pull() if self._is_reading else None
+        if chunk is None:
+            self.is_over = True
+            self._is_reading = False
+            # Closed before the steps give their rest, which the consumer may take slowly: no
+            # connection or thread of the source stays open meanwhile.
+            await self.source.aclose()
+            return await self._run(drain(self._steps), nbytes=0)
+        if self._skip:
+            chunk = self._cut(chunk)
+            if chunk is None:
+                return []
+        if chunk.error is not None:
+            self.meter.source.blame(chunk.error)
+            await anyio.lowlevel.checkpoint()  # there may be thousands, which fill no queue
+        return await self._run(push(self._steps, chunk), chunk.nbytes)
+
+    async def _pull(self) -> Chunk | None:
+        """The source's next chunk; None at its end, and after its `failure`."""
+        with self.meter.source.request() as request:
+            try:
+                request.chunk = await anext(self.source, None)
+            except Exception as error:
+                self.failure = self.meter.source.blame(error)
+        return request.chunk
+
+    def _cut(self, chunk: Chunk) -> Chunk | None:
+        """What is left of a chunk after the elements to skip; None if that is nothing."""
+        count = len(chunk.elements)
+        first = self._skip
+        self._skip = max(0, first - count)
+        if first >= count:
+            return None
+        elements = window(chunk.elements, first, count)
+        return Chunk(elements, shift(chunk.positions, first), chunk.nbytes)
+
+    async def _run(self, outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
+        """Collects the outputs, in a thread if that pays for an input of `nbytes`."""
+        wanted = outputs if self._continue_on_error else strict(outputs)
+        if self._offloader is None:
+            chunks, failure = collect(wanted)
+        else:
+            chunks, failure = await self._offloader.through(wanted, nbytes)
+        self.failure = self.failure or failure
+        self._update_reading()
+        return chunks
+
+    def _update_reading(self) -> None:
+        """The source is read until there is a failure, or a step needs no more."""
+        if self.failure is not None or any(step.done for step, _ in self._steps):
+            self._is_reading = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """The run that a source belongs to, and what the source must know of later stages.
@@ -164,85 +251,74 @@ class RunContext:
             continue_on_error: Whether the caller handles failed elements (`Chunk.error`); otherwise
                 the first one ends the chain.
         """
-        position = position or {}
-        stages = chain.stages
+        run = self._start(chain, position or {}, preserve_batches, continue_on_error)
+        try:
+            with run.meter.running():
+                while not run.is_over:
+                    for chunk in await run.advance():
+                        with run.meter.giving():
+                            yield chunk
+        finally:
+            await run.source.aclose()
+        if run.failure is not None:
+            raise run.failure
+
+    def _start(
+        self, chain: Chain, position: Position, preserve_batches: bool, continue_on_error: bool
+    ) -> ChainRun:
+        """Starts the source and the steps of a chain; see `chunks`."""
         states = position.get("stages", {})
         skip = position.get("skip", 0)
         meter = self.meter.chain(chain)
-        running = [
-            stage.start(str(number), states.get(str(number))) for number, stage in enumerate(stages)
+        steps = [
+            stage.start(str(number), states.get(str(number)))
+            for number, stage in enumerate(chain.stages)
         ]
-        steps = list(zip(running, meter.stages, strict=True))
-        offload = max((stage.offload for stage in stages), default=Offload.NEVER)
+        offload = max((stage.offload for stage in chain.stages), default=Offload.NEVER)
         offloader = Offloader(offload, self.session.threads) if offload else None
-        preserve_batches = preserve_batches and not stages
-        ahead = replace(
-            self,
+        context = self._context_of_source(
+            chain,
             meter=meter.source,
             seed=position.get("seed", self.seed),
             skip=skip,
-            batch=stages[0].windows_of if stages else self.batch if preserve_batches else 1,
-            batch_offset=self.batch_offset if preserve_batches else 0,
-            offloaded=self.offloaded if preserve_batches else offloader is not None,
+            passes_on=preserve_batches and not chain.stages,
+            offloads=offloader is not None,
         )
-        source = chain.source.chunks(position.get("source"), ahead)
-        is_reading = not position.get("ended") and not any(step.done for step in running)
-        failure: Exception | None = None
-        meter.count(running=1, asked=1)
-        is_over = False
-        try:
-            while not is_over:
-                chunk: Chunk | None = None
-                if is_reading:
-                    meter.source.count(asked=1)
-                    try:
-                        chunk = await anext(source, None)
-                    except Exception as error:
-                        failure = meter.source.blame(error)
-                    finally:
-                        meter.source.count(asked=-1, chunk=chunk)
-                if chunk is None:
-                    is_over = True
-                    is_reading = False
-                    # Closed before the steps give their rest, which the consumer may take slowly:
-                    # no connection or thread of the source stays open meanwhile.
-                    await source.aclose()
-                    outputs = drain(steps)
-                    nbytes = 0
-                else:
-                    if skip:  # the position is within a chunk
-                        count = len(chunk.elements)
-                        first = skip
-                        skip = max(0, skip - count)
-                        if first >= count:
-                            continue
-                        elements = window(chunk.elements, first, count)
-                        chunk = Chunk(elements, shift(chunk.positions, first), chunk.nbytes)
-                    if chunk.error is not None:
-                        meter.source.blame(chunk.error)
-                        # There may be thousands of failures, which fill no queue.
-                        await anyio.lowlevel.checkpoint()
-                    outputs = push(steps, chunk)
-                    nbytes = chunk.nbytes
-                wanted = outputs if continue_on_error else strict(outputs)
-                chunks, error_of_step = (
-                    await offloader.through(wanted, nbytes) if offloader else collect(wanted)
-                )
-                failure = failure or error_of_step
-                for out in chunks:
-                    meter.count(asked=-1)
-                    try:
-                        yield out
-                    finally:
-                        meter.count(asked=1)
-                is_reading = (
-                    is_reading and failure is None and not any(step.done for step in running)
-                )
-        finally:
-            meter.count(running=-1, asked=-1)
-            await source.aclose()
-        if failure is not None:
-            raise failure
+        return ChainRun(
+            source=chain.source.chunks(position.get("source"), context),
+            steps=list(zip(steps, meter.stages, strict=True)),
+            meter=meter,
+            skip=skip,
+            offloader=offloader,
+            continue_on_error=continue_on_error,
+            has_ended=bool(position.get("ended")),
+        )
+
+    def _context_of_source(
+        self,
+        chain: Chain,
+        *,
+        meter: SourceMeter,
+        seed: int,
+        skip: int,
+        passes_on: bool,
+        offloads: bool,
+    ) -> RunContext:
+        """The context of a chain's source, which learns what later stages need.
+
+        If the chain has no stages and its caller gives the elements one for one (`passes_on`), the
+        stages after the caller are the next ones.
+        """
+        batch = chain.stages[0].windows_of if chain.stages else 1
+        return replace(
+            self,
+            meter=meter,
+            seed=seed,
+            skip=skip,
+            batch=self.batch if passes_on else batch,
+            batch_offset=self.batch_offset if passes_on else 0,
+            offloaded=self.offloaded if passes_on else offloads,
+        )
 
     def take(self, share: Share) -> tuple[int, RunContext]:
         """A share of the budget in bytes, for a buffer, and this context with the rest.
