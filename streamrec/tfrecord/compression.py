@@ -12,7 +12,10 @@ Rules:
 - Zero bytes after the last gzip member are padding, as in gzip itself.
 - ISA-L reads GZIP and ZLIB if it is installed (the `isal` extra), about twice as fast as zlib. zlib
   writes them, with the same bytes as TensorFlow, unless the options ask for ISA-L.
-- To add a compression, extend `open_decompressor`, `open_compressor`, `CompressionType` and MAGIC.
+- To add a compression: its name in `CompressionType`, its first bytes in MAGIC (no longer in
+  `_KINDS`), its library in `open_decompressor` and `open_compressor` (imported where it is used, as
+  in `zstd_module`), its name and endings in `cli/writing.py`. Its streams must end with a checksum,
+  and several may follow each other. The tests of all compressions then run over it, too.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import zlib
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -252,6 +255,46 @@ def looks_like(head: bytes) -> str | None:
     )
 
 
+class Decompressor(Protocol):
+    """Decompresses one gzip member, zlib stream, or zstd frame; several may follow each other.
+
+    This is the interface of most libraries' decompressors: of zstd, ISA-L, lz4 and bz2 as they are.
+    """
+
+    @property
+    def eof(self) -> bool:
+        """Whether its end was reached: another one begins with `unused_data`."""
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether `decompress` returns nothing more without further input."""
+
+    @property
+    def unused_data(self) -> bytes | None:
+        """The input after its end; before the end it has no meaning. lz4 has None for nothing."""
+
+    def decompress(self, data: Buffer, max_length: int, /) -> bytes:
+        """Takes input, or b"" for the rest of earlier input; returns up to `max_length` bytes.
+
+        Input that is left over is copied and kept. Damage is the error that `open_decompressor`
+        returns with it.
+        """
+
+
+class Compressor(Protocol):
+    """Compresses a stream."""
+
+    def compress(self, data: Buffer, /) -> bytes:
+        """Takes plain bytes; returns the compressed ones that are ready, often b""."""
+
+    def flush(self, mode: int, /) -> bytes:
+        """Returns what is held back, in one of the modes that `open_compressor` returns with it.
+
+        After the mode "so far", a reader gets all that was written until then, and more may follow;
+        the mode "end" ends the stream.
+        """
+
+
 class _ZlibStream:
     """zlib's decompressor with the interface of ISA-L's and zstd's."""
 
@@ -268,7 +311,9 @@ class _ZlibStream:
         return plain
 
 
-def open_decompressor(compression_type: CompressionType) -> tuple[Any, type[Exception]]:
+def open_decompressor(
+    compression_type: CompressionType,
+) -> tuple[Decompressor, type[Exception]]:
     """A decompressor for one gzip member, zlib stream or zstd frame, and the error that it raises
     for damage.
 
@@ -286,7 +331,7 @@ def open_decompressor(compression_type: CompressionType) -> tuple[Any, type[Exce
     return _ZlibStream(zlib.MAX_WBITS + (16 if compression_type == "GZIP" else 0)), zlib.error
 
 
-def open_compressor(options: TFRecordOptions) -> tuple[Any, int, int]:
+def open_compressor(options: TFRecordOptions) -> tuple[Compressor, int, int]:
     """A compressor, and the modes of its `flush`: for the bytes written so far, and for the end."""
     if options.compression_type == "ZSTD":
         stream = _zstd_compressor(options)
@@ -368,9 +413,8 @@ class Inflater:
     def __init__(self, compression_type: CompressionType, path: str | None = None) -> None:
         self._type = compression_type
         self._path = path
-        self._stream, self._damage = open_decompressor(
-            compression_type
-        )  # no stream between two members
+        self._stream: Decompressor | None  # None between two members
+        self._stream, self._damage = open_decompressor(compression_type)
         self._has_more = False
         self._input = memoryview(b"")
         self._at = 0
@@ -385,7 +429,7 @@ class Inflater:
         """Whether `read` can return nothing more before the next `feed`."""
         return (
             self._at == len(self._input)
-            and (self._stream is None or self._starves())
+            and (self._stream is None or self._starves(self._stream))
             and self._error is None
         )
 
@@ -405,9 +449,10 @@ class Inflater:
         if self._error is not None:
             raise self._error
         while not self.needs_input:
-            if self._stream is None and not self._start_member():
+            stream = self._stream or self._start_member()
+            if stream is None:
                 return b""
-            data = self._inflate(limit)
+            data = self._inflate(stream, limit)
             if data:
                 self._produced += len(data)
                 return data
@@ -446,27 +491,27 @@ class Inflater:
                 self._produced,
             )
 
-    def _starves(self) -> bool:
+    def _starves(self, stream: Decompressor) -> bool:
         """Whether the member needs more input. After a full output it may have more, whatever it
         reports.
         """
-        return bool(self._stream.needs_input) and not self._has_more
+        return stream.needs_input and not self._has_more
 
-    def _inflate(self, limit: int) -> bytes:
+    def _inflate(self, stream: Decompressor, limit: int) -> bytes:
         data = self._input[:0]
-        if self._starves():
+        if self._starves(stream):
             data = self._input[self._at : self._at + INPUT_BYTES]
             self._at += len(data)
         self._between = False
         try:
             if self._type == "GZIP" and self._head[:2] not in (b"", b"\x1f", b"\x1f\x8b"):
                 raise self._damage("no gzip header")  # ISA-L would wait for all of the header
-            inflated: bytes = self._stream.decompress(data, limit)
+            inflated = stream.decompress(data, limit)
         except self._damage as error:
             raise CorruptRecordError(self._reason(error), self._path, self._produced) from error
         self._has_more = len(inflated) == limit
-        if self._stream.eof:
-            self._put_back(self._stream.unused_data)
+        if stream.eof:
+            self._put_back(stream.unused_data or b"")
             self._stream, self._between = None, True
         return inflated
 
@@ -495,16 +540,16 @@ class Inflater:
             )
         return f"this is not a {self._type} stream: it begins {found}"
 
-    def _start_member(self) -> bool:
+    def _start_member(self) -> Decompressor | None:
         """Begins the next member if bytes follow the last one; skips zero padding after gzip."""
         while self._type == "GZIP" and self._at < len(self._input) and not self._input[self._at]:
             padding = bytes(self._input[self._at : self._at + INPUT_BYTES])
             self._at += len(padding) - len(padding.lstrip(b"\0"))
         if self._at == len(self._input):
-            return False
+            return None
         self._stream, self._damage = open_decompressor(self._type)
         self._has_more = False
-        return True
+        return self._stream
 
 
 class Deflater:

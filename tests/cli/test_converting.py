@@ -11,7 +11,7 @@ import os
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import duckdb
 import numpy as np
@@ -22,7 +22,9 @@ from pyarrow import parquet
 
 import streamrec
 from streamrec import Example
+from streamrec.cli.writing import COMPRESSIONS, ENDINGS, compression_of
 from streamrec.errors import install_command
+from streamrec.tfrecord import CompressionType
 from tests.cli.conftest import PNG, Bucket, Call, Done, examples, interrupted, peak_bytes, run
 from tests.effort import thorough
 from tests.runs import tarred
@@ -605,3 +607,10 @@ def test_a_feature_has_one_name_in_all_tars(tmp_path: Path, called: Call) -> Non
     assert names == wanted
     assert called("convert", tmp_path / "?.tar", tmp_path / "b.tfrecord").code == 0
     assert records(tmp_path / "b.tfrecord") == [Example.FromString(record) for record in data]
+
+
+def test_each_compression_has_an_ending_and_a_name() -> None:
+    kinds = {kind for kind in get_args(CompressionType) if kind}
+    assert set(ENDINGS.values()) == kinds
+    assert {name.upper() for name in COMPRESSIONS} == {*kinds, "NONE"}
+    assert {compression_of(f"x{ending}", None) for ending in ENDINGS} == kinds

@@ -32,7 +32,7 @@ from streamrec.tfrecord import CompressionType, Deflater, Inflater, compression,
 from streamrec.tfrecord.compression import looks_like
 from tests.effort import thorough
 
-COMPRESSED: list[CompressionType] = ["GZIP", "ZLIB", "ZSTD"]
+COMPRESSED = [kind for kind in compression.COMPRESSION_TYPES if kind]
 
 
 @pytest.fixture(scope="module", params=["isal", "zlib"], autouse=True)
@@ -89,6 +89,21 @@ def test_several_members_are_one_stream(kind: CompressionType) -> None:
     packed += deflate(b"two", TFRecordOptions(kind))
     for step in (1, 7, 10_000):
         assert inflate(packed, kind, step) == b"one" * 99 + b"two"
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_what_was_flushed_can_be_read_and_more_may_follow(kind: CompressionType) -> None:
+    deflater, inflater = Deflater(TFRecordOptions(kind)), Inflater(kind)
+    for text in (b"one" * 99, b"", b"two" * 5):
+        inflater.feed(deflater.write(text) + deflater.flush())
+        found = b""
+        while piece := inflater.read(100):
+            found += piece
+        assert found == text
+    inflater.feed(deflater.write(b"three") + deflater.close())
+    assert inflater.read(100) == b"three"
+    assert inflater.read(100) == b""
+    inflater.close()
 
 
 def test_skippable_frames_of_zstd_are_skipped() -> None:
