@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.shards.assignment import (
-    FAIR,
     Even,
     ShardSize,
     assign_bytes,
@@ -192,10 +191,9 @@ def test_whole_shards_are_assigned_in_turn_if_that_is_fair() -> None:
     ]
 
 
-def test_loads_that_differ_by_the_fair_share_are_not_cut() -> None:
+def test_loads_that_differ_by_a_twentieth_of_the_mean_are_not_cut() -> None:
     """At the limit whole shards are assigned; a byte beyond it they are cut."""
-    mean = 1000
-    most = int(mean * FAIR) // 2
+    mean, most = 1000, 25
     for beyond in (0, 1):
         shards = [ShardSize("a", mean + most + beyond), ShardSize("b", mean - most - beyond)]
         cut = any(part.byte_range for own in assign_bytes(shards, 2) for part in own)

@@ -81,6 +81,9 @@ def test_each_range_holds_its_records_and_no_wider_gap(
         ends = [offset + size + FRAME for _, offset, size in own]
         assert all(next_[1] - end <= gap for end, next_ in zip(ends, own[1:], strict=False))
         assert len(own) == 1 or own[-1][1] - own[0][1] < most
+    for run, following in zip(found, found[1:], strict=False):  # no request without need
+        is_apart = run.shard != following.shard or following.start - run.end > gap
+        assert is_apart or following.start - run.start >= most
 
 
 def test_groups_of_one_range() -> None:

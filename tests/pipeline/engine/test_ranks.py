@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, rank_of, warn_uneven
+from streamrec.pipeline.engine.ranks import (
+    Rank,
+    Reader,
+    rank_here,
+    rank_of,
+    reader_here,
+    warn_uneven,
+)
 
 numbers = count()
 
@@ -121,3 +128,12 @@ def test_workers_without_data_are_named_if_each_rank_has_some(
         warn_uneven(Reader(0, 4), [5, 0, 3, 3], "workers' data", "Do it.")
     assert "of 4 readers (ranks times loader workers), these get nothing" in caplog.text
     assert "workers' data: 1." in caplog.text
+
+
+def test_readers_of_a_rank_have_consecutive_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 2 of 5, worker 1 of 3: reader 7 of 15. Without workers, readers are ranks."""
+    monkeypatch.delitem(sys.modules, "torch.utils.data", raising=False)
+    assert reader_here(Rank(2, 5)) == Reader(2, 5)
+    worker = SimpleNamespace(get_worker_info=lambda: SimpleNamespace(id=1, num_workers=3))
+    monkeypatch.setitem(sys.modules, "torch.utils.data", worker)
+    assert reader_here(Rank(2, 5)) == Reader(7, 15)
