@@ -15,6 +15,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
@@ -28,7 +29,6 @@ from benchmarks.faults import DOCS, ROWS, STORES, measure_all, tables, with_tabl
 from benchmarks.table import load
 from tests.adapters.conftest import client_environment
 from tests.cli.test_page import BROWSER, FLAGS
-from tests.effort import thorough
 from tests.pages import FENCE, ROOT, Block, blocks, pages, peers_in, run, run_python
 from tests.runs import in_new_interpreter
 from tests.servers.real import Store
@@ -167,6 +167,12 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
         assert (ROOT / "streamrec" / name).exists(), f"{page.name} names {name}"
     for name in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
         assert (page.parent / name).exists(), f"{page.name} links to {name}"
+    for names, file in re.findall(r"((?:`\w+`(?:, | and |))+) in `(streamrec/[\w/.]+)`", text):
+        source = (ROOT / file).read_text()
+        missing = [
+            name for name in re.findall(r"\w+", names.replace(" and ", " ")) if name not in source
+        ]
+        assert not missing, f"{page.name} names {missing} in {file}"
     if "internals" in str(page):  # also files that are named without their folder
         known = {
             path.name
@@ -193,41 +199,86 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-MISTAKES = {
-    "def cardinality": "def counted",
-    "picks: ClassVar[bool]": "picked: ClassVar[bool]",
-    "-seen % self.n": "0",
-    "s.every(": "s.take(",
+PLACES = {
+    "streamrec/pipeline/stages/select.py": r"\Z",
+    "streamrec/pipeline/dataset.py": r"(?=    def take\()",
+    "tests/pipeline/chains.py": r"(?<=\n)(?=\n\ndef shards\()",
+    "tests/pipeline/test_verbs.py": r'(?<=\n)(?=\n\n@pytest.mark.usefixtures\("both_layouts"\))',
 }
+"""Where each piece of code of the page goes: at the end, before `take`, after the lists."""
+
+MISTAKES = {
+    "counts": {
+        "def cardinality": "def counted",
+        "picks: ClassVar[bool]": "picked: ClassVar[bool]",
+        "-seen % self.n": "0",
+        "ds.every(n)": "ds.take(n)",
+    },
+    "remembers": {
+        "picks: ClassVar[bool]": "picked: ClassVar[bool]",
+        "self._last = digests[-1]": "pass",
+        "digests.__getitem__": "lambda _: digests[0]",
+        "def fail": "def failed",
+        'UNCOUNTED.add("DropRepeats")': "",
+    },
+}
+"""What a contributor may forget of each recipe."""
+
+
+def recipe(name: str) -> list[Block]:
+    """The files of the section "A verb that ..." of the page."""
+    text = VERB.read_text()
+    lines = [text.count("\n", 0, found.start()) for found in re.finditer("^## ", text, re.M)]
+    begin = text.count("\n", 0, text.index(f"## A verb that {name}\n"))
+    end = min((line for line in lines if line > begin), default=text.count("\n") + 1)
+    return [block for block in blocks(VERB) if block.title and begin < block.line < end]
+
+
+def followed(block: Block, text: str) -> str:
+    """A file after a step of a recipe: with its code at its place, or its lines in a list."""
+    assert block.title
+    if block.kind == "diff":
+        for hunk in block.text.split("@@\n"):
+            lines = hunk.splitlines(keepends=True)
+            old = "".join(line[1:] for line in lines if line[0] in " -")
+            assert text.count(old) == 1, f"{block.title} has {text.count(old)} times\n{old}"
+            text = text.replace(old, "".join(line[1:] for line in lines if line[0] in " +"))
+        return text
+    method = block.title.endswith("dataset.py")
+    code = textwrap.indent(block.text, "    ") + "\n" if method else f"\n{block.text}"
+    [place] = re.finditer(PLACES[block.title], text)
+    return f"{text[: place.start()]}{code}{text[place.start() :]}"
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("forgotten", ["", *thorough(*MISTAKES)])
-def test_a_verb_in_two_files(copy: Path, forgotten: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "forgotten"),
+    [
+        pytest.param(name, mistake, marks=[pytest.mark.thorough] if mistake else [])
+        for name, mistakes in MISTAKES.items()
+        for mistake in ("", *mistakes)
+    ],
+)
+def test_a_verb_by_the_recipe(copy: Path, name: str, forgotten: str) -> None:
     """The page of contributors, word by word; then what it warns of is forgotten, and a test
     fails.
     """
-    before = {
-        "streamrec/pipeline/stages/select.py": r"\Z",
-        "streamrec/pipeline/dataset.py": r"    def take\(",
-        "tests/pipeline/test_verbs.py": r'@pytest.mark.usefixtures\("both_layouts"\)',
-    }
-    for block in blocks(VERB):
-        if block.title:
-            code = block.text.replace(forgotten, MISTAKES[forgotten]) if forgotten else block.text
-            code = textwrap.indent(code, "    ") if block.title.endswith("dataset.py") else code
-            old = (ROOT / block.title).read_text()
-            place = re.search(before.pop(block.title), old).start()  # type: ignore[union-attr]
-            (copy / block.title).write_text(f"{old[:place]}\n{code}\n{old[place:]}")
-    assert not before
-    names = "streamrec/pipeline/stages/__init__.pyi"
-    lists = (ROOT / names).read_text().replace("    Enumerate,", "    Enumerate,\n    Every,")
-    (copy / names).write_text(lists.replace('    "Enumerate",', '    "Enumerate",\n    "Every",'))
-    changed = [names, *(block.title for block in blocks(VERB) if block.title)]
-    subprocess.run([sys.executable, "-m", "ruff", "check", *changed], cwd=copy, check=True)
-    words = "each_verb or each_stage or chunks or every or fields or branches or positional"
-    chosen = ["tests/pipeline/test_verbs.py", "tests/test_structure.py", "-k", words]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
+    steps = recipe(name)
+    assert len(steps) == 5
+    for block in steps:
+        new = block.text.replace(forgotten, MISTAKES[name][forgotten]) if forgotten else block.text
+        step = replace(block, text=new)
+        (copy / str(step.title)).write_text(followed(step, (ROOT / str(step.title)).read_text()))
+    changed = [str(block.title) for block in steps]
+    if not forgotten:
+        subprocess.run([sys.executable, "-m", "ruff", "check", *changed], cwd=copy, check=True)
+    verb = {"counts": "every", "remembers": "drop_repeats"}[name]
+    words = f"each_verb or each_stage or chunks or {verb}"
+    files = ["tests/pipeline/test_verbs.py", "tests/pipeline/engine/test_going_on.py"]
+    if not forgotten:
+        words += " or fields or branches or positional"
+        files.append("tests/test_structure.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", words, *files]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == (1 if forgotten else 0), done.stdout

@@ -6,9 +6,10 @@ Rules for every backend:
 * A method waits as long as its client waits. The layer above enforces time limits for all backends,
   by cancelling the attempt (but see `Backend.may_stall`). A cancelled method frees its connection
   and never touches the caller's buffer again.
-* A backend raises only our exceptions: `faults.TransientError` if another attempt may succeed, else
-  one of the final errors of `streamrec.errors`, `from` the original, with the path and the byte
-  range.
+* A backend raises only our exceptions, `from` the original: `TransientError(Cause..., reason)` of
+  `faults.py` if another attempt may succeed, else one of the final errors of `streamrec.errors`,
+  with the path and the byte range. `faults.py` makes those that most stores share
+  (`changed_error`, `exists_error`, ...).
 * A backend delivers only the bytes that were requested: a wrong range from the server is a
   TransientError.
 * Paths are full URLs, in arguments and results.

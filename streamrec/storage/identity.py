@@ -21,6 +21,9 @@ from streamrec.storage.urls import ALIASES, CACHES, local_path, protocol_of, spl
 Identity = tuple[str | int, ...]
 """The kind of store, and the object's name in it."""
 
+OPAQUE: Final = frozenset({"s3", "gs", "memory"})
+"""Protocols whose paths are a bucket and a key, which are compared as text."""
+
 PORTS: Final = {"http": 80, "https": 443}
 HERE: Final = {"localhost": "127.0.0.1", "::1": "127.0.0.1", "0.0.0.0": "127.0.0.1"}
 
@@ -92,7 +95,7 @@ def _identify_file(url: str) -> frozenset[Identity]:
 
 def _normalize_name(protocol: str, url: str) -> str:
     """Returns bucket and key, or host and path."""
-    if protocol not in ("s3", "gs", "memory"):
+    if protocol not in OPAQUE:
         import fsspec
 
         with suppress(ImportError, ValueError):  # such a URL cannot be read or written either

@@ -23,6 +23,7 @@ def same(one: str, other: str, endpoint: str = "", other_endpoint: str | None = 
         ("s3://b/d/k", "s3://b/d/./e/../k"),
         ("memory://d/k", "memory:///d/k"),
         ("memory://d/k", "memory:////d//k"),
+        ("ftp://me:secret@host/d/k", "ftp://host/d/k"),
         ("simplecache::s3://b/k", "s3://b/k"),
         ("filecache::simplecache::s3://b/k", "s3a://b/k"),
         ("zip://x::s3://b/c.zip", "s3://b/c.zip"),
