@@ -361,7 +361,6 @@ MORE_FIELDS: dict[str, int] = {
     "shards.listing.Listing": 13,
     "bridge.job.Job": 12,
     "shards.shard_writer.ShardWriter": 12,
-    "storage.backends.http.socket_body.SocketBody": 12,
     "storage.stream.ResumingStream": 12,
     "tfrecord.compression.Inflater": 12,
     "tfrecord.framer.Framer": 12,

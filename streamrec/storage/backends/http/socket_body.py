@@ -46,6 +46,81 @@ ALL: Final = "all connections"
 """The key for which the fast path is disabled."""
 
 
+class BodySocket:
+    """The socket of a connection whose body is read, and the wait for its bytes."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._socket: socket.socket = transport.get_extra_info("socket").dup()
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[bool] | None = None
+        self._gathers = 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed."""
+        return self._socket.fileno() >= 0
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._socket.fileno()
+
+    def recv_into(self, target: memoryview) -> int:
+        """Reads the bytes that have arrived; returns their number, 0 if there are none yet.
+
+        Raises ConnectionResetError at the end of the connection.
+        """
+        try:
+            count = self._socket.recv_into(target)
+        except BlockingIOError:
+            return 0
+        if not count:
+            raise ConnectionResetError("the server closed the connection")
+        return count
+
+    async def readable(self, wanted: int, sure: int, until: float | None) -> bool:
+        """Waits until the socket has about `wanted` bytes, of which `sure` will arrive; False at
+        the time `until`.
+        """
+        if not self.is_open:
+            raise ConnectionResetError("the connection was closed")
+        # TLS adds less than 64 bytes to each of its records of 16 KiB
+        enough = max(1, min(GATHER, wanted + 64 * (2 + wanted // (16 << 10)), sure - RECORD))
+        if enough != self._gathers and not self._gathers < enough < GATHER:
+            self._gather(enough)
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        self._waiter = waiter
+        timer = None if until is None else self._loop.call_at(until, self.wake, False)
+        self._loop.add_reader(self._socket.fileno(), self.wake, True)
+        try:
+            return await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if self.is_open:
+                self._loop.remove_reader(self._socket.fileno())
+
+    def wake(self, readable: bool) -> None:
+        """Ends the wait."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(readable)
+
+    def stop_gathering(self) -> None:
+        """Reports the socket as readable from its first byte on, as other code expects."""
+        if self._gathers > 1:
+            self._gather(1)
+
+    def close(self) -> None:
+        """Closes this descriptor; the connection stays. May be called twice."""
+        if self.is_open:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+    def _gather(self, nbytes: int) -> None:
+        with suppress(OSError):  # not every system supports it
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
+        self._gathers = nbytes
+
+
 class SocketBody(asyncio.Protocol):
     """Reads a connection's socket in place of asyncio; an OSError if the process has no descriptor
     left.
@@ -69,12 +144,9 @@ class SocketBody(asyncio.Protocol):
         self._finish = finish
         self._fast_path = fast_path
         self._tls = tls
-        self._socket: socket.socket = transport.get_extra_info("socket").dup()
-        self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[bool] | None = None
+        self._socket = BodySocket(transport)
         self._spilled = b""
         self._remaining = remaining
-        self._gathers = 1
         self._empty = False
         transport.pause_reading()
         if tls is None:
@@ -86,17 +158,20 @@ class SocketBody(asyncio.Protocol):
         """Waits for the next bytes; 0 when all have arrived. If the connection ends before, it is a
         ConnectionError.
         """
-        target, filled, until = buffer[: self._remaining], 0, None
+        target = buffer[: self._remaining]
+        filled = 0
+        until = None
         try:
             while filled < len(target):
-                if self._empty and not await self._readable(
-                    len(target) - filled, self._remaining - filled, until
-                ):
-                    break
+                if self._empty:
+                    wanted = len(target) - filled
+                    sure = self._remaining - filled
+                    if not await self._socket.readable(wanted, sure, until):
+                        break
                 filled += self._read(target[filled:])
                 self._empty = filled < len(target)
                 if filled and until is None:
-                    until = self._loop.time() + LINGER
+                    until = asyncio.get_running_loop().time() + LINGER
         except Exception as error:
             if not isinstance(error, OSError):  # TLS errors are OSErrors, too
                 self._fast_path.disable(ALL, error)
@@ -111,7 +186,7 @@ class SocketBody(asyncio.Protocol):
 
     def give_back(self) -> None:
         """Closes the connection, and notifies its client. May be called twice."""
-        if self._socket.fileno() >= 0:
+        if self._socket.is_open:
             self._leave_socket()
             self._transport.abort()
 
@@ -119,12 +194,12 @@ class SocketBody(asyncio.Protocol):
         """Keeps bytes that asyncio read although its reading was off."""
         self._transport.pause_reading()
         self._spilled += data
-        self._wake(True)
+        self._socket.wake(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wakes the reader, and forwards the event to aiohttp's protocol."""
         self._leave_socket()
-        self._wake(True)
+        self._socket.wake(True)
         self._handler.connection_lost(exc)
 
     def _read(self, target: memoryview) -> int:
@@ -134,53 +209,14 @@ class SocketBody(asyncio.Protocol):
             return count
         if self._tls is not None:
             return self._tls.read(target, self._socket.fileno())
-        try:
-            count = self._socket.recv_into(target)
-        except BlockingIOError:
-            return 0
-        if not count:
-            raise ConnectionResetError("the server closed the connection")
-        return count
-
-    async def _readable(self, wanted: int, sure: int, until: float | None) -> bool:
-        """Waits until the socket has about `wanted` bytes, of which `sure` will arrive; False at
-        the time `until`.
-        """
-        if self._socket.fileno() < 0:
-            raise ConnectionResetError("the connection was closed")
-        # TLS adds less than 64 bytes to each of its records of 16 KiB
-        enough = max(1, min(GATHER, wanted + 64 * (2 + wanted // (16 << 10)), sure - RECORD))
-        if enough != self._gathers and not self._gathers < enough < GATHER:
-            with suppress(OSError):  # not every system supports it
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
-            self._gathers = enough
-        waiter: asyncio.Future[bool] = self._loop.create_future()
-        self._waiter = waiter
-        timer = None if until is None else self._loop.call_at(until, self._wake, False)
-        self._loop.add_reader(self._socket.fileno(), self._wake, True)
-        try:
-            return await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if self._socket.fileno() >= 0:
-                self._loop.remove_reader(self._socket.fileno())
-
-    def _wake(self, readable: bool) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(readable)
+        return self._socket.recv_into(target)
 
     def _release(self) -> None:
         """Returns the connection to aiohttp, unless other bytes followed the body."""
-        if (
-            self._socket.fileno() < 0
-            or self._spilled
-            or not (self._tls is None or self._tls.holds_none())
-        ):
+        is_empty = not self._spilled and (self._tls is None or self._tls.holds_none())
+        if not self._socket.is_open or not is_empty:
             return
-        if self._gathers > 1:
-            with suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        self._socket.stop_gathering()
         self._leave_socket()
         if self._tls is not None:
             self._tls.release()
@@ -193,6 +229,4 @@ class SocketBody(asyncio.Protocol):
     def _leave_socket(self) -> None:
         if self._tls is None and self._transport.get_protocol() is self:
             self._transport.set_protocol(self._handler)
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket.fileno())
-            self._socket.close()
+        self._socket.close()
