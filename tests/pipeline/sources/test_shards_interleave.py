@@ -208,6 +208,18 @@ def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wa
     assert len(pulled.elements) == wanted
 
 
+@pytest.mark.parametrize(("size", "skip"), [(8, 0), (8, 3), (30, 7), (1, 0)])
+def test_a_pull_ends_where_a_batch_ends(size: int, skip: int) -> None:
+    """So that a later stage makes a batch of one chunk, as a window, and copies nothing."""
+    arriving = Arriving([50] * 4, Plan(4, 2), 1, batch=size, skip=skip)
+    while any(not queue.ended for queue in arriving.interleave.wanted(4)):
+        arriving.arrive()
+    counts = [len(chunk.elements) for chunk in run(arriving)]
+    assert sum(counts) == 200
+    assert (counts[0] - skip) % size == 0
+    assert counts[0] > size
+
+
 @given(
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5), plan=PLANS, seed=st.integers(0, 9)
 )

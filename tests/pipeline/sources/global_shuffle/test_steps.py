@@ -81,6 +81,16 @@ def test_ranks_and_workers_share_the_global_batches(
                 assert steps.position(number) == base + number * batch
 
 
+def test_one_process_takes_all_positions() -> None:
+    steps = Steps(10, 4)
+    assert [steps.positions(step).tolist() for step in range(steps.count)] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9],
+    ]
+    assert (steps.elements, steps.batches, steps.last, steps.share) == (10, 3, 2, 4)
+
+
 def test_first_runs_are_short_and_double() -> None:
     """The first batch does not wait for many steps: 256 slots, or a single step of more."""
     lengths = [len(positions) for _, positions in Steps(100_000, 64).runs(0, 64)]
@@ -94,8 +104,8 @@ def test_a_worker_s_next_step() -> None:
 
 
 @given(
-    unit=st.sampled_from([4, 6, 12]),
-    groups=st.sampled_from([1, 2]),
+    unit=st.sampled_from([4, 12, 24]),
+    groups=st.sampled_from([1, 2, 4]),
     batch=st.integers(1, 8),
     world_size=st.sampled_from([1, 2]),
     workers=st.integers(1, 3),
