@@ -101,7 +101,7 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
             StreamrecError: The data or the store failed; raised after all elements before it.
         """
         if self._closed:
-            raise ValueError("this iterator was closed; make a new one of its dataset")
+            raise ValueError("this iterator was closed; iterate over its dataset again")
         return next(self._start())
 
     def get_state(self) -> dict[str, Any]:
@@ -116,7 +116,8 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         """
         if not isinstance(state, dict) or KEY not in state:
             raise PositionMismatchError(
-                f"a state of this iterator has the key {KEY!r}: pass the result of get_state()"
+                f"this is not a state of this iterator, which has the key {KEY!r}: pass the "
+                "result of get_state()"
             )
         self._end()
         self._run = self._fresh().iterate(json.loads(state[KEY]))

@@ -106,10 +106,10 @@ def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1) -> npt.NDArray
         if kind == "JPEG":
             return decode_with_simplejpeg(data, channels, ratio)
         if kind == "BMP":
-            raise FeatureError("this is a BMP image: decode_image decodes it")
+            raise FeatureError("this is a BMP image: use decode_image")
         frames = decode_with_pillow(data, kind, channels)
         if len(frames) > 1:
-            raise FeatureError(f"this is a GIF of {len(frames)} frames: decode_image decodes it")
+            raise FeatureError(f"this is a GIF of {len(frames)} frames: use decode_image")
         first: Pixels = frames[0]
         return first
 
@@ -152,10 +152,10 @@ def decode_png(contents: Any, channels: int = 0, dtype: Any = np.uint8) -> npt.N
     def decode(data: bytes) -> Pixels:
         kind = detect_format(data)
         if kind == "BMP":
-            raise FeatureError("this is a BMP image: decode_image decodes it")
+            raise FeatureError("this is a BMP image: use decode_image")
         frames = decode_frames(data, kind, channels, name)
         if len(frames) > 1:
-            raise FeatureError(f"this is a GIF of {len(frames)} frames: decode_image decodes it")
+            raise FeatureError(f"this is a GIF of {len(frames)} frames: use decode_image")
         first: Pixels = frames[0]
         return first
 

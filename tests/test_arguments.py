@@ -115,7 +115,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.skip(None), "count is None (NoneType)"),  # type: ignore[arg-type]
     (lambda: ds.repeat(1.5), "count is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: ds.prefetch(1.5), "buffer_size is 1.5 (float)"),  # type: ignore[arg-type]
-    (lambda: ds.prefetch(1, buffer_bytes=2), "buffer_size=1 and buffer_bytes=2: give one of them"),
+    (
+        lambda: ds.prefetch(1, buffer_bytes=2),
+        "buffer_size=1 and buffer_bytes=2: pass only one of them",
+    ),
     (lambda: ds.enumerate("a"), "start is 'a' (str)"),  # type: ignore[arg-type]
     (lambda: ds.shard(2.0, 0), "num_shards is 2.0 (float)"),  # type: ignore[arg-type]
     (lambda: ds.shard(2, "0"), "index is '0' (str)"),  # type: ignore[arg-type]
@@ -358,7 +361,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         lambda: streamrec.parse_single_example(RECORD, "label"),
         "features is 'label' (str): it must be a dict",
     ),  # type: ignore[arg-type]
-    (lambda: list(ds.map(np.zeros).batch(4)), "do not make one batch"),
+    (lambda: list(ds.map(np.zeros).batch(4)), "cannot form one batch"),
     (
         lambda: ds.apply(lambda dataset: 5),
         "transformation_func returned 5 (int): it must return a Dataset",
@@ -404,9 +407,12 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: TFRecordOptions("GZIP", compression_threads=2),
-        "compression_threads are for ZSTD, not",
+        "compression_threads applies to ZSTD only, not to",
     ),
-    (lambda: TFRecordOptions(None, compression_threads=2), "compression_threads are for ZSTD, not"),
+    (
+        lambda: TFRecordOptions(None, compression_threads=2),
+        "compression_threads applies to ZSTD only, not to",
+    ),
     (
         lambda: TFRecordOptions("ZSTD", compression_threads=0),
         "compression_threads is 0: it must be a whole number, 1 or",

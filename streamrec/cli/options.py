@@ -183,7 +183,7 @@ def parse_joined(words: list[str], *joins: str) -> tuple[Any, ...]:
     if word == "(":
         found = parse_joined(words, "or", "and")
         if words[:1] != [")"]:
-            raise ValueError("a bracket is not closed")
+            raise ValueError("a parenthesis is not closed")
         words.pop(0)
         return found
     if not re.match("[A-Za-z_`]", word) or word in ("and", "or", "the end"):

@@ -264,7 +264,9 @@ async def shards_below(
     inside = await find_below(storages, directory)
     shards = {item.path: item for item in inside if not NO_RECORDS.fullmatch(item.path)}
     if not shards:
-        raise NotFoundError("this directory holds no shard: give a name or a pattern", directory)
+        raise NotFoundError(
+            "this directory contains no shards: pass a file name or a pattern", directory
+        )
     shards = {path: item for path, item in shards.items() if not TEXT.fullmatch(path)} or shards
     if others := [
         item.path for item in inside if item.path not in shards and not SILENT.fullmatch(item.path)

@@ -134,7 +134,7 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
         )
     if not isinstance(column, Mapping):
         if np.ma.is_masked(column):
-            raise FeatureError("a masked array where all values are expected: fill it first", name)
+            raise FeatureError("a masked array lacks some values: fill it first", name)
         array = with_nulls(column, np.asarray(column))
         if (
             array.dtype.kind == "S"

@@ -233,7 +233,7 @@ def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
 
 def _of_array(array: npt.NDArray[Any], declared: Dtype | None, name: str | None) -> KindValues:
     if np.ma.is_masked(array):
-        raise FeatureError("a masked array where all values are expected; fill it first", name)
+        raise FeatureError("a masked array lacks some values; fill it first", name)
     if array.dtype.kind in "SUTO":
         leaves = array.ravel().tolist()
         empty = None if array.dtype.kind == "O" else bytes

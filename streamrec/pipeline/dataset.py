@@ -1034,7 +1034,7 @@ class Dataset(Runnable[T]):
         size = check_integer("buffer_size", buffer_size, AUTOTUNE, none=True)
         nbytes = check_integer("buffer_bytes", buffer_bytes, 1, none=True)
         if size is not None and nbytes is not None:
-            raise ValueError(f"buffer_size={size} and buffer_bytes={nbytes}: give one of them")
+            raise ValueError(f"buffer_size={size} and buffer_bytes={nbytes}: pass only one of them")
         return (
             self if size == 0 else self._of(sources.Prefetch(self.chain, size or AUTOTUNE, nbytes))
         )

@@ -275,7 +275,7 @@ async def write_manifest(
     Raises:
         NotFoundError: A shard does not exist.
         CorruptRecordError, TruncatedShardError: A shard is damaged.
-        ManifestError: A shard is named twice; or the shards are compressed in different ways, and a
+        ManifestError: A shard is named twice; or the shards have different compressions, and a
             manifest has one compression for all.
         StorageError: The store failed, and retrying did not help.
     """
@@ -312,7 +312,6 @@ def compression_of(scans: Mapping[str, Scan]) -> CompressionType:
     if len(kinds) > 1:
         examples = ", ".join(f"{path} ({kind or 'not compressed'})" for kind, path in kinds.items())
         raise ManifestError(
-            f"these shards are compressed in different ways: {examples}; give each kind its "
-            "manifest"
+            f"these shards have different compressions: {examples}; give each kind its manifest"
         )
     return next(iter(kinds))

@@ -291,7 +291,7 @@ class Storage:
         closed.
         """
         if self._closed:
-            raise ClosedError(f"{path}: the storage is closed; ask new Storages for it")
+            raise ClosedError(f"{path}: the storage is closed; open it again with a new Storages")
 
     async def _page(
         self, prefix: str, token: str | None, glob: Glob | None, seen: set[str]

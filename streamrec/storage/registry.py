@@ -160,7 +160,7 @@ class Storages:
         scope = client_scope(url) if self._filesystem is None else ""
         async with self._lock:
             if self._closed:
-                raise ClosedError(f"{url}: the storages are closed; make new ones")
+                raise ClosedError(f"{url}: the storages are closed; create a new Storages")
             if scope not in self._storages:
                 self._storages[scope] = await self._make(scope, url)
             return self._storages[scope]

@@ -136,15 +136,14 @@ class Failures:
         self.limiter.warned_at = now
         others = len(self.traffic.statistics.waits) - 1
         _logger.warning(
-            "%s: %s; no progress for %.0f s. It is tried again for %.0f s more "
-            "(RetryPolicy(%s=%g))%s",
+            "%s: %s; no progress for %.0f s. Retrying for %.0f s more (RetryPolicy(%s=%g))%s",
             display_name(self._path),
             reason,
             now - self._since,
             max(0.0, self._since + patience - now),
             "patience" if patience == self.policy.patience else "first_contact",
             patience,
-            f"; {others} more wait as well" if others else "",
+            f"; {others} more are waiting" if others else "",
         )
 
     def _is_throttled_alive(self, fault: TransientError, now: float) -> bool:

@@ -199,7 +199,9 @@ class TFRecordOptions:
         if self.compression_threads is not None:
             check_integer("compression_threads", self.compression_threads, 1)
             if self.compression_type != "ZSTD":
-                raise ValueError(f"compression_threads are for ZSTD, not {self.compression_type!r}")
+                raise ValueError(
+                    f"compression_threads applies to ZSTD only, not to {self.compression_type!r}"
+                )
 
     def _check_isal(self) -> None:
         if self.compression_type not in ("GZIP", "ZLIB"):

@@ -286,14 +286,14 @@ class Walk:
         if code == kernels.TOO_LONG:
             if self.rules.max_record_bytes == MAX_RECORD_BYTES:
                 return (
-                    f"the record says that it is {length:,} bytes long, more than any store holds: "
+                    f"the record claims to be {length:,} bytes long, more than any store holds: "
                     "the shard is "
                     "damaged here; fetch or write it again"
                 )
             return (
-                f"the record says that it is {length:,} bytes long, above "
+                f"the record claims to be {length:,} bytes long, above "
                 f"max_record_bytes={self.rules.max_record_bytes:,}; pass a higher max_record_bytes "
-                "if it really is"
+                "if that is right"
             )
         stored = rest[HEADER_BYTES + length : HEADER_BYTES + length + FOOTER_BYTES]
         actual = kernels.masked_crc32c(rest[HEADER_BYTES : HEADER_BYTES + length])

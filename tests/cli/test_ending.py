@@ -46,7 +46,7 @@ from tests.servers.real import Store
         (["cat", "--from-byte", "9", "SHARD", "SHARD"], "name one of them"),
         (["convert", "SHARD", "out.json"], "use .tfrecord, .parquet, .jsonl, .tar, or --to"),
         (["convert", "SHARD", "SHARD"], "choose another name for"),
-        (["convert", "SHARD", "out/"], "say with --to what is written there"),
+        (["convert", "SHARD", "out/"], "choose the format of its files with --to"),
         (
             ["convert", "--shard-records", "3", "SHARD", "out.parquet"],
             "write out.parquet-{shard:05d}",

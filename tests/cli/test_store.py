@@ -109,7 +109,7 @@ def test_a_store_that_is_down_is_waited_for_with_a_warning(shard: Path) -> None:
     assert warning.startswith(
         "streamrec: s3://data/train-0.tfrecord: the store asked for fewer requests"
     )
-    assert "It is tried again for 300 s more (RetryPolicy(patience=300))" in warning
+    assert "Retrying for 300 s more (RetryPolicy(patience=300))" in warning
 
 
 def test_what_demo_proposes_runs(bucket: Bucket, called: Call, tmp_path: Path) -> None:

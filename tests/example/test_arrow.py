@@ -124,7 +124,7 @@ def test_shapes_and_dtypes() -> None:
         ({"a": np.array([1, "x"], object)}, "unless it is of bytes"),
         (
             {"a": np.ma.array([1, 2], mask=[False, True])},
-            "a masked array where all values are expected",
+            "a masked array lacks some values",
         ),
         ({"a": pa.array([1, None])}, "unless it is of bytes"),
         ({"a": np.int64(3)}, "call batch first"),

@@ -163,7 +163,7 @@ def convert_command(
     behind.
     """
     if directory_of(target) is not None and wanted is None:
-        raise click.UsageError(f"{target} is a directory: say with --to what is written there")
+        raise click.UsageError(f"{target} is a directory: choose the format of its files with --to")
     if wanted is None and target.lower().endswith(FOREIGN):
         endings = ", ".join(endings[0] for endings in FORMATS.values())
         raise click.UsageError(

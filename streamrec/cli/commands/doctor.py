@@ -549,9 +549,9 @@ async def check_exclusive(store: CheckedStore) -> str:
         return "an object that is there is not replaced with overwrite=False"
     except UnsupportedOperationError as error:
         raise NotCheckedError(
-            "this store cannot create exclusively: give each writer names of its own"
+            "this store cannot create exclusively: give each writer its own names"
         ) from error
-    raise CheckError("overwrite=False replaced an object: give each writer names of its own")
+    raise CheckError("overwrite=False replaced an object: give each writer its own names")
 
 
 async def check_multipart(store: CheckedStore) -> str:

@@ -233,7 +233,7 @@ def stack_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
         names = " and ".join(
             f"{depth} ragged dimensions, inner shape {shape}" for depth, shape in sorted(kinds)
         )
-        raise ValueError(f"ragged tensors of {names} do not make one batch")
+        raise ValueError(f"ragged tensors of {names} cannot form one batch")
     levels = list(zip(*(tensor.nested_row_splits for tensor in tensors), strict=True))
     # The new outer dimension counts the rows of each tensor; the other levels are the tensors' own.
     lengths = [np.array([len(splits) - 1 for splits in levels[0]], np.int64)]
@@ -249,7 +249,7 @@ def stack_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
         check_column(tensor)
     ranks = sorted({len(tensor.dense_shape) for tensor in tensors})
     if len(ranks) > 1:
-        raise ValueError(f"sparse tensors of {ranks} dimensions do not make one batch")
+        raise ValueError(f"sparse tensors of {ranks} dimensions cannot form one batch")
     numbers = np.repeat(np.arange(len(tensors)), [len(tensor.indices) for tensor in tensors])
     indices = np.concatenate([tensor.indices for tensor in tensors])
     values = np.concatenate([plain_values(tensor.values) for tensor in tensors])

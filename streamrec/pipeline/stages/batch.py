@@ -299,7 +299,7 @@ def stack_part(values: list[Any]) -> Any:
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise ValueError(
-            f"elements of shapes {sorted(shapes)} do not make one batch: map them to one shape"
+            f"elements of shapes {sorted(shapes)} cannot form one batch: map them to one shape"
         )
     return np.stack(arrays)
 

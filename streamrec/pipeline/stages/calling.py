@@ -88,8 +88,8 @@ class Calling(Step):
             for result in filter(iscoroutine, results.results):
                 result.close()
             raise TypeError(
-                f"the function of map returned {type(results.results[0]).__name__} objects, which "
-                "must be awaited: declare it `async def`, or pass num_parallel_calls"
+                f"the function passed to map returned {type(results.results[0]).__name__} objects, "
+                "which must be awaited: declare it `async def`, or pass num_parallel_calls"
             )
         positions = shift(chunk.positions, results.first)
         return [Chunk.weigh(results.results, positions)] if results.results else []

@@ -81,7 +81,7 @@ def pad_arrays(
     """Joins arrays of one rank, each padded at its end."""
     if len(ranks := {array.ndim for array in arrays}) > 1:
         raise ValueError(
-            f"{name}: arrays of {sorted(ranks)} dimensions do not make one batch, even if padded"
+            f"{name}: arrays of {sorted(ranks)} dimensions cannot form one batch, even if padded"
         )
     longest = (
         tuple(np.max([array.shape for array in arrays], axis=0).tolist()) if arrays[0].ndim else ()

@@ -95,8 +95,8 @@ class _Scanning(Calling):
         pair = self._scan_func(self._state, element)
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(
-                f"{name_of(self._scan_func)} returned {describe_value(pair)}: the function of scan "
-                "must return a pair, the next state and an element"
+                f"{name_of(self._scan_func)} returned {describe_value(pair)}: the function passed "
+                "to scan must return a pair, the next state and an element"
             )
         self._state, result = pair
         return result

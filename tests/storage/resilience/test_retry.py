@@ -305,7 +305,7 @@ async def test_a_long_wait_is_reported_and_ends_with_the_iterator(
         assert "300 s left" in shown
     [message] = [record.getMessage() for record in caplog.records]
     assert message.startswith("s3://bucket/a: the store asked for fewer requests")
-    assert "It is tried again for 300 s more (RetryPolicy(patience=300))" in message
+    assert "Retrying for 300 s more (RetryPolicy(patience=300))" in message
 
 
 @pytest.mark.parametrize(("key", "fault"), [("a", "stall"), ("a", "slow"), ("[ab]", "slow")])
@@ -337,7 +337,7 @@ async def test_a_request_that_gives_nothing_is_reported_before_it_fails(
             assert (counts.stalls, counts.hedges, counts.retries["timed_out"]) == (1, 0, 1)
     assert 200 < wait.left < 300
     assert re.search(
-        rf"{reason}; no progress for \d+ s. It is tried again for (2\d\d|300) s more", caplog.text
+        rf"{reason}; no progress for \d+ s. Retrying for (2\d\d|300) s more", caplog.text
     )
 
 

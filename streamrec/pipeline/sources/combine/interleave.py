@@ -321,9 +321,8 @@ def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[C
             if not isinstance(chain, Chain):
                 raise TypeError(
                     f"{name_of(function)} returned {name_type(dataset)} where a Dataset is "
-                    "expected: the function of "
-                    "interleave and flat_map must make a Dataset of each element, as "
-                    "TFRecordDataset does of a name"
+                    "expected: the function passed to interleave or flat_map must make a Dataset "
+                    "from each element, as TFRecordDataset does from a file name"
                 )
             chains.append(chain)
         except Exception as error:

@@ -347,6 +347,7 @@ async def await_result(awaitable: Awaitable[Any]) -> Any:
         raise
     if task.cancelled():
         raise ClosedError(
-            "other code cancelled what the function of map awaited: its result will never come"
+            "other code cancelled what the function passed to map awaited: its result will never "
+            "come"
         )
     return task.result()
