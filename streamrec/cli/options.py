@@ -225,6 +225,11 @@ class Sources(tuple[str, ...]):
         vars(found).update(context.meta.get(SOURCES, {}))
         return found
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The options that the library's functions take for a manifest or an index."""
+        return {"shard_root": self.shard_root, "storage_options": self.storage_options}
+
     def only(self, names: Sequence[str]) -> Sources:
         """Some of the names, with the same options."""
         found = type(self)(names)

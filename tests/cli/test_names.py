@@ -170,3 +170,12 @@ def test_commands_understand_a_number_of_shards(folder: Path, called: Call) -> N
     called.refused(
         3, "ints-train.tfrecord-00000-of-00003", "count", f"{folder}/ints-train.tfrecord@3"
     )
+
+
+def test_records_of_an_index_are_shown_by_number(
+    folder: Path, tmp_path: Path, called: Call
+) -> None:
+    index = tmp_path / "train.index"
+    called.well("index", folder, index, "--split", "train")
+    assert "ints-train.tfrecord-00001" in called.well("cat", "--records", "1", index).out
+    assert called.well("verify", index).code == 0

@@ -196,7 +196,7 @@ async def show_shard(
 
 async def show_numbered(index: options.Sources, numbers: Sequence[int], printer: Printer) -> None:
     """Prints records of an index by their numbers, in that order; reads no others."""
-    source = await streamrec.RecordSource.open(index[0], **vars(index))
+    source = await streamrec.RecordSource.open(index[0], **index.reading)
     frames = await source.get(numbers)
     places = await source.places(numbers)
     for number, (shard, offset, _) in enumerate(

@@ -138,12 +138,10 @@ async def compare(sources: options.Sources) -> Comparison:
     manifests = list(
         dict.fromkeys([*(name for name in sources if name.endswith(MANIFESTS)), *below])
     )
-    where: dict[str, Any] = {
-        "shard_root": sources.shard_root,
-        "storage_options": sources.storage_options,
-    }
     with progress("comparing", None):
-        reports = [await streamrec.verify(name, parallel=jobs(), **where) for name in manifests]
+        reports = [
+            await streamrec.verify(name, parallel=jobs(), **sources.reading) for name in manifests
+        ]
     missing = Comparison(listed, manifests, reports, []).paths("missing")
     gaps = [gap for gap in told if len(gap.totals) > 1 or not missing.issuperset(gap.examples)]
     return Comparison(listed, manifests, reports, gaps)
