@@ -81,7 +81,7 @@ class Item:
     @classmethod
     def from_listing(cls, info: ObjectInfo) -> Item:
         """An object as the store describes it."""
-        return cls(info.path, info.size, expected=Expected(info.size, info.version))
+        return cls(info.path, info.size, expected=Expected.of(info))
 
 
 def storages_for(storage_options: Mapping[str, Any], retry: RetryPolicy | None = None) -> Storages:

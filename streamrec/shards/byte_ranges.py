@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from streamrec import kernels
+from streamrec.shards.opened_check import check_opened, size_in
 from streamrec.shards.options import Expected, ShardPlace, ShardRange
 from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, is_record_header
@@ -89,10 +90,10 @@ class RangeStream:
         """Continues from another byte of the same version."""
         if self._limit is not None:
             self._limit = max(self._limit, position + SLACK_BYTES)
-        version = self.info.version
+        info = self.info
         await self._stream.aclose()
         self._stream = await self._storage.stream(
-            self._path, position, self._limit, version, self.tally
+            self._path, position, self._limit, info.version, self.tally, size=info.size
         )
 
     async def read_range(self, start: int, end: int) -> bytes:
@@ -119,12 +120,10 @@ async def begin_range(
     """Opens a byte range at its first record; or at a later one, if its place is given."""
     start = place.offset or byte_range.start
     limit = None if byte_range.end is None else max(byte_range.end, start) + SLACK_BYTES
-    stream = RangeStream(
-        storage, path, await storage.stream(path, start, limit, place.version), limit
-    )
+    opened = await storage.stream(path, start, limit, place.version, size=size_in(expected))
+    stream = RangeStream(storage, path, opened, limit)
     try:
-        if expected is not None:
-            expected.check(stream.info)
+        await check_opened(storage, expected, stream.info)
         if byte_range.end is not None and start >= byte_range.end:
             return stream, start, None
         if start == 0 or place.offset:

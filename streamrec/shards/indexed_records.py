@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import anyio
@@ -33,7 +33,7 @@ from streamrec.shards.range_runs import (
     first_difference,
     group_ranges,
 )
-from streamrec.storage import Storage, Storages, read_full
+from streamrec.storage import ByteStream, Storage, Storages, read_full
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import (
     BUFFER_BITS,
@@ -106,6 +106,8 @@ class IndexedRecords:
         parallel: The largest number of requests of one call at the same time.
         cache_bytes: The largest number of bytes of packed lengths in memory; a record takes about
             2.
+        note_version: Called with the number and the version of the shard of each answer; its errors
+            are raised.
     """
 
     def __init__(
@@ -116,8 +118,10 @@ class IndexedRecords:
         verify: bool = True,
         parallel: int = PARALLEL,
         cache_bytes: int = CACHE_BYTES,
+        note_version: Callable[[int, str | None], None] | None = None,
     ) -> None:
         self.index = index
+        self._note_version = note_version
         self._storages = storages
         self._verify = verify
         self._parallel = parallel
@@ -241,7 +245,9 @@ class IndexedRecords:
         shard = self.index.shards[run.shard]
         storage = await self._storages.at(shard.path)
         try:
-            stream = await storage.stream(shard.path, run.start, run.end, shard.version)
+            stream = await storage.stream(
+                shard.path, run.start, run.end, shard.version, size=shard.bytes
+            )
         except ObjectChangedError as error:
             raise self._changed_error(shard, run, error.reason) from error
         except NotFoundError as error:
@@ -254,6 +260,16 @@ class IndexedRecords:
                 run.end,
             ) from error
         try:
+            if self._note_version is not None:
+                self._note_version(run.shard, stream.info.version)
+            return await self._read_open(stream, shard, run)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
+
+    async def _read_open(self, stream: ByteStream, shard: ShardInfo, run: ByteRun) -> memoryview:
+        """The bytes of a run, from its open stream."""
+        try:
             if stream.info.size not in (None, shard.bytes):
                 raise self._changed_error(
                     shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}"
@@ -265,9 +281,6 @@ class IndexedRecords:
             return room.toreadonly()
         except ObjectChangedError as error:
             raise self._changed_error(shard, run, error.reason) from error
-        finally:
-            with anyio.CancelScope(shield=True):
-                await stream.aclose()
 
     def _changed_error(self, shard: ShardInfo, run: ByteRun, reason: str) -> ObjectChangedError:
         return ObjectChangedError(

@@ -27,7 +27,7 @@ from streamrec.arguments import check_flag, check_integer
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.index import Index, IndexedShard, IndexEncoder
 from streamrec.shards.indexed_records import open_index, read_blocks
-from streamrec.shards.listing import Filenames, find_shards, to_names
+from streamrec.shards.listing import Filenames, find_shards, list_shards, to_names
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.places import check_named_once, portable
 from streamrec.shards.scan import scan_file, scan_idx, scan_stream
@@ -97,16 +97,18 @@ async def read_unchanged(storages: Storages, index: Index, number: int) -> Index
     return await read_indexed_shard(await storages.at(index.path), index, number)
 
 
-async def scan_shard(storages: Storages, path: str, idx: str | None, local: bool) -> IndexedShard:
+async def scan_shard(
+    storages: Storages, path: str, idx: str | None, local: bool, size: int | None = None
+) -> IndexedShard:
     """Indexes a shard in the cheapest way: from its `.idx` file, from its headers, or from all its
-    bytes.
+    bytes, of which a listing may know the number.
     """
     storage = await storages.at(path)
     if idx is not None:
         return await scan_idx(storage, path, await storages.at(idx), idx)
     if local and protocol_of(path) in ("file", "local"):
         return await scan_file(storage, path, local_path(path))
-    return await scan_stream(storage, path)
+    return await scan_stream(storage, path, size)
 
 
 PARALLEL: Final = 16
@@ -169,7 +171,8 @@ async def write_index(
     check_integer("parallel", parallel, 1)
     check_keywords("write_index", store)
     async with Storages(**store) as storages:
-        paths = await find_shards(storages, names)
+        listing = await list_shards(storages, names)
+        paths = listing.paths
         await storages.check_not_input(target, paths)
         check_named_once(paths)
         idx_paths = (
@@ -188,7 +191,8 @@ async def write_index(
         async def index_shard(path: str, idx: str | None) -> IndexedShard:
             shard = await read_unchanged(storages, *known[path]) if path in known else None
             if shard is None:
-                shard = await scan_shard(storages, path, idx, filesystem is None)
+                size = listing.size_of(path)
+                shard = await scan_shard(storages, path, idx, filesystem is None, size)
             if on_shard is not None:
                 on_shard(shard.info)
             return shard

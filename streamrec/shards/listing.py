@@ -210,7 +210,12 @@ class Listing:
         """The whole shard, which must be as it was listed."""
         path = self.paths[number]
         info = self.known.get(path)
-        return Portion(path, expected=None if info is None else Expected(info.size, info.version))
+        return Portion(path, expected=None if info is None else Expected.of(info))
+
+    def size_of(self, path: str) -> int | None:
+        """The listed size of a shard in bytes; None if it was not listed."""
+        info = self.known.get(path)
+        return None if info is None else info.size
 
     @property
     def fingerprint(self) -> list[Any]:
@@ -463,11 +468,11 @@ async def sizes_of(
         infos |= await list_sizes(storages, unknown)
         unknown = [path for path in unknown if path not in infos]
         if len(unknown) > FEW_SHARDS and readers is not None and len(paths) >= 16 * readers:
-            expected = {path: Expected(info.size, info.version) for path, info in infos.items()}
+            expected = {path: Expected.of(info) for path, info in infos.items()}
             return [ShardSize(path, 1, False, expected.get(path, Expected(None))) for path in paths]
     await for_each(stat, unknown, PARALLEL_REQUESTS)
     return [
-        ShardSize(path, info.size or 0, info.size is not None, Expected(info.size, info.version))
+        ShardSize(path, info.size or 0, info.size is not None, Expected.of(info))
         for path, info in ((path, infos[path]) for path in paths)
     ]
 

@@ -26,10 +26,10 @@ from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.listing import (
     Filenames,
-    find_shards,
     gaps_of,
     is_manifest,
     is_pattern,
+    list_shards,
     to_names,
 )
 from streamrec.shards.manifest import Manifest, ShardInfo
@@ -171,13 +171,13 @@ async def verify(
         elif not is_pattern(path):
             manifest = await read_if_manifest(await storages.at(path), path)
         if manifest is None:
-            paths = await find_shards(storages, path)
+            listing = await list_shards(storages, path)
+            paths = listing.paths
 
             async def check(path: str) -> None:
                 storage = await storages.at(path)
-                found, _, damage = await scan(
-                    storage, await open_bytes(storage, path), verify=True, to_end=True
-                )
+                stream = await open_bytes(storage, path, size=listing.size_of(path))
+                found, _, damage = await scan(storage, stream, verify=True, to_end=True)
                 sizes.append(found.bytes)
                 if damage is not None:
                     text = f"{found.records:,} good records before this: {damage}"
@@ -223,7 +223,7 @@ async def compare_shard(
     """
     storage = await storages.at(shard.path)
     try:
-        stream = await storage.stream(shard.path)
+        stream = await storage.stream(shard.path, size=shard.bytes)
     except NotFoundError:
         return 0, [VerifyProblem(shard.path, "missing", f"{shard.bytes:,} bytes", "nothing")]
     size = stream.info.size
@@ -286,14 +286,16 @@ async def write_manifest(
     )
     check_keywords("write_manifest", store)
     async with Storages(**store) as storages:
-        paths = await find_shards(storages, names)
+        listing = await list_shards(storages, names)
+        paths = listing.paths
         await storages.check_not_input(target, paths)
         check_named_once(paths)
         scans: dict[str, Scan] = {}
 
         async def count(path: str) -> None:
             storage = await storages.at(path)
-            scans[path] = await scan(storage, await open_bytes(storage, path))
+            stream = await open_bytes(storage, path, size=listing.size_of(path))
+            scans[path] = await scan(storage, stream)
 
         await for_each(count, paths, parallel)
         shards = tuple(scans[path].info for path in paths)

@@ -21,6 +21,7 @@ from streamrec import kernels, shards
 from streamrec.display import display_name
 from streamrec.errors import StorageError, StreamrecError
 from streamrec.shards.byte_ranges import RangeStream, begin_range
+from streamrec.shards.opened_check import check_opened, size_in
 from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange
 from streamrec.storage import (
     ByteStream,
@@ -138,12 +139,10 @@ async def open_whole(
         ObjectChangedError, ManifestError: The object is not the expected one.
     """
     named = check_compression_type(options.compression_type)
-    stream = stream or await open_bytes(
-        storage, path, place.offset if named == "" else 0, place.version
-    )
+    start = place.offset if named == "" else 0
+    stream = stream or await open_bytes(storage, path, start, place.version, size_in(expected))
     try:
-        if expected is not None:
-            expected.check(stream.info)
+        await check_opened(storage, expected, stream.info)
         room = memoryview(bytearray(0 if named == "" else DETECT_BYTES))
         head = bytes(room[: await read_full(stream, room)])
         kind = detect_compression(head) if named is None else named
@@ -193,11 +192,17 @@ async def open_range(
 
 
 async def open_bytes(
-    storage: Storage, path: str, start: int = 0, version: str | None = None
+    storage: Storage,
+    path: str,
+    start: int = 0,
+    version: str | None = None,
+    size: int | None = None,
 ) -> ByteStream:
-    """Opens a shard's bytes; the error for a directory says what to write instead."""
+    """Opens a shard's bytes, of which a listing or a manifest may know the size; the error for a
+    directory says what to write instead.
+    """
     try:
-        stream = await storage.stream(path, start, None, version)
+        stream = await storage.stream(path, start, None, version, size=size)
     except StorageError as error:
         await shards.refuse_directory(storage, path, error)
         raise
@@ -236,12 +241,12 @@ async def read_short_shards(
 
 
 async def open_short_shard(
-    storage: Storage, path: str, options: ReadOptions
+    storage: Storage, path: str, options: ReadOptions, expected: Expected | None = None
 ) -> ShortShard | ByteStream:
     """Opens a shard by one response: whole if it is short and good, else its bytes, for a
-    ShardReader.
+    ShardReader. A whole one is the expected one.
     """
-    stream = await open_bytes(storage, path)
+    stream = await open_bytes(storage, path, size=size_in(expected))
     size = stream.info.size
     if not size or size > WHOLE_BYTES:
         return stream
@@ -250,6 +255,7 @@ async def open_short_shard(
     if frames is None:
         return received
     await stream.aclose()
+    await check_opened(storage, expected, stream.info)
     return ShortShard(stream.info, frames)
 
 

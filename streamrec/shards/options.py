@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, NoReturn
 
 from streamrec.arguments import check_function
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError, ObjectChangedError
 from streamrec.storage import ObjectInfo
+from streamrec.storage.faults import is_same_time
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss, check_compression_type, check_on_error
 
 LONG_BYTES: Final = 64 << 20
@@ -82,13 +84,32 @@ class Expected:
     it.
 
     What is None is unknown; without a `manifest` (its URL, or that of an index) a listing described
-    it.
+    it, which may have the time of its last modification.
     """
 
     size: int | None
     version: str | None = None
     records: int | None = None
     manifest: str | None = None
+    modified: datetime | float | str | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, info: ObjectInfo) -> Expected:
+        """A shard as a listing has it."""
+        return cls(info.size, info.version, modified=info.modified)
+
+    def differs_in_version_only(self, found: ObjectInfo) -> bool:
+        """Whether only the versions of the listing and of the opened object differ, and everything
+        else agrees.
+        """
+        return (
+            self.manifest is None
+            and None not in (self.version, found.version)
+            and self.version != found.version
+            and self.size is not None
+            and self.size == found.size
+            and is_same_time(self.modified, found.modified)
+        )
 
     def check(self, found: ObjectInfo) -> None:
         """Compares the opened object; a value that is None on one side is not compared.

@@ -233,8 +233,10 @@ class ShardReader:
 
     async def _open_at(self, offset: int) -> Opened:
         """Opens the same version of the shard, from a byte on."""
-        kind, version, tally = self.compression_type, self.info.version, self._source.tally
-        stream = await self._storage.stream(self.path, 0 if kind else offset, None, version, tally)
+        kind, info, tally = self.compression_type, self.info, self._source.tally
+        stream = await self._storage.stream(
+            self.path, 0 if kind else offset, None, info.version, tally, size=info.size
+        )
         options = replace(self._options, compression_type=kind)
         return await open_whole(self._storage, self.path, options, ShardPlace(offset), stream)
 

@@ -222,11 +222,14 @@ async def scan(
     return Scan(info, reader.compression_type, damage)
 
 
-async def scan_stream(storage: Storage, path: str) -> IndexedShard:
-    """Indexes a shard from all its bytes; a compressed one is a ManifestError."""
+async def scan_stream(storage: Storage, path: str, size: int | None = None) -> IndexedShard:
+    """Indexes a shard from all its bytes, of which a listing may know the number; a compressed one
+    is a ManifestError.
+    """
     packer = LengthPacker()
     try:
-        info = (await scan(storage, await storage.stream(path), "", lengths=packer)).info
+        stream = await storage.stream(path, size=size)
+        info = (await scan(storage, stream, "", lengths=packer)).info
     except StreamrecError as error:
         await _refuse_compressed(storage, path, error)
         raise

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from streamrec.display import display_repr
@@ -40,11 +41,15 @@ class ObjectInfo:
         size: The length in bytes, or None if the store does not report it.
         version: An opaque string that changes when the object is replaced (an etag, a generation, a
             modification time), or None if the store has no versions.
+        modified: The time of the last modification as the store gave it: a datetime, seconds since
+            1970, or a text (a Last-Modified header, ISO 8601). It identifies no version, and only
+            counts where two versions differ. None if the store did not give it.
     """
 
     path: str
     size: int | None
     version: str | None
+    modified: datetime | float | str | None = field(default=None, compare=False, repr=False)
 
 
 class Body(Protocol):

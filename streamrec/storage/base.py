@@ -156,6 +156,8 @@ class Storage:
         end: int | None = None,
         version: str | None = None,
         tally: Tally | None = None,
+        *,
+        size: int | None = None,
     ) -> ByteStream:
         """Opens one object; when this returns, the first response has arrived and the version is
         pinned.
@@ -163,7 +165,9 @@ class Storage:
         Several parallel requests read a large object when few streams are open (see `connections`).
         At or after the end of the object, the stream is empty; `end` may be past it, and is None
         for all the rest. With a version (from `ObjectInfo.version`), any other one is an
-        ObjectChangedError. A `tally` is that of an earlier stream that this one continues.
+        ObjectChangedError. A `tally` is that of an earlier stream that this one continues. `size`
+        is what a listing, a manifest or an index says: an answer without a length ends there,
+        neither earlier nor later.
         """
         if start < 0 or (end is not None and end < start):
             raise ValueError(
@@ -174,7 +178,14 @@ class Storage:
         tally = tally or Tally(self._traffic.tally)
         if not self._backend.may_stall and start != end:
             direct = DirectStream(
-                self._backend, path, start, end, version, self._traffic.statistics, tally
+                self._backend,
+                path,
+                start,
+                end,
+                version,
+                statistics=self._traffic.statistics,
+                tally=tally,
+                size=size,
             )
             await attempt(
                 self._retry,
@@ -188,7 +199,13 @@ class Storage:
             )
             return direct
         request = partial(
-            ResumingStream, self._backend, self._retry, path, traffic=self._traffic, tally=tally
+            ResumingStream,
+            self._backend,
+            self._retry,
+            path,
+            traffic=self._traffic,
+            tally=tally,
+            size=size,
         )
         if not self._backend.remote:
             stream = request(start, end, version)

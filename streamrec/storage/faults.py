@@ -30,6 +30,7 @@ from streamrec.errors import (
     StorageTimeoutError,
     ThrottledError,
 )
+from streamrec.storage.arrivals import describe_answer
 
 
 class Cause(enum.Enum):
@@ -363,26 +364,68 @@ def retry_after_seconds(header: str | None, now: datetime | None = None) -> floa
     return max(0.0, (then - (now or datetime.now(UTC))).total_seconds())
 
 
+def is_same_time(one: datetime | float | str | None, other: datetime | float | str | None) -> bool:
+    """Whether two times of modification agree; False if one is unknown.
+
+    A Last-Modified header has whole seconds, and listings have fractions that servers cut or round.
+
+    >>> is_same_time("Tue, 01 Jul 2025 10:00:00 GMT", "2025-07-01T10:00:00.743Z")
+    True
+    >>> is_same_time("Tue, 01 Jul 2025 10:00:00 GMT", None), is_same_time(7.5, 9.0)
+    (False, False)
+    """
+    first, second = _seconds_of(one), _seconds_of(other)
+    return first is not None and second is not None and abs(first - second) < 1.0
+
+
+def _seconds_of(time: datetime | float | str | None) -> float | None:
+    """Returns a time as seconds since 1970; None if it is unknown, or in an unknown format."""
+    from email.utils import parsedate_to_datetime
+
+    if time is None or isinstance(time, int | float):
+        return time
+    if isinstance(time, str):
+        try:
+            time = datetime.fromisoformat(time)
+        except ValueError:
+            try:
+                time = parsedate_to_datetime(str(time))
+            except ValueError:
+                return None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII | re.IGNORECASE)
 
 
 def http_body_range(
-    status: int, headers: Mapping[str, str], start: int = 0, end: int | None = None
+    status: int,
+    headers: Mapping[str, str],
+    start: int = 0,
+    end: int | None = None,
+    *,
+    sender: str = "",
 ) -> int | None:
     """Checks that an HTTP answer has the requested bytes, and returns the object's size, or None if
     it is unknown.
 
     A 200 has the whole object, so it is right only for a range that begins at 0. A 206 must begin
     at `start`, and end at `end` or at the end of the object. Any other answer is a TransientError
-    (Cause.WRONG_ANSWER).
+    (Cause.WRONG_ANSWER): a 204, 202 or 205 without a body is not an empty object. `sender` is the
+    server's address, for the message.
     """
-    length = headers.get("Content-Length")
-    if status != 206:
+    length = headers.get("Content-Length", "")
+    if status not in (200, 206):
+        raise TransientError(
+            Cause.WRONG_ANSWER,
+            f"{describe_answer(status, headers, b'', sender)} where a 200 or a 206 has the bytes",
+        )
+    if status == 200:
         if start > 0:
             raise TransientError(
                 Cause.WRONG_ANSWER, f"a {status} with all bytes where byte {start:,} was requested"
             )
-        return int(length) if length is not None and length.isdigit() else None
+        return int(length) if length.isdigit() else None
     content_range = headers.get("Content-Range", "")
     if (found := _CONTENT_RANGE.fullmatch(content_range)) is None:
         raise TransientError(Cause.WRONG_ANSWER, f"a 206 with Content-Range {content_range!r}")
@@ -394,4 +437,33 @@ def http_body_range(
             f"Content-Range {content_range!r} where bytes {start}-{'' if end is None else end - 1} "
             "were requested",
         )
+    if length.isdigit() and int(length) > last + 1 - first:  # its last bytes belong to nothing
+        raise TransientError(
+            Cause.WRONG_ANSWER,
+            f"a 206 with Content-Range {content_range!r} and a longer body, {int(length):,} bytes",
+        )
     return size
+
+
+_UNSATISFIED_RANGE = re.compile(r"bytes \*/(\d+)", re.ASCII | re.IGNORECASE)
+
+
+def check_past_the_end(headers: Mapping[str, str], start: int, size: int | None) -> int:
+    """Checks that a 416 proves that the object ends at or before `start`; returns its size.
+
+    The `headers` are those of the 416, which may have the size in Content-Range; `size` is that of
+    a HEAD, if it has one. Without a size, or with one after `start`, it is a TransientError.
+
+    >>> check_past_the_end({"Content-Range": "bytes */10"}, 10, None)
+    10
+    """
+    found = _UNSATISFIED_RANGE.fullmatch(headers.get("Content-Range", ""))
+    sizes = [each for each in (size, int(found[1]) if found else None) if each is not None]
+    if not sizes:
+        raise TransientError(
+            Cause.WRONG_ANSWER,
+            f"a 416 for byte {start:,} without the object's size, which proves nothing",
+        )
+    if max(sizes) > start:
+        raise TransientError(Cause.WRONG_ANSWER, f"a 416 for byte {start:,} of {max(sizes):,}")
+    return sizes[0]

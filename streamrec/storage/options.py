@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,6 +91,14 @@ def version_of(info: Mapping[str, Any]) -> str | None:
     for key in _VERSION_KEYS:
         if info.get(key) is not None:
             return f"{key}={info[key]}"
+    return None
+
+
+def modified_of(info: Mapping[str, Any]) -> datetime | float | str | None:
+    """Returns the time of modification in an fsspec info dict, or None."""
+    for key in ("mtime", "last_modified", "LastModified", "modified", "updated"):
+        if isinstance(value := info.get(key), datetime | float | int | str):
+            return value
     return None
 
 

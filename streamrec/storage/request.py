@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,8 +35,10 @@ class HedgedRequest:
     """A request for the bytes of an object from `start` to `end`; `open` sends it.
 
     Its stream's `failures` have the policy and the shared state. If the object's size or version in
-    `info` is known, another one in the response is an ObjectChangedError. After `open`, `splits`
-    says whether parallel requests for other ranges are possible.
+    `info` is known, another one in the response is an ObjectChangedError; a response without a size
+    has the known one, or else `assumed`, that of a listing, a manifest or an index. After `open`,
+    `splits` says whether parallel requests for other ranges are possible, and `is_sized` whether
+    the response itself had the size.
     """
 
     def __init__(
@@ -45,10 +48,13 @@ class HedgedRequest:
         info: ObjectInfo,
         start: int,
         end: int | None,
+        assumed: int | None = None,
     ) -> None:
         self.info = info
         self.end = end
         self.splits = False
+        self.is_sized = False
+        self._assumed = assumed
         self._backend = backend
         self._failures = failures
         self._position = start
@@ -160,13 +166,19 @@ class HedgedRequest:
 
     def _accept(self, body: Body) -> None:
         """Uses this body from now on, and pins its size and version."""
-        info = self.info
-        self._body = body
-        self.splits = body.splits
+        info, self._body = self.info, body
+        self.is_sized = body.info.size is not None
+        self.splits = body.splits and self.is_sized  # without a size, it may not know ranges either
         for pinned, found in ((info.version, body.info.version), (info.size, body.info.size)):
             if pinned is not None and found is not None and pinned != found:
                 raise changed_error(info.path, self._position, self.end)
-        self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
+        known = (body.info.size, info.size, self._assumed)
+        self.info = replace(
+            body.info,
+            path=info.path,
+            size=next((size for size in known if size is not None), None),
+            version=body.info.version or info.version,
+        )
 
     def _hedge_response(self, times: int) -> bool:
         """Requests the same bytes once more, if that is allowed, because there is no response.

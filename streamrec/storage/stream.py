@@ -18,10 +18,13 @@ The contract, on which the rest of streamrec relies:
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
-from streamrec.errors import ClosedError
+from streamrec.errors import ClosedError, ObjectChangedError, StorageError
 from streamrec.storage.backend import Backend, Body, ObjectInfo
 from streamrec.storage.faults import Cause, RetryPolicy, TransientError, changed_error
 from streamrec.storage.request import HedgedRequest
@@ -59,10 +62,12 @@ class DirectStream:
         version: str | None,
         statistics: Statistics,
         tally: Tally,
+        size: int | None = None,
     ) -> None:
         self.info = ObjectInfo(path, None, version)
         self.position = start
         self.tally = tally
+        self._assumed = size
         self._backend = backend
         self._end = end
         self._stop: int | None = None
@@ -77,6 +82,8 @@ class DirectStream:
             self.info.path, self.position, self._end, self.info.version
         )
         self.info = self._body.info
+        if self.info.size is None:
+            self.info = replace(self.info, size=self._assumed)
         self._stop = stop_of(self.info, self._end)
         self._statistics.add_stream(self.info.path, self.tally)
         self._idle_since = time.monotonic()
@@ -117,7 +124,8 @@ class ResumingStream:
 
     Streams over ranges of one object share a tally. `info` has the object's size and version as far
     as they are known. `splits`, known after `open`, says whether parallel requests for other ranges
-    are possible.
+    are possible. `size` is that of a listing, a manifest or an index; it counts where no answer has
+    one, and the store is asked at the end where nothing has.
     """
 
     def __init__(
@@ -130,9 +138,12 @@ class ResumingStream:
         version: str | None,
         traffic: Traffic | None = None,
         tally: Tally | None = None,
+        size: int | None = None,
     ) -> None:
         self.info = ObjectInfo(path, None, version)
         self.position = start
+        self._assumed = size
+        self._early: str | None = None  # how the last body ended too early
         self._backend = backend
         self._end = end
         self._stop: int | None = None
@@ -189,10 +200,13 @@ class ResumingStream:
                     count = await request.readinto(buffer)
                     if request.info is not self.info:
                         self.info, self._stop = request.info, stop_of(request.info, self._end)
+                    if not count and self._stop is None:
+                        await self._ask_size()
+                    await self._check_end(request, count)
                     if count or self._stop is None or self.position >= self._stop:
                         break
-                    reason = f"the body ended at byte {self.position:,} of {self._stop:,}"
-                    raise TransientError(Cause.BROKEN, reason)
+                    self._early = f"the body ended at byte {self.position:,} of {self._stop:,}"
+                    raise TransientError(Cause.BROKEN, self._early)
                 except TransientError as fault:
                     await self._wait_after(fault)
         except BaseException:
@@ -223,7 +237,7 @@ class ResumingStream:
         """Sends a request for the missing bytes, and waits for its response."""
         await self._failures.turn()
         self._request = request = HedgedRequest(
-            self._backend, self._failures, self.info, self.position, self._end
+            self._backend, self._failures, self.info, self.position, self._end, self._assumed
         )
         await request.open()
         self.splits, self.info = request.splits, request.info
@@ -231,9 +245,50 @@ class ResumingStream:
         self._failures.limiter.record_success()
         return request
 
+    async def _ask_size(self) -> None:
+        """Asks for the size after a body without a length has ended, perhaps too early.
+
+        Many servers do not know the size of such an object, or refuse HEAD: then the end counts.
+        """
+        found = None
+        with suppress(StorageError, TransientError, TimeoutError, LookupError, ValueError):
+            async with asyncio.timeout(self._failures.policy.request_timeout()):
+                found = await self._backend.stat(self.info.path)
+        if found is None:
+            return
+        if None not in (found.version, self.info.version) and found.version != self.info.version:
+            raise changed_error(self.info.path, self.position, self._end)
+        if found.size is not None and found.size > self.position:
+            self.info = replace(self.info, size=found.size)
+            self._stop = stop_of(self.info, self._end)
+
+    async def _check_end(self, request: HedgedRequest, count: int) -> None:
+        """Refuses bytes after the end of the object, where only its known size shows that end.
+
+        A listing may be older than a longer object, whose first records would count as all.
+        """
+        size, position = self.info.size, self.position + count
+        if size is None or position < size or not count:
+            return
+        if position == size and request.is_sized:
+            return
+        reason = f"the body has more bytes than the {size:,} of the object"
+        if request.is_sized:
+            raise TransientError(Cause.WRONG_ANSWER, reason)
+        if position > size or await request.readinto(memoryview(bytearray(1))):
+            raise ObjectChangedError(
+                f"{reason} in its listing, manifest, index or HEAD: it was written since; to read "
+                "it as it is now, make the Dataset again, or run the command again",
+                self.info.path,
+                size,
+            )
+
     async def _wait_after(self, fault: TransientError) -> None:
         """Drops the failed request, and waits until the next one may be sent, or gives up."""
         request, self._request = self._request, None
         if request is not None:
             await request.aclose()
+        if self._early is not None and fault.cause is Cause.WRONG_ANSWER:
+            # a server without ranges cannot continue, and its answer to that is not the reason
+            fault = TransientError(fault.cause, f"{self._early}, and then came {fault.reason}")
         await self._failures.wait(fault, self.position, self._end)

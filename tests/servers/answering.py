@@ -19,7 +19,9 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer; Content-Length is its length unless `headers` sets another one."""
+    """An answer; Content-Length is its length unless `headers` sets another one. An empty one
+    leaves it out: then the body ends with the connection, as in HTTP/1.0.
+    """
 
     status: int = 200
     body: bytes = b""
@@ -40,7 +42,11 @@ def answering(respond: Callable[[Asked], Answer], host: str = "127.0.0.1") -> It
             headers = {name.lower(): value for name, value in self.headers.items()}
             answer = respond(Asked(self.command, self.path, headers, self.body()))
             fields = {"Content-Length": str(len(answer.body)), **answer.headers}
+            if not fields["Content-Length"]:
+                fields = {**fields, "Connection": "close"}
+                del fields["Content-Length"]
             head = response_head(answer.status, tuple(fields.items()))
+            self.close_connection |= fields.get("Connection") == "close"
             self.wfile.write(head + answer.body if self.command != "HEAD" else head)
             self.close_connection |= "close" in self.headers.get_all(
                 "Connection", ()

@@ -258,9 +258,11 @@ class Watching(Storage):
         end: int | None = None,
         version: str | None = None,
         tally: Tally | None = None,
+        *,
+        size: int | None = None,
     ) -> ByteStream:
         self.ranges.append((start, end))
-        return await super().stream(path, start, end, version, tally)
+        return await super().stream(path, start, end, version, tally, size=size)
 
 
 @pytest.mark.parametrize("length", [100, 90_000, 3_000_000])

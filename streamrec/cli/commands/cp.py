@@ -87,7 +87,8 @@ async def copy_one(
     item, path = work
     storage = await storages.at(item.path)
     async with await objects.upload(path) as upload:
-        stream = CopyingStream(await storage.stream(item.path), upload)
+        source = await storage.stream(item.path, size=item.expected.size)
+        stream = CopyingStream(source, upload)
         options = ReadOptions(long_bytes=LONG_BYTES)
         reader = await ShardReader.open(
             storage, item.path, options, stream=stream, expected=item.expected

@@ -3,8 +3,9 @@ records.
 """
 
 import gzip
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ import pytest
 import streamrec
 from streamrec import StreamrecError, TFRecordDataset, bridge, encode_records
 from streamrec.errors import ManifestError, ObjectChangedError, PositionMismatchError
+from streamrec.pipeline.engine.states import digest_state
+from streamrec.pipeline.sources.global_shuffle.steps import job_state
 from streamrec.shards import Manifest
 from streamrec.storage import Storages
-from tests.runs import flip_bit, until_error
+from tests.runs import flip_bit, in_new_interpreter, until_error
 from tests.servers.real import Store
 from tests.servers.resuming import stop_after
 from tests.storage.contract import put
@@ -279,3 +282,115 @@ def test_a_name_that_goes_to_another_file_is_not_a_change(file: Path) -> None:
     other.write_bytes(encode_records([b"new"] * 10))
     other.replace(file)
     assert [*found, *records] == wanted
+
+
+# Records of the same lengths.
+
+WAYS = ("pattern", "names", "manifest", "index", "share", "counted share", "global shuffle")
+
+
+def write_again(folder: Folder, tag: str, numbers: Iterable[int] = range(4)) -> None:
+    """Writes shards of equal lengths, and what describes them."""
+    for number in numbers:
+        folder.put(
+            f"x-{number}", encode_records([f"{tag}{number}-{row}".encode() for row in range(10)])
+        )
+    how: dict[str, Any] = {"storage_options": folder.options}
+    streamrec.write_manifest_sync(f"{folder.url}/x-*", f"{folder.url}/m.json", **how)
+    streamrec.write_index_sync(f"{folder.url}/x-*", f"{folder.url}/i.index", **how)
+
+
+def dataset_of(folder: Folder, way: str, reads: int = 1) -> streamrec.Dataset[bytes]:
+    names = {"pattern": "x-*", "manifest": "m.json", "index": "i.index"}.get(way, "x-{0..3}")
+    data = folder.dataset(names, num_parallel_reads=reads)
+    if way == "share":
+        return data.distribute(0, 1)
+    if way == "counted share":
+        return data.distribute(0, 1, even="pad", manifest=f"{folder.url}/m.json")
+    return (
+        data.global_shuffle(1, index=f"{folder.url}/i.index") if way == "global shuffle" else data
+    )
+
+
+def refuse(dataset: streamrec.Dataset[bytes], state: Any) -> None:
+    """Neither a record of the new shards, nor a whole run."""
+    found: list[bytes] = []
+    with pytest.raises(
+        (ObjectChangedError, PositionMismatchError),
+        match=r"writ|replaced|have changed|matched other",
+    ):
+        found.extend(dataset.iterate(state))
+    assert not any(record.startswith(b"B") for record in found)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("reads", [1, 3])
+def test_a_run_does_not_go_on_with_other_records_of_the_same_lengths(
+    folder: Folder, way: str, reads: int
+) -> None:
+    """In a second epoch the versions of all shards are known, and those that are left count."""
+    write_again(folder, "A")
+    dataset = dataset_of(folder, way, reads).repeat(2)
+    taken, state = stop_after(dataset, 45)
+    assert sorted([*taken, *dataset.iterate(state)]) == sorted(dataset)
+    with dataset.iterate(state) as run:  # it has opened few shards itself
+        next(run)
+        later = run.state_dict()
+    write_again(folder, "B", [3])
+    for saved in (state, later):
+        refuse(dataset_of(folder, way, reads).repeat(2), json.loads(json.dumps(saved)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_open_shards_and_the_next_are_compared_in_the_first_epoch(
+    folder: Folder, way: str
+) -> None:
+    write_again(folder, "A")
+    taken, state = stop_after(dataset_of(folder, way), 12)
+    assert [*taken, *dataset_of(folder, way).iterate(state)] == list(dataset_of(folder, way))
+    write_again(folder, "B", [1, 2, 3])
+    refuse(dataset_of(folder, way), state)
+
+
+def of_an_earlier_release(state: Any) -> Any:
+    """A state without the versions of shards."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without(part) for key, part in value.items() if key != "versions"}
+        return value
+
+    old = {key: value for key, value in without(state).items() if key != "digest"}
+    assert len(json.dumps(old)) < len(json.dumps(state))
+    return {**old, "digest": digest_state(old)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_state_of_an_earlier_release_is_resumed_with_one_warning(
+    tmp_path: Path, way: str
+) -> None:
+    """A warning comes once in a process, so each way has its own."""
+    program = (
+        "import logging, sys\n"
+        "logging.basicConfig(stream=sys.stdout)\n"
+        "from tests.pipeline.sources.test_changed_shards import *\n"
+        "folder, way = Folder(sys.argv[1], {}), sys.argv[2]\n"
+        "write_again(folder, 'A')\n"
+        "taken, state = stop_after(dataset_of(folder, way), 12)\n"
+        "old = of_an_earlier_release(state)\n"
+        "for _ in range(2):\n"
+        "    rest = list(dataset_of(folder, way).iterate(old))\n"
+        "    assert [*taken, *rest] == list(dataset_of(folder, way))\n"
+    )
+    said = in_new_interpreter(program, tmp_path, way)
+    told = 0 if way in ("pattern", "index", "share") else 1
+    assert said.count("saved by an earlier release") == told
+
+
+def test_the_state_of_a_whole_job_keeps_the_versions(folder: Folder) -> None:
+    write_again(folder, "A")
+    _, state = stop_after(dataset_of(folder, "global shuffle"), 5)
+    job = job_state([state])
+    assert len(list(dataset_of(folder, "global shuffle").iterate(job))) == 35
+    write_again(folder, "B", [2])
+    refuse(dataset_of(folder, "global shuffle"), job)

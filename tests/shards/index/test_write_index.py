@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -135,9 +136,9 @@ def test_an_update_reads_only_changed_shards(
     write(tmp_path / "more", [[b"more"]])
     read: list[str] = []
 
-    async def scan(storages: Storages, path: str, idx: str | None, local: bool) -> IndexedShard:
+    async def scan(storages: Storages, path: str, *how: Any) -> IndexedShard:
         read.append(Path(path).name)
-        return await scan_shard(storages, path, idx, local)
+        return await scan_shard(storages, path, *how)
 
     monkeypatch.setattr("streamrec.shards.indexing.scan_shard", scan)
     index = write_index_sync([names, f"{tmp_path}/more/s-0"], url, update=True)

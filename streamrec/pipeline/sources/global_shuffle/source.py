@@ -36,6 +36,7 @@ from streamrec.pipeline.engine.ranks import (
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.seeds import SEED_BITS, derive_seed
 from streamrec.pipeline.engine.session import Memo, OpenSource, Session
+from streamrec.pipeline.engine.versions import SavedVersions, ShardVersions
 from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
 from streamrec.pipeline.sources.global_shuffle.order import (
     BlockOrder,
@@ -116,12 +117,15 @@ class GlobalShuffle(AssignedSource):
     ) -> AsyncGenerator[Chunk]:
         opened = await self.shards.listed(within.session)
         index = await self._index(opened)
-        records = IndexedRecords(opened.storages, index, verify=self.shards.options.verify)
-        if int(index.block_places[-1]) <= WHOLE_BYTES:
-            await records.keep_lengths()
         steps = resume_steps(
             self._steps(len(index), self.rank or within.rank or rank_here()), state, index.digest
         )
+        versions = versions_of(within.session, index)
+        note = check_versions(versions, index, state)
+        verify = self.shards.options.verify
+        records = IndexedRecords(opened.storages, index, verify=verify, note_version=note)
+        if int(index.block_places[-1]) <= WHOLE_BYTES:
+            await records.keep_lengths()
         first = steps.next_own(
             0 if state is None else (state["position"] - steps.base) // steps.batch
         )
@@ -131,6 +135,7 @@ class GlobalShuffle(AssignedSource):
         self._warn_empty(steps, len(index))
         order = self._order(index, within.epoch)
         locate = partial(locate_position, index, order)
+        marks = partial(versions.of_all, len(index.shards))
         budget = within.budget - 2 * chunk_bytes
         async with background() as tasks:
             if isinstance(order, ExactOrder):
@@ -155,7 +160,7 @@ class GlobalShuffle(AssignedSource):
                 else:
                     frames = await take(positions.ravel())
                 elements = frames if self.batch is None else Batches(frames, positions.shape[1])
-                yield Chunk.weigh(elements, StepPositions(steps, step, index.digest, locate))
+                yield Chunk.weigh(elements, StepPositions(steps, step, index.digest, locate, marks))
 
     async def count(self, opened: Session, rank: Rank | None) -> int:
         index = await self._index(await self.shards.listed(opened))
@@ -241,6 +246,35 @@ class GlobalShuffle(AssignedSource):
         return min(budget, needed + 24 * self.block_bytes)  # 24 blocks ahead keep connections busy
 
 
+def versions_of(session: Session, index: Index) -> ShardVersions:
+    """The versions of an index's shards: those in it, and those that a run notes."""
+    if id(index) not in session.kept:
+        versions = ShardVersions()
+        for number, shard in enumerate(index.shards):
+            versions.note(number, shard.version)
+        session.kept[id(index)] = index, versions
+    return session.kept[id(index)][1]  # type: ignore[no-any-return]
+
+
+def check_versions(
+    versions: ShardVersions, index: Index, state: Mapping[str, Any] | None
+) -> Callable[[int, str | None], None]:
+    """Compares the versions in an index with those in a state; returns a function that does so with
+    the version of an answer, and notes it.
+    """
+    saved = SavedVersions.of(state, 0)
+    listed = [shard.version for shard in index.shards]
+    saved.check_all(listed, [shard.path for shard in index.shards])
+    versions.restore(saved)
+
+    def note(shard: int, version: str | None) -> None:
+        is_listed = listed[shard] is not None
+        saved.check(shard, version, index.shards[shard].path, listed=is_listed)
+        versions.note(shard, version)
+
+    return note
+
+
 def locate_position(index: Index, order: BlockOrder | ExactOrder, position: int) -> RecordLocation:
     """The location of the record at a position of an order."""
     (number,) = order.records(np.array([position])).tolist()
@@ -266,13 +300,14 @@ async def check_listed(index: Index, opened: OpenSource) -> None:
 @dataclass(frozen=True, slots=True)
 class StepPositions(Positions):
     """Positions of elements that are steps; `locate` gives the location of the record at a position
-    of the order.
+    of the order, and `versions` what a state holds of the shards' versions.
     """
 
     steps: Steps
     first: int
     digest: str
     locate: Callable[[int], RecordLocation]
+    versions: Callable[[], str]
 
     def origins(self, index: int, row: int) -> Sequence[RecordLocation]:
         positions = self.steps.positions(self.first + index * self.steps.workers)
@@ -283,6 +318,7 @@ class StepPositions(Positions):
         state: dict[str, Any] = {
             "position": steps.position(self.first + index * steps.workers),
             "index": self.digest,
+            "versions": self.versions(),
         }
         if steps.workers > 1:
             state |= {

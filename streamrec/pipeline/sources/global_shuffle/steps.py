@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from streamrec.pipeline.engine.states import check_state, digest_state
+from streamrec.pipeline.engine.versions import join_marks
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, Numbers
 from streamrec.shards import Even
 
@@ -170,6 +171,8 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
         )
     position = min([source["position"], *waiting]) + steps * batch
     plain = {"position": position, "index": source["index"]}
+    if all("versions" in source for _, source in shuffles):  # not of states of earlier releases
+        plain["versions"] = join_marks([source["versions"] for _, source in shuffles])
     state = {**states[least], "position": replace_shuffle(states[least]["position"], plain)}
     del state["digest"]
     return {**state, "digest": digest_state(state)}

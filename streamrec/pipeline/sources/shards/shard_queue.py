@@ -19,6 +19,7 @@ from streamrec.pipeline.elements.positions import (
     RecordLocation,
     RecordLocations,
 )
+from streamrec.pipeline.engine.versions import ShardVersions
 from streamrec.pipeline.sources.inputs import ArrivedElements
 from streamrec.pipeline.sources.interleave import (
     Interleave,
@@ -174,6 +175,7 @@ class ShardInterleave(Interleave[ShardQueue]):
         skip: int = 0,
         max_bytes: int = 0,
         paths: Sequence[str] = (),
+        versions: ShardVersions | None = None,
     ) -> None:
         state = state or {"slots": [None] * plan.cycle_length, "cycle": 0, "block": 0, "next": 0}
         slots = [
@@ -192,6 +194,7 @@ class ShardInterleave(Interleave[ShardQueue]):
             int, ShardQueue
         ] = {}  # those that are filled ahead of their turn, by shard
         self._paths = paths
+        self._versions = ShardVersions() if versions is None else versions
 
     def wanted(self, ahead: int) -> list[ShardQueue]:
         """The queues that should be filled, most urgent first: those in slots, and those of the
@@ -214,7 +217,7 @@ class ShardInterleave(Interleave[ShardQueue]):
     def _positions(
         self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int
     ) -> ShardPositions:
-        return ShardPositions(slots, turns, count, self.next_shard)
+        return ShardPositions(slots, turns, count, self.next_shard, self._versions)
 
     def _join(self, windows: list[list[Frames]], block: int, count: int) -> Frames:
         """Joins records in order; only short ones are copied."""
@@ -231,13 +234,24 @@ class ShardInterleave(Interleave[ShardQueue]):
 
 @dataclass(frozen=True, slots=True)
 class ShardPositions(InterleavedPositions):
-    """Positions of records of shards; `following` is the number of the next shard."""
+    """Positions of records of shards; `following` is the number of the next shard. A state has the
+    versions that are known when it is saved.
+    """
+
+    versions: ShardVersions
 
     def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
         return {
-            "slots": [position and position["slot"] for position in positions],
+            "slots": [position and self._slot(position["slot"]) for position in positions],
             "next": self.following,
+            "versions": self.versions.marks(self.following),
         }
+
+    def _slot(self, slot: list[Any]) -> list[Any]:
+        """An open shard; it may have been opened after its position was taken."""
+        shard, offset, record, version, compression = slot
+        known = self.versions.get(shard) if version is None else version
+        return [shard, offset, record, known, compression]
 
     def locations(self) -> RecordLocations:
         references, sizes = np.empty(self.count, np.int64), np.empty(self.count, np.int64)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,6 +42,7 @@ from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import Memo, OpenSource, Session, SourceStores
 from streamrec.pipeline.engine.states import format_names
+from streamrec.pipeline.engine.versions import SavedVersions, ShardVersions
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, ShardQueue, pull
 from streamrec.shards import (
@@ -141,6 +142,9 @@ async def interleaved(
 ) -> AsyncGenerator[Chunk]:
     """Pulls chunks from the interleave, and waits for more when nothing can be taken."""
     listing = opened.listing
+    versions = versions_of(within.session, listing)
+    saved = SavedVersions.of(state, 0 if state is None else state["next"])
+    versions.restore(saved)
     interleave = ShardInterleave(
         shards.plan.within(within.deterministic),
         0,
@@ -149,10 +153,12 @@ async def interleaved(
         skip=within.skip - within.batch_offset,
         max_bytes=within.budget // 8,  # two or three pulls are under way
         paths=listing.labels,
+        versions=versions,
     )
     parts = within.session.held.parts
     async with background() as tasks:
-        fetchers = Fetchers(shards, opened, tasks, within, interleave)
+        note = partial(note_version, versions, saved, listing)
+        fetchers = Fetchers(shards, opened, tasks, within, interleave=interleave, note=note)
         parts.append(fetchers)
         try:
             while True:
@@ -176,8 +182,28 @@ async def interleaved(
         raise listing.error
 
 
+def versions_of(session: Session, listing: Listing) -> ShardVersions:
+    """The versions of a listing's shards, which a run notes from its first epoch on."""
+    _, versions = session.kept.setdefault(id(listing), (listing, ShardVersions()))
+    return versions  # type: ignore[no-any-return]
+
+
+def note_version(
+    versions: ShardVersions, saved: SavedVersions, listing: Listing, shard: int, version: str | None
+) -> None:
+    """Compares an opened shard with the state from which the run continues, and notes its
+    version.
+    """
+    expected = listing.portion(shard).expected
+    is_listed = expected is not None and expected.version is not None
+    saved.check(shard, version, listing.paths[shard], listed=is_listed)
+    versions.note(shard, version)
+
+
 class Fetchers:
-    """The tasks that fetch shards into queues."""
+    """The tasks that fetch shards into queues. `note` is called with the number and the version of
+    each opened shard.
+    """
 
     def __init__(
         self,
@@ -185,8 +211,11 @@ class Fetchers:
         opened: OpenSource,
         tasks: TaskGroup,
         within: RunContext,
+        *,
         interleave: ShardInterleave,
+        note: Callable[[int, str | None], None],
     ) -> None:
+        self._note_version = note
         self._shards = shards
         self._options = shards.options
         self._storages = opened.storages
@@ -323,12 +352,15 @@ class Fetchers:
                 if not queue.ended:
                     tasks.create_task(self._feed(queue, maybe_short=queue in short))
 
-    def _finish(self, queue: ShardQueue, portion: Portion, short: ShortShard) -> None:
+    def _finish(
+        self, queue: ShardQueue, portion: Portion, short: ShortShard, checked: bool = False
+    ) -> None:
         """All of a shard has arrived; where it is not as expected, that is its error."""
         expected, count = portion.expected, len(short.frames)
         try:
-            if expected is not None:
+            if expected is not None and not checked:
                 expected.check(short.info)
+            self._note_version(queue.shard, short.info.version)
             queue.open(short.info.version, "", min(self._share, QUEUE_BYTES))
             _, last = portion.within(0, count)
             if last:
@@ -360,10 +392,10 @@ class Fetchers:
         storage = await self._storages.at(portion.path)
         stream, expected = None, portion.expected
         if maybe_short and not storage.reads_short:
-            found = await open_short_shard(storage, portion.path, self._options)
+            found = await open_short_shard(storage, portion.path, self._options, expected)
             if isinstance(found, ShortShard):
                 self._note_sizes([found.info.size or 0])
-                self._finish(queue, portion, found)
+                self._finish(queue, portion, found, checked=True)
                 return
             stream = found
         place, options = queue.start.place, self._options_for(queue)
@@ -380,6 +412,7 @@ class Fetchers:
         try:
             if reader.info.size is not None:
                 self._note_sizes([reader.info.size])
+            self._note_version(queue.shard, reader.info.version)
             limit = min(
                 self._share, max(QUEUE_BYTES, 2 * reader.most_block_bytes)
             )  # one block fills, one is taken

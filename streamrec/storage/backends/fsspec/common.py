@@ -27,7 +27,7 @@ from streamrec.errors import (
 )
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, Translated, error_from_status
-from streamrec.storage.options import full_url, version_of
+from streamrec.storage.options import full_url, modified_of, version_of
 from streamrec.storage.urls import Glob, directory_advice, is_url, split_chain
 
 _MANGLED: Final = re.compile(r"[#?\t\r\n]")
@@ -55,7 +55,9 @@ def info_of(path: str, entry: Mapping[str, Any]) -> ObjectInfo:
     size = (
         None if entry.get("type") == "link" else entry.get("size")
     )  # a listing has the size of the link itself
-    return ObjectInfo(path, None if size is None else int(size), version_of(entry))
+    return ObjectInfo(
+        path, None if size is None else int(size), version_of(entry), modified_of(entry)
+    )
 
 
 def infos_of(prefix: str, entries: Mapping[str, Mapping[str, Any]]) -> list[ObjectInfo]:

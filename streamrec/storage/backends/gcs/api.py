@@ -26,9 +26,10 @@ from yarl import URL
 
 from streamrec.display import mask_cause, shorten
 from streamrec.errors import StorageError
+from streamrec.storage.arrivals import HEAD_BYTES, describe_answer
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.backends.http.pieces_body import PiecesBody
-from streamrec.storage.backends.http.responses import check_answer, translate_errors
+from streamrec.storage.backends.http.responses import check_answer, sender, translate_errors
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.tasks import Renewal
 from streamrec.storage.urls import split_object
@@ -42,6 +43,9 @@ async def check(
     answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None
 ) -> None:
     """Raises the error of an answer with a status of 300 or above, with the store's message."""
+    if answer.method == "DELETE" and answer.status not in (200, 204) and answer.status < 300:
+        said = describe_answer(answer.status, answer.headers, b"", sender(answer))
+        raise TransientError(Cause.WRONG_ANSWER, f"{said} where a 204 was expected")
     if answer.status >= 300:
         message = _parse_message(await answer.text(errors="replace"))
         check_answer(answer, path, start, end, message, _LOG_IN if answer.status == 401 else "")
@@ -58,18 +62,23 @@ def _parse_message(body: str) -> str:
 async def read_json(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     """Returns the answer's JSON object; anything else is a TransientError."""
     body = await answer.read()
+    said = describe_answer(answer.status, answer.headers, body[:HEAD_BYTES], sender(answer))
+    if answer.status not in (200, 201):
+        raise TransientError(Cause.WRONG_ANSWER, f"{said} where the store's JSON was expected")
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise TransientError(Cause.WRONG_ANSWER, f"no JSON in {body[:100]!r}") from error
+        raise TransientError(
+            Cause.WRONG_ANSWER, f"{said} where the store's JSON was expected"
+        ) from error
     if not isinstance(found, dict) or "error" in found:
-        raise TransientError(Cause.WRONG_ANSWER, f"no answer in {body[:100]!r}")
+        raise TransientError(Cause.WRONG_ANSWER, f"no answer of the store: {said}")
     return found
 
 
 def info_in(path: str, item: Mapping[str, Any]) -> ObjectInfo:
     """Returns size and version from an object's resource."""
-    return ObjectInfo(path, int(item["size"]), str(item["generation"]))
+    return ObjectInfo(path, int(item["size"]), str(item["generation"]), item.get("updated"))
 
 
 def resource(path: str) -> str:

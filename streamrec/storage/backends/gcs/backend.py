@@ -38,6 +38,7 @@ import aiohttp
 from gcsfs import GCSFileSystem as EverySize
 from gcsfs.core import GCSFileSystem
 
+from streamrec.display import shorten
 from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError
 from streamrec.storage.backend import Backend, Body, ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.backends.gcs.api import (
@@ -52,13 +53,21 @@ from streamrec.storage.backends.http.pieces_body import between
 from streamrec.storage.backends.http.responses import (
     BUFFERED_BODIES,
     AiohttpBody,
+    body_past_the_end,
     client_timeout,
-    empty_body,
+    first_bytes,
     range_header,
     session_settings,
+    size_of_answer,
     translate_errors,
 )
-from streamrec.storage.faults import RetryPolicy, changed_error, exists_error, http_body_range
+from streamrec.storage.faults import (
+    Cause,
+    RetryPolicy,
+    TransientError,
+    changed_error,
+    exists_error,
+)
 from streamrec.storage.options import (
     COMMON_OPTIONS,
     ClientOptions,
@@ -72,7 +81,8 @@ from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import Glob, split_object, split_prefix
 
 MARK: Final = "streamrec-upload"
-_LISTED: Final = "items(name,size,generation),nextPageToken"
+_NEXT: Final = "nextPageToken"
+_LISTED: Final = f"kind,items(name,size,generation,updated),{_NEXT}"
 
 
 async def connect(source: ClientOptions, policy: RetryPolicy) -> GcsBackend:
@@ -109,14 +119,23 @@ class GcsBackend(Backend):
         page = await self._api.json(
             prefix, "GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query
         )
+        if (
+            not {"kind", "items", _NEXT} & page.keys()
+        ):  # of a portal, this would be an empty listing
+            raise TransientError(
+                Cause.WRONG_ANSWER, f"JSON that is not a listing: {shorten(json.dumps(page))}"
+            )
         infos = [
             ObjectInfo(
-                f"{scheme}://{bucket}/{item['name']}", int(item["size"]), str(item["generation"])
+                f"{scheme}://{bucket}/{item['name']}",
+                int(item["size"]),
+                str(item["generation"]),
+                item.get("updated"),
             )
             for item in page.get("items", ())
             if item["name"].startswith(key) and not item["name"].endswith("/")
         ]
-        next_token = page.get("nextPageToken")
+        next_token = page.get(_NEXT)
         return infos, str(next_token) if next_token else None
 
     async def stat(self, path: str) -> ObjectInfo:
@@ -130,10 +149,13 @@ class GcsBackend(Backend):
             )
         try:
             if answer.status == 416:
-                return empty_body(await self.stat(path), start)
+                return await body_past_the_end(self.stat, path, start, answer.headers)
             await check(answer, path, start, end)
-            size = http_body_range(answer.status, answer.headers, start, end)
-            info = ObjectInfo(path, size, answer.headers.get("X-Goog-Generation") or version)
+            found = answer.headers.get("X-Goog-Generation")
+            with translate_errors(path, start, end):
+                head = await first_bytes(answer, path, found, of_store=True)
+            size = await size_of_answer(answer, self.stat, path, start, end)
+            info = ObjectInfo(path, size, found or version, answer.headers.get("Last-Modified"))
         except NotFoundError as missing:
             answer.close()
             if (
@@ -144,7 +166,7 @@ class GcsBackend(Backend):
         except BaseException:
             answer.close()
             raise
-        return AiohttpBody(answer, info, start, end)
+        return AiohttpBody(answer, info, start, end, head=head)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Sends nothing yet: an object of one part needs no resumable upload."""

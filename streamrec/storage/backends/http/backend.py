@@ -21,11 +21,14 @@ from streamrec.storage.backend import Backend, Body, ObjectInfo, PartSink
 from streamrec.storage.backends.http.responses import (
     BUFFERED_BODIES,
     AiohttpBody,
+    body_past_the_end,
     check_answer,
     client_timeout,
-    empty_body,
+    first_bytes,
     range_header,
+    sender,
     session_settings,
+    size_of_answer,
     translate_errors,
 )
 from streamrec.storage.faults import RetryPolicy, changed_error, http_body_range
@@ -88,7 +91,10 @@ class HttpBackend(Backend):
             async with await self._send("HEAD", path, {}) as answer:
                 check_answer(answer, path)
                 return ObjectInfo(
-                    path, http_body_range(answer.status, answer.headers), _version(answer.headers)
+                    path,
+                    http_body_range(answer.status, answer.headers, sender=sender(answer)),
+                    _version(answer.headers),
+                    answer.headers.get("Last-Modified"),
                 )
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
@@ -97,19 +103,21 @@ class HttpBackend(Backend):
             answer = await self._send("GET", path, headers)
         try:
             if answer.status == 416:
-                return empty_body(
-                    await self.stat(path), start
-                )  # the stream above compares the version
+                # the stream above compares the version
+                return await body_past_the_end(self.stat, path, start, answer.headers)
             check_answer(answer, path, start, end)
-            size = http_body_range(answer.status, answer.headers, start, end)
-            info = ObjectInfo(path, size, _version(answer.headers))
+            found = _version(answer.headers)
+            with translate_errors(path, start, end):
+                head = await first_bytes(answer, path, found, of_store=False)
+            size = await size_of_answer(answer, self.stat, path, start, end)
+            info = ObjectInfo(path, size, found, answer.headers.get("Last-Modified"))
             if version is not None and info.version != version:
                 raise changed_error(path, start, end)
         except BaseException:
             answer.close()
             raise
         ranges = answer.status == 206 or answer.headers.get("Accept-Ranges") == "bytes"
-        return AiohttpBody(answer, info, start, end, splits=ranges)
+        return AiohttpBody(answer, info, start, end, splits=ranges, head=head)
 
     async def aclose(self) -> None:
         if self._bare_session is not None:

@@ -16,13 +16,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import aiohttp
 
 from streamrec.errors import StorageError
+from streamrec.storage.arrivals import HEAD_BYTES, describe_answer, is_page, may_be_page
 from streamrec.storage.backend import BytesBody, FastPath, ObjectInfo
 from streamrec.storage.backends.http.socket_body import ALL, SocketBody
 from streamrec.storage.backends.http.tls_reader import TLSReader
@@ -31,7 +33,9 @@ from streamrec.storage.faults import (
     RetryPolicy,
     TransientError,
     Translated,
+    check_past_the_end,
     error_from_status,
+    http_body_range,
     retry_after_seconds,
     too_many_files,
 )
@@ -81,7 +85,7 @@ _NOTHING = memoryview(b"")
 
 
 class AiohttpBody:
-    """A Body over a response whose head has arrived."""
+    """A Body over a response whose head has arrived; `head` was read of it already."""
 
     __slots__ = ("_buffered", "_end", "_left", "_response", "_start", "_unseen", "info", "splits")
 
@@ -92,6 +96,7 @@ class AiohttpBody:
         start: int,
         end: int | None,
         splits: bool = True,
+        head: bytes = b"",
     ) -> None:
         self.info = info
         self.splits = splits
@@ -100,10 +105,11 @@ class AiohttpBody:
         self._end = end
         encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
         # 0 if the length is unknown, or aiohttp must decode the body
-        self._unseen = 0 if encoded else int(response.headers.get("Content-Length", 0))
+        self._unseen = 0 if encoded else int(response.headers.get("Content-Length", 0)) - len(head)
         # take what came with the head now: once the connection is found broken, aiohttp does not
         # return it any more
-        self._left = _NOTHING if response.content.exception() else self._take_received()
+        received = _NOTHING if response.content.exception() else self._take_received()
+        self._left = memoryview(head + received) if head else received
         # read the rest past aiohttp, if possible
         self._buffered = (
             None if response.content.exception() else _read_past_aiohttp(response, self._unseen)
@@ -205,18 +211,82 @@ def check_answer(
     if answer.status >= 300:
         wait = retry_after_seconds(answer.headers.get("Retry-After"))
         reason = message or answer.reason or ""
+        if answer.status < 400:
+            place = answer.headers.get("Location")
+            reason += f", to {place}" if place else ", a redirect that does not say where to"
         raise error_from_status(
             answer.status, reason, path, start, end, retry_after=wait, advice=advice
         )
 
 
-def empty_body(info: ObjectInfo, start: int) -> BytesBody:
-    """Returns the empty body for a 416, after checking that the object really ends before
-    `start`.
+async def body_past_the_end(
+    stat: Callable[[str], Awaitable[ObjectInfo]],
+    path: str,
+    start: int,
+    headers: Mapping[str, str],
+) -> BytesBody:
+    """Returns the empty body for a 416 with these headers, after checking that the object really
+    ends before `start`.
+
+    A 416 does not have the version: a HEAD has it.
     """
-    if info.size is not None and start < info.size:
-        raise TransientError(Cause.WRONG_ANSWER, f"a 416 for byte {start:,} of {info.size:,}")
-    return BytesBody(info)
+    info = await stat(path)
+    size = check_past_the_end(headers, start, info.size)
+    return BytesBody(replace(info, size=size))
+
+
+async def size_of_answer(
+    answer: aiohttp.ClientResponse,
+    stat: Callable[[str], Awaitable[ObjectInfo]],
+    path: str,
+    start: int,
+    end: int | None,
+) -> int | None:
+    """Checks that an answer has the requested bytes, and returns the object's size, or None if it
+    is unknown.
+
+    A 206 for all the rest that does not tell the object's size (`bytes 0-99/*`) may be a part of
+    that: then a HEAD must have the size.
+    """
+    size = http_body_range(answer.status, answer.headers, start, end, sender=sender(answer))
+    if size is not None or answer.status != 206 or end is not None:
+        return size
+    size = (await stat(path)).size
+    last = int(answer.headers["Content-Range"].partition("-")[2].partition("/")[0])
+    if size != last + 1:
+        raise TransientError(
+            Cause.WRONG_ANSWER,
+            f"a 206 with Content-Range {answer.headers['Content-Range']!r} where all bytes from "
+            f"{start:,} on were requested, of {size if size is not None else 'an unknown number'}",
+        )
+    return size
+
+
+async def first_bytes(
+    response: aiohttp.ClientResponse, path: str, version: str | None, *, of_store: bool
+) -> bytes:
+    """Returns the first bytes of a body that may be a page in place of the object, b"" for others;
+    a page is a TransientError.
+
+    A captive portal answers 200 to everything. Without this, its page would be an object that was
+    written since it was listed, or a damaged shard, which `on_error` may skip.
+    """
+    head = b""
+    if not may_be_page(response.headers, version):
+        return head
+    while len(head) < HEAD_BYTES and (data := await response.content.readany()):
+        head += data
+    if is_page(head, response.headers, path, of_store=of_store, version=version):
+        raise TransientError(
+            Cause.WRONG_ANSWER,
+            describe_answer(response.status, response.headers, head[:HEAD_BYTES], sender(response)),
+        )
+    return head
+
+
+def sender(response: aiohttp.ClientResponse) -> str:
+    """The server that sent a response, after redirects."""
+    return response.url.authority if response.url.user is None else str(response.url.host)
 
 
 def translate(

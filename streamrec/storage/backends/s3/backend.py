@@ -37,6 +37,7 @@ from streamrec.errors import StorageError, UnsupportedOperationError
 from streamrec.storage.backend import Backend, Body, FastPath, ObjectInfo, PartSink
 from streamrec.storage.backends.http import responses as http_body
 from streamrec.storage.backends.http.responses import BUFFERED_BODIES
+from streamrec.storage.backends.s3.answers import check_answer
 from streamrec.storage.backends.s3.credentials import watch_credentials
 from streamrec.storage.backends.s3.errors import PastTheEndError, translate_errors
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
@@ -153,7 +154,7 @@ def _check_options(source: ClientOptions) -> None:
 
 class OwnHostSession(AIOHTTPSession):  # type: ignore[misc]
     """Follows no redirects, like botocore's own session: aiohttp would send the session token to
-    another host.
+    another host. Answers of others in place of the store are refused (`answers.py`).
     """
 
     async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
@@ -182,6 +183,10 @@ class OwnHostSession(AIOHTTPSession):  # type: ignore[misc]
                 "endpoint_url that serves the objects",
                 request.url.partition("?")[0],
             )
+        if answer.status_code < 300:
+            body = b"" if request.stream_output else await answer.content
+            host = request.url.partition("://")[2].partition("/")[0]
+            check_answer(request.method, answer.status_code, answer.headers, body, host)
         return answer
 
 
@@ -259,7 +264,12 @@ class S3Backend(Backend):
         ):  # botocore takes a login page for an empty listing
             raise TransientError(Cause.WRONG_ANSWER, "its answer is not a listing")
         infos = [
-            ObjectInfo(f"{scheme}://{bucket}/{item['Key']}", item["Size"], item.get("ETag"))
+            ObjectInfo(
+                f"{scheme}://{bucket}/{item['Key']}",
+                item["Size"],
+                item.get("ETag"),
+                item.get("LastModified"),
+            )
             for item in page.get("Contents", ())
             if item["Key"].startswith(key) and not item["Key"].endswith("/")
         ]
@@ -269,7 +279,9 @@ class S3Backend(Backend):
         bucket, key = split_object(path)
         with translate_errors(path):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
-        return ObjectInfo(path, head["ContentLength"], head.get("ETag"))
+        return ObjectInfo(
+            path, head.get("ContentLength"), head.get("ETag"), head.get("LastModified")
+        )
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         bucket, key = split_object(path)
@@ -280,19 +292,25 @@ class S3Backend(Backend):
             with translate_errors(path, start, end):
                 answer = await self._repeated_gets.get(bucket, key, headers)
         except PastTheEndError as error:
-            info = await self.stat(path)  # a 416 does not have the version
-            if version is not None and info.version != version:
+            body = await http_body.body_past_the_end(self.stat, path, start, error.headers)
+            if version is not None and body.info.version != version:
                 raise changed_error(path, start) from error
-            return http_body.empty_body(info, start)
+            return body
+        raw, etag, head = answer.raw, answer.headers.get("etag"), b""
         try:
-            size = http_body_range(answer.status, answer.headers, start, end)
-        except TransientError:
-            answer.raw.close()
+            if isinstance(raw, aiohttp.ClientResponse):
+                with translate_errors(path, start, end):
+                    head = await http_body.first_bytes(raw, path, etag, of_store=True)
+                size = await http_body.size_of_answer(raw, self.stat, path, start, end)
+            else:
+                size = http_body_range(answer.status, answer.headers, start, end)
+        except BaseException:
+            raw.close()
             raise
-        info = ObjectInfo(path, size, answer.headers.get("etag"))
-        if isinstance(answer.raw, aiohttp.ClientResponse):
-            return http_body.AiohttpBody(answer.raw, info, start, end)
-        return ClientBody(answer.raw, info, start, end)
+        info = ObjectInfo(path, size, etag, answer.headers.get("last-modified"))
+        if isinstance(raw, aiohttp.ClientResponse):
+            return http_body.AiohttpBody(raw, info, start, end, head=head)
+        return ClientBody(raw, info, start, end)
 
     async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
         """Sends a GET by the client, which `RepeatedGets` repeats for other objects."""

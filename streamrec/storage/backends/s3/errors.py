@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
+from multidict import CIMultiDict
 
 from streamrec.errors import (
     PermissionDeniedError,
@@ -35,7 +36,9 @@ _DAMAGED_CODES = frozenset(
 
 
 class PastTheEndError(StorageError):
-    """A 416."""
+    """A 416, with its headers."""
+
+    headers: Mapping[str, str] = {}
 
 
 class RefusedError(boto.BotoCoreError):  # type: ignore[misc]
@@ -110,7 +113,9 @@ def _from_answer(
     fault = answer.get("Error", {})
     code, message = str(fault.get("Code", "")), str(fault.get("Message", ""))
     if status == 416:
-        return PastTheEndError(message, path, start, end)
+        past = PastTheEndError(message, path, start, end)
+        past.headers = CIMultiDict(meta.get("HTTPHeaders", {}))
+        return past
     if code == "NoSuchUpload":
         return NoSuchUploadError(_ENDED.format(message), path, start, end)
     if code == "BadDigest":
