@@ -423,9 +423,19 @@ def http_body_range(
     if status == 200:
         if start > 0:
             raise TransientError(
-                Cause.WRONG_ANSWER, f"a {status} with all bytes where byte {start:,} was requested"
+                Cause.WRONG_ANSWER,
+                f"a {status} with all bytes where byte {start:,} was requested: this server cannot "
+                "continue a body that ended early",
             )
         return int(length) if length.isdigit() else None
+    return _size_in_range(headers, start, end)
+
+
+def _size_in_range(headers: Mapping[str, str], start: int, end: int | None) -> int | None:
+    """Checks that a 206 has the requested range, and returns the object's size, or None if it is
+    unknown.
+    """
+    length = headers.get("Content-Length", "")
     content_range = headers.get("Content-Range", "")
     if (found := _CONTENT_RANGE.fullmatch(content_range)) is None:
         raise TransientError(Cause.WRONG_ANSWER, f"a 206 with Content-Range {content_range!r}")

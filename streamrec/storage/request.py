@@ -37,8 +37,7 @@ class HedgedRequest:
     Its stream's `failures` have the policy and the shared state. If the object's size or version in
     `info` is known, another one in the response is an ObjectChangedError; a response without a size
     has the known one, or else `assumed`, that of a listing, a manifest or an index. After `open`,
-    `splits` says whether parallel requests for other ranges are possible, and `is_sized` whether
-    the response itself had the size.
+    `splits` says whether parallel requests for other ranges are possible.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class HedgedRequest:
         self.info = info
         self.end = end
         self.splits = False
-        self.is_sized = False
         self._assumed = assumed
         self._backend = backend
         self._failures = failures
@@ -79,6 +77,15 @@ class HedgedRequest:
         finally:
             if self._race is not None:
                 await self._settle()  # this may be cancelled: `aclose` closes the body
+
+    async def stat(self) -> ObjectInfo:
+        """Asks for the object's size and version; one attempt."""
+        return await self._backend.stat(self.info.path)
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether the response itself had the object's size."""
+        return self._body is not None and self._body.info.size is not None
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes, and returns their number; 0 at the end of the range."""
@@ -167,7 +174,6 @@ class HedgedRequest:
     def _accept(self, body: Body) -> None:
         """Uses this body from now on, and pins its size and version."""
         info, self._body = self.info, body
-        self.is_sized = body.info.size is not None
         self.splits = body.splits and self.is_sized  # without a size, it may not know ranges either
         for pinned, found in ((info.version, body.info.version), (info.size, body.info.size)):
             if pinned is not None and found is not None and pinned != found:

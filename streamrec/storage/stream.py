@@ -22,6 +22,7 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from streamrec.errors import ClosedError, ObjectChangedError, StorageError
@@ -142,9 +143,6 @@ class ResumingStream:
     ) -> None:
         self.info = ObjectInfo(path, None, version)
         self.position = start
-        self._assumed = size
-        self._early: str | None = None  # how the last body ended too early
-        self._backend = backend
         self._end = end
         self._stop: int | None = None
         self._request: HedgedRequest | None = None
@@ -153,6 +151,7 @@ class ResumingStream:
         self.tally = tally or Tally(self._traffic.tally)
         self._traffic.statistics.add_stream(path, self.tally)
         self._failures = Failures(policy, path, self._traffic, self.tally)
+        self._make_request = partial(HedgedRequest, backend, self._failures, assumed=size)
         self._idle_since = time.monotonic()
         self._closed = False
 
@@ -196,17 +195,8 @@ class ResumingStream:
         try:
             while True:
                 try:
-                    request = self._request or await self._connect()
-                    count = await request.readinto(buffer)
-                    if request.info is not self.info:
-                        self.info, self._stop = request.info, stop_of(request.info, self._end)
-                    if not count and self._stop is None:
-                        await self._ask_size()
-                    await self._check_end(request, count)
-                    if count or self._stop is None or self.position >= self._stop:
-                        break
-                    self._early = f"the body ended at byte {self.position:,} of {self._stop:,}"
-                    raise TransientError(Cause.BROKEN, self._early)
+                    count = await self._read_on(buffer)
+                    break
                 except TransientError as fault:
                     await self._wait_after(fault)
         except BaseException:
@@ -220,6 +210,20 @@ class ResumingStream:
         now = time.monotonic()
         self.tally.block(count, now - began, began - self._idle_since)
         self._idle_since = now
+        return count
+
+    async def _read_on(self, buffer: memoryview) -> int:
+        """Reads from the open body, or from a new one, which must end at the end of the object."""
+        request = self._request or await self._connect()
+        count = await request.readinto(buffer)
+        if request.info is not self.info:
+            self.info, self._stop = request.info, stop_of(request.info, self._end)
+        if not count and self._stop is None:
+            await self._ask_size(request)
+        await self._check_end(request, count)
+        if not count and self._stop is not None and self.position < self._stop:
+            reason = f"the body ended at byte {self.position:,} of {self._stop:,}"
+            raise TransientError(Cause.BROKEN, reason)
         return count
 
     async def aclose(self) -> None:
@@ -236,16 +240,14 @@ class ResumingStream:
     async def _connect(self) -> HedgedRequest:
         """Sends a request for the missing bytes, and waits for its response."""
         await self._failures.turn()
-        self._request = request = HedgedRequest(
-            self._backend, self._failures, self.info, self.position, self._end, self._assumed
-        )
+        self._request = request = self._make_request(self.info, self.position, self._end)
         await request.open()
         self.splits, self.info = request.splits, request.info
         self._stop = stop_of(request.info, self._end)
         self._failures.limiter.record_success()
         return request
 
-    async def _ask_size(self) -> None:
+    async def _ask_size(self, request: HedgedRequest) -> None:
         """Asks for the size after a body without a length has ended, perhaps too early.
 
         Many servers do not know the size of such an object, or refuse HEAD: then the end counts.
@@ -253,7 +255,7 @@ class ResumingStream:
         found = None
         with suppress(StorageError, TransientError, TimeoutError, LookupError, ValueError):
             async with asyncio.timeout(self._failures.policy.request_timeout()):
-                found = await self._backend.stat(self.info.path)
+                found = await request.stat()
         if found is None:
             return
         if None not in (found.version, self.info.version) and found.version != self.info.version:
@@ -288,7 +290,4 @@ class ResumingStream:
         request, self._request = self._request, None
         if request is not None:
             await request.aclose()
-        if self._early is not None and fault.cause is Cause.WRONG_ANSWER:
-            # a server without ranges cannot continue, and its answer to that is not the reason
-            fault = TransientError(fault.cause, f"{self._early}, and then came {fault.reason}")
         await self._failures.wait(fault, self.position, self._end)

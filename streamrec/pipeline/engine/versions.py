@@ -10,7 +10,8 @@ to their end do not matter any more. Open shards have their version in the posit
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -124,6 +125,24 @@ class ShardVersions:
         for shard, mark in saved.marks.items():
             self._marks.setdefault(shard, mark)
         self._last = self._whole = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedVersions:
+    """The versions of a run's shards, and those of the state from which it continues.
+
+    `about` gives the name of a shard, and whether a listing had its version.
+    """
+
+    versions: ShardVersions
+    saved: SavedVersions
+    about: Callable[[int], tuple[str, bool]]
+
+    def opened(self, shard: int, version: str | None) -> None:
+        """Compares an opened shard with the state, and notes its version."""
+        path, listed = self.about(shard)
+        self.saved.check(shard, version, path, listed=listed)
+        self.versions.note(shard, version)
 
 
 class SavedVersions:

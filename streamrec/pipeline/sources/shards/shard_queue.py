@@ -19,7 +19,7 @@ from streamrec.pipeline.elements.positions import (
     RecordLocation,
     RecordLocations,
 )
-from streamrec.pipeline.engine.versions import ShardVersions
+from streamrec.pipeline.engine.versions import ComparedVersions, SavedVersions, ShardVersions
 from streamrec.pipeline.sources.inputs import ArrivedElements
 from streamrec.pipeline.sources.interleave import (
     Interleave,
@@ -175,7 +175,7 @@ class ShardInterleave(Interleave[ShardQueue]):
         skip: int = 0,
         max_bytes: int = 0,
         paths: Sequence[str] = (),
-        versions: ShardVersions | None = None,
+        versions: ComparedVersions | None = None,
     ) -> None:
         state = state or {"slots": [None] * plan.cycle_length, "cycle": 0, "block": 0, "next": 0}
         slots = [
@@ -194,7 +194,9 @@ class ShardInterleave(Interleave[ShardQueue]):
             int, ShardQueue
         ] = {}  # those that are filled ahead of their turn, by shard
         self._paths = paths
-        self._versions = ShardVersions() if versions is None else versions
+        self.versions = versions or ComparedVersions(
+            ShardVersions(), SavedVersions({}), lambda shard: ("", True)
+        )
 
     def wanted(self, ahead: int) -> list[ShardQueue]:
         """The queues that should be filled, most urgent first: those in slots, and those of the
@@ -217,7 +219,7 @@ class ShardInterleave(Interleave[ShardQueue]):
     def _positions(
         self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int
     ) -> ShardPositions:
-        return ShardPositions(slots, turns, count, self.next_shard, self._versions)
+        return ShardPositions(slots, turns, count, self.next_shard, self.versions.versions)
 
     def _join(self, windows: list[list[Frames]], block: int, count: int) -> Frames:
         """Joins records in order; only short ones are copied."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,7 +42,7 @@ from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import Memo, OpenSource, Session, SourceStores
 from streamrec.pipeline.engine.states import format_names
-from streamrec.pipeline.engine.versions import SavedVersions, ShardVersions
+from streamrec.pipeline.engine.versions import ComparedVersions, SavedVersions, ShardVersions
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, ShardQueue, pull
 from streamrec.shards import (
@@ -142,9 +142,7 @@ async def interleaved(
 ) -> AsyncGenerator[Chunk]:
     """Pulls chunks from the interleave, and waits for more when nothing can be taken."""
     listing = opened.listing
-    versions = versions_of(within.session, listing)
-    saved = SavedVersions.of(state, 0 if state is None else state["next"])
-    versions.restore(saved)
+    versions = compared_versions(within.session, listing, state)
     interleave = ShardInterleave(
         shards.plan.within(within.deterministic),
         0,
@@ -157,8 +155,7 @@ async def interleaved(
     )
     parts = within.session.held.parts
     async with background() as tasks:
-        note = partial(note_version, versions, saved, listing)
-        fetchers = Fetchers(shards, opened, tasks, within, interleave=interleave, note=note)
+        fetchers = Fetchers(shards, opened, tasks, within, interleave)
         parts.append(fetchers)
         try:
             while True:
@@ -182,28 +179,26 @@ async def interleaved(
         raise listing.error
 
 
-def versions_of(session: Session, listing: Listing) -> ShardVersions:
-    """The versions of a listing's shards, which a run notes from its first epoch on."""
-    _, versions = session.kept.setdefault(id(listing), (listing, ShardVersions()))
-    return versions  # type: ignore[no-any-return]
-
-
-def note_version(
-    versions: ShardVersions, saved: SavedVersions, listing: Listing, shard: int, version: str | None
-) -> None:
-    """Compares an opened shard with the state from which the run continues, and notes its
-    version.
+def compared_versions(
+    session: Session, listing: Listing, state: Mapping[str, Any] | None
+) -> ComparedVersions:
+    """The versions of a listing's shards, which a run notes from its first epoch on, and those of a
+    state.
     """
-    expected = listing.portion(shard).expected
-    is_listed = expected is not None and expected.version is not None
-    saved.check(shard, version, listing.paths[shard], listed=is_listed)
-    versions.note(shard, version)
+    _, versions = session.kept.setdefault(id(listing), (listing, ShardVersions()))
+    saved = SavedVersions.of(state, 0 if state is None else state["next"])
+    versions.restore(saved)
+
+    def about(shard: int) -> tuple[str, bool]:
+        portion = listing.portion(shard)
+        expected = portion.expected
+        return portion.path, expected is not None and expected.version is not None
+
+    return ComparedVersions(versions, saved, about)
 
 
 class Fetchers:
-    """The tasks that fetch shards into queues. `note` is called with the number and the version of
-    each opened shard.
-    """
+    """The tasks that fetch shards into queues."""
 
     def __init__(
         self,
@@ -211,11 +206,8 @@ class Fetchers:
         opened: OpenSource,
         tasks: TaskGroup,
         within: RunContext,
-        *,
         interleave: ShardInterleave,
-        note: Callable[[int, str | None], None],
     ) -> None:
-        self._note_version = note
         self._shards = shards
         self._options = shards.options
         self._storages = opened.storages
@@ -360,7 +352,7 @@ class Fetchers:
         try:
             if expected is not None and not checked:
                 expected.check(short.info)
-            self._note_version(queue.shard, short.info.version)
+            self._interleave.versions.opened(queue.shard, short.info.version)
             queue.open(short.info.version, "", min(self._share, QUEUE_BYTES))
             _, last = portion.within(0, count)
             if last:
@@ -412,7 +404,7 @@ class Fetchers:
         try:
             if reader.info.size is not None:
                 self._note_sizes([reader.info.size])
-            self._note_version(queue.shard, reader.info.version)
+            self._interleave.versions.opened(queue.shard, reader.info.version)
             limit = min(
                 self._share, max(QUEUE_BYTES, 2 * reader.most_block_bytes)
             )  # one block fills, one is taken
