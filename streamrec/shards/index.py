@@ -38,6 +38,8 @@ from streamrec.display import display_repr
 from streamrec.errors import ManifestError
 from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
 from streamrec.shards.places import relative
+from streamrec.storage.arrivals import HEAD_BYTES as PAGE_BYTES
+from streamrec.storage.arrivals import describe_page
 from streamrec.tfrecord import BLOCK, BLOCK_RECORDS, MAX_BITS, PackedLengths, packed_sizes
 
 MAGIC: Final = b"srec-idx"
@@ -217,6 +219,14 @@ def encode_end(index: Index) -> bytes:
     return manifest + blocks + foot + FOOT_CRC.pack(kernels.crc32c(foot)) + MAGIC
 
 
+def other_file(data: bytes, size: int) -> str:
+    """Describes a file of `size` bytes that is not an index, of which the last ones are given."""
+    page = describe_page(data[:PAGE_BYTES]) if len(data) == size else None
+    if page is None:
+        return "it is another file, or an index that is cut off"
+    return f"it is {page}, such as a login page or a server's error in place of the file"
+
+
 def read_foot(path: str, data: bytes, size: int) -> Foot:
     """Parses the foot of an index from its end, at least FOOT_BYTES; the whole index has `size`
     bytes.
@@ -224,8 +234,7 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
     foot = data[-FOOT_BYTES:]
     if len(foot) < FOOT_BYTES or not foot.endswith(MAGIC):
         raise ManifestError(
-            f"{path}: this file does not end like an index: it is another file, or an index that "
-            "is cut off; pass an "
+            f"{path}: this file does not end like an index: {other_file(data, size)}; pass an "
             "index: `streamrec index SHARDS NAME.index` writes one"
         )
     (crc,) = FOOT_CRC.unpack_from(foot, FOOT.size)

@@ -16,6 +16,7 @@ from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.options import Expected, rewrite_advice
 from streamrec.shards.places import location_of
 from streamrec.storage import ObjectInfo, Storage, Storages
+from streamrec.storage.arrivals import HEAD_BYTES, describe_page
 
 
 async def read_manifest(storage: Storage, path: str) -> Manifest:
@@ -24,7 +25,11 @@ async def read_manifest(storage: Storage, path: str) -> Manifest:
     """
     manifest = await read_if_manifest(storage, path)
     if manifest is None:
-        raise ManifestError(f"{path}: this is neither a manifest nor an index: pass the URL of one")
+        page = describe_page(await storage.read_range(path, 0, HEAD_BYTES))
+        begins = "" if page is None else f", but {page}"
+        raise ManifestError(
+            f"{path}: this is neither a manifest nor an index{begins}: pass the URL of one"
+        )
     return manifest
 
 

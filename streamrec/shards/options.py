@@ -117,10 +117,11 @@ class Expected:
         A difference is a ManifestError if a manifest described the shard, else an
         ObjectChangedError.
         """
+        note = encoding_note(found)
         if None not in (self.size, found.size) and self.size != found.size:
-            self._differs(found.path, f"{self.size:,} bytes", f"{found.size:,}")
+            self._differs(found.path, f"{self.size:,} bytes", f"{found.size:,}{note}")
         if None not in (self.version, found.version) and self.version != found.version:
-            self._differs(found.path, f"version {self.version}", f"version {found.version}")
+            self._differs(found.path, f"version {self.version}", f"version {found.version}{note}")
 
     def check_records(self, path: str, records: int) -> None:
         """Compares the number of records of a shard that was read to its end. Errors as `check`."""
@@ -140,6 +141,22 @@ class Expected:
             "is now, make the Dataset again, or run the command again",
             path,
         )
+
+
+def encoding_note(info: ObjectInfo) -> str:
+    """What to say in an error about a shard whose answer has a Content-Encoding, after a space; ""
+    without one.
+
+    >>> encoding_note(ObjectInfo("x", 1, None))
+    ''
+    """
+    if info.encoding is None:
+        return ""
+    return (
+        f" (its answer has Content-Encoding: {info.encoding}, although the bytes were requested as "
+        "they are stored: a proxy may have encoded them on their way, or the object has that in "
+        "its metadata)"
+    )
 
 
 def rewrite_advice(manifest: str) -> str:

@@ -37,7 +37,7 @@ from streamrec.display import display_name
 from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.shards.byte_ranges import RangeStream
 from streamrec.shards.opening import Opened, open_range, open_whole
-from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange
+from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange, encoding_note
 from streamrec.storage import (
     BLOCK_BYTES,
     BUFFER_BYTES,
@@ -371,6 +371,8 @@ class ShardReader:
 
     def _fail(self, error: StreamrecError) -> None:
         """Ends the shard, with this error, or with the loss of its rest."""
+        if isinstance(error, CorruptRecordError | TruncatedShardError):
+            error.reason += encoding_note(self.info)
         limit = self._options.max_skipped
         rest_is_lost = self._options.on_error == "skip_shard" or (
             self._options.on_error == "resync" and self.compression_type != ""

@@ -97,6 +97,29 @@ def describe_answer(
     return said + (f" ({', '.join(details)})" if details else "")
 
 
+UNREADABLE: Final = frozenset({"br", "compress", "x-compress", "dcb", "dcz"})
+"""Content codings that no shard has: what is encoded in one of them cannot be read."""
+
+
+def codings_of(headers: Mapping[str, str]) -> str | None:
+    """Returns the Content-Encoding of an answer, if it is one that may change the bytes.
+
+    S3's `aws-chunked` is left in the metadata of uploads, and means nothing.
+
+    >>> codings_of({"Content-Encoding": "GZIP"}), codings_of({"Content-Encoding": "aws-chunked"})
+    ('gzip', None)
+    """
+    value = headers.get("Content-Encoding") or headers.get("content-encoding") or ""
+    codings = [coding.strip().lower() for coding in value.split(",")]
+    left = [coding for coding in codings if coding not in ("", "identity", "aws-chunked")]
+    return ", ".join(left) or None
+
+
+def is_unreadable(codings: str | None) -> bool:
+    """Whether an answer's codings include one that cannot be decoded."""
+    return codings is not None and not UNREADABLE.isdisjoint(codings.split(", "))
+
+
 def is_marked(headers: Mapping[str, str]) -> bool:
     """Whether an answer has a header that only object stores send."""
     return any(name.lower().startswith(STORE_HEADERS) for name in headers)

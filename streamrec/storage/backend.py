@@ -44,12 +44,16 @@ class ObjectInfo:
         modified: The time of the last modification as the store gave it: a datetime, seconds since
             1970, or a text (a Last-Modified header, ISO 8601). It identifies no version, and only
             counts where two versions differ. None if the store did not give it.
+        encoding: The Content-Encoding of an answer, although the bytes were requested as they are
+            stored: the object has it in its metadata, or a proxy has encoded the answer. None
+            without one.
     """
 
     path: str
     size: int | None
     version: str | None
     modified: datetime | float | str | None = field(default=None, compare=False, repr=False)
+    encoding: str | None = field(default=None, compare=False, repr=False)
 
 
 class Body(Protocol):

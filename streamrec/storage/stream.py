@@ -222,7 +222,8 @@ class ResumingStream:
             await self._ask_size(request)
         await self._check_end(request, count)
         if not count and self._stop is not None and self.position < self._stop:
-            reason = f"the body ended at byte {self.position:,} of {self._stop:,}"
+            coding = f" (Content-Encoding: {self.info.encoding})" if self.info.encoding else ""
+            reason = f"the body{coding} ended at byte {self.position:,} of {self._stop:,}"
             raise TransientError(Cause.BROKEN, reason)
         return count
 

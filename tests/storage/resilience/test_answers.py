@@ -1,7 +1,9 @@
 """Only the right answer is an object's bytes; anything else is an error that says what arrived."""
 
+import gzip
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 import streamrec
 from streamrec import StreamrecError, TFRecordDataset, encode_records
-from streamrec.errors import ObjectChangedError, StorageError
+from streamrec.errors import ManifestError, ObjectChangedError, StorageError
 from streamrec.storage import Storages
 from streamrec.storage.arrivals import describe_answer, describe_page
 from streamrec.storage.faults import (
@@ -182,7 +184,7 @@ async def test_a_strange_answer_to_a_removal_is_not_a_success(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_manifest_an_index_and_a_report_need_the_bytes(
-    store: SmallStore, scheme: str, tmp_path: Any
+    store: SmallStore, scheme: str, tmp_path: Path
 ) -> None:
     only(store, "read", "s-1", Answer(204))
     names, how = store.url(scheme, "s-{0..2}"), store.options(scheme)
@@ -217,7 +219,7 @@ def cut(store: SmallStore, end: int | None) -> None:
 
 
 @pytest.fixture
-def described(store: SmallStore, tmp_path: Any) -> Any:
+def described(store: SmallStore, tmp_path: Path) -> Any:
     """A manifest and an index of the shards, for each scheme."""
 
     def describe(scheme: str) -> tuple[str, str]:
@@ -339,7 +341,7 @@ def other_versions(store: SmallStore, *, also: Any = None) -> None:
 @pytest.mark.parametrize("reads", [1, 3])
 @pytest.mark.parametrize("size", [5, 50_000])
 def test_a_gateway_whose_listing_has_other_versions_is_read_with_one_warning(
-    store: SmallStore, caplog: pytest.LogCaptureFixture, reads: int, size: int, tmp_path: Any
+    store: SmallStore, caplog: pytest.LogCaptureFixture, reads: int, size: int, tmp_path: Path
 ) -> None:
     for number in range(3):
         store.objects[f"s-{number}"] = encode_records(
@@ -475,6 +477,61 @@ def test_a_page_in_answer_to_an_upload_is_not_a_success(store: SmallStore) -> No
             writer.write(b"record")
 
 
+def encoded(store: SmallStore, coding: str, body: Callable[[bytes], bytes] = bytes) -> None:
+    """Answers all GETs of objects in one piece, with a coding that was not requested."""
+
+    def replace(asked: Asked, right: Answer) -> Answer:
+        if store.kind(asked) != "read" or right.status not in (200, 206):
+            return right
+        headers = {name: each for name, each in right.headers.items() if name != "Content-Range"}
+        return Answer(200, body(right.body), {**headers, "Content-Encoding": coding})
+
+    store.replace = replace
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("coding", ["br", "gzip, br", "compress"])
+def test_a_coding_that_cannot_be_read_is_an_error(
+    store: SmallStore, scheme: str, coding: str
+) -> None:
+    encoded(store, coding)
+    for on_error in ("raise", "skip_shard"):
+        with pytest.raises(StorageError, match=rf"s-0.*Content-Encoding: {coding}"):
+            list(dataset(store, scheme, on_error=on_error))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("coding", ["gzip", "aws-chunked", "identity", "UTF-8"])
+def test_a_coding_that_is_only_metadata_is_read(
+    store: SmallStore, scheme: str, coding: str
+) -> None:
+    """Uploads leave such values behind; the bytes are as they were stored."""
+    encoded(store, coding)
+    assert len(list(dataset(store, scheme))) == 300
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_errors_of_an_encoded_answer_name_the_coding(store: SmallStore, scheme: str) -> None:
+    encoded(store, "gzip", gzip.compress)
+    with pytest.raises(StreamrecError, match="Content-Encoding: gzip"):
+        list(dataset(store, scheme, compression_type=""))
+    if scheme in LISTING:
+        with pytest.raises(StreamrecError, match=r"bytes when it was.*Content-Encoding: gzip"):
+            list(dataset(store, scheme, "s-*"))
+
+
+@pytest.mark.parametrize("ending", ["index", "json"])
+def test_a_stored_page_is_named_in_place_of_an_index_or_a_manifest(
+    tmp_path: Path, ending: str
+) -> None:
+    """It was downloaded through a portal."""
+    (tmp_path / f"x.{ending}").write_bytes(PORTAL)
+    with pytest.raises(ManifestError, match="an HTML page with the title 'Hotel WLAN'"):
+        list(TFRecordDataset(f"{tmp_path}/x.{ending}"))
+    with pytest.raises(ManifestError, match="an HTML page with the title 'Hotel WLAN'"):
+        streamrec.RecordSource(f"{tmp_path}/x.{ending}")
+
+
 @given(st.binary(max_size=600), st.dictionaries(st.text(max_size=12), st.text(max_size=30)))
 def test_any_answer_can_be_described(head: bytes, headers: dict[str, str]) -> None:
     said = describe_answer(200, headers, head)
@@ -496,9 +553,7 @@ def test_only_a_200_and_a_206_have_bytes(status: int, start: int, length: int) -
 
 
 @given(st.integers(0, 100), st.none() | st.integers(0, 100), st.none() | st.integers(0, 100))
-def test_a_416_proves_an_end_that_somebody_knows(
-    start: int, told: int | None, size: int | None
-) -> None:
+def test_a_416_proves_an_end_that_is_known(start: int, told: int | None, size: int | None) -> None:
     headers = {} if told is None else {"Content-Range": f"bytes */{told}"}
     known = [each for each in (size, told) if each is not None]
     if known and max(known) <= start:

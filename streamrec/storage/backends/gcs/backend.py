@@ -56,6 +56,7 @@ from streamrec.storage.backends.http.responses import (
     body_past_the_end,
     client_timeout,
     first_bytes,
+    info_of_answer,
     range_header,
     session_settings,
     size_of_answer,
@@ -155,7 +156,7 @@ class GcsBackend(Backend):
             with translate_errors(path, start, end):
                 head = await first_bytes(answer, path, found, of_store=True)
             size = await size_of_answer(answer, self.stat, path, start, end)
-            info = ObjectInfo(path, size, found or version, answer.headers.get("Last-Modified"))
+            info = info_of_answer(path, size, found or version, answer.headers)
         except NotFoundError as missing:
             answer.close()
             if (

@@ -25,6 +25,7 @@ from streamrec.storage.backends.http.responses import (
     check_answer,
     client_timeout,
     first_bytes,
+    info_of_answer,
     range_header,
     sender,
     session_settings,
@@ -110,7 +111,7 @@ class HttpBackend(Backend):
             with translate_errors(path, start, end):
                 head = await first_bytes(answer, path, found, of_store=False)
             size = await size_of_answer(answer, self.stat, path, start, end)
-            info = ObjectInfo(path, size, found, answer.headers.get("Last-Modified"))
+            info = info_of_answer(path, size, found, answer.headers)
             if version is not None and info.version != version:
                 raise changed_error(path, start, end)
         except BaseException:

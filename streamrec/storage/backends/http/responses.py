@@ -24,7 +24,14 @@ from typing import Any, Final
 import aiohttp
 
 from streamrec.errors import StorageError
-from streamrec.storage.arrivals import HEAD_BYTES, describe_answer, is_page, may_be_page
+from streamrec.storage.arrivals import (
+    HEAD_BYTES,
+    codings_of,
+    describe_answer,
+    is_page,
+    is_unreadable,
+    may_be_page,
+)
 from streamrec.storage.backend import BytesBody, FastPath, ObjectInfo
 from streamrec.storage.backends.http.socket_body import ALL, SocketBody
 from streamrec.storage.backends.http.tls_reader import TLSReader
@@ -262,16 +269,28 @@ async def size_of_answer(
     return size
 
 
+def info_of_answer(
+    path: str, size: int | None, version: str | None, headers: Mapping[str, str]
+) -> ObjectInfo:
+    """What the answer to a GET says of the object."""
+    return ObjectInfo(path, size, version, headers.get("Last-Modified"), codings_of(headers))
+
+
 async def first_bytes(
     response: aiohttp.ClientResponse, path: str, version: str | None, *, of_store: bool
 ) -> bytes:
     """Returns the first bytes of a body that may be a page in place of the object, b"" for others;
-    a page is a TransientError.
+    a page, and a body in a coding that cannot be read, is a TransientError.
 
     A captive portal answers 200 to everything. Without this, its page would be an object that was
     written since it was listed, or a damaged shard, which `on_error` may skip.
     """
     head = b""
+    if is_unreadable(codings_of(response.headers)):
+        said = describe_answer(response.status, response.headers, b"", sender(response))
+        raise TransientError(
+            Cause.WRONG_ANSWER, f"{said} where the bytes as they are stored were requested"
+        )
     if not may_be_page(response.headers, version):
         return head
     while len(head) < HEAD_BYTES and (data := await response.content.readany()):

@@ -307,7 +307,7 @@ class S3Backend(Backend):
         except BaseException:
             raw.close()
             raise
-        info = ObjectInfo(path, size, etag, answer.headers.get("last-modified"))
+        info = http_body.info_of_answer(path, size, etag, answer.headers)
         if isinstance(raw, aiohttp.ClientResponse):
             return http_body.AiohttpBody(raw, info, start, end, head=head)
         return ClientBody(raw, info, start, end)
