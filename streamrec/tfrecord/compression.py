@@ -292,8 +292,9 @@ class Compressor(Protocol):
     def flush(self, mode: int, /) -> bytes:
         """Returns what is held back, in one of the modes that `open_compressor` returns with it.
 
-        After the mode "so far", a reader gets all that was written until then, and more may follow;
-        the mode "end" ends the stream.
+        After the mode "so far", a reader gets all that was written until then, and more follows in
+        the same frame: if a flush ended it, a shard that is cut there would look complete. The mode
+        "end" ends the stream.
         """
 
 
