@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
@@ -44,13 +44,22 @@ from streamrec.shards import Filenames
 from streamrec.storage import RetryPolicy, check_source
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from fsspec import AbstractFileSystem
 
     from streamrec.example.features import Feature
+    from streamrec.tfrecord import Frames
 
 FEATURES = "feature configurations, such as {'image': FixedLenFeature([], bytes)}"
 
 T = TypeVar("T", covariant=True)
+U = TypeVar("U")
+V = TypeVar("V")
+W = TypeVar("W")
+
+Parsed: TypeAlias = "dict[str, npt.NDArray[Any] | Any]"
+"""A parsed batch: an array for each feature. With `string_columns`, and of features that are ragged
+or sparse, it is another kind of column, which type checkers leave to the user."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -177,7 +186,7 @@ class Dataset(Runnable[T]):
         storage_options: Mapping[str, Any] | None = None,
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
-    ) -> Dataset[Any]:
+    ) -> Dataset[bytes]:
         """The names that patterns match, as bytes, which `TFRecordDataset` takes; a plain name is
         not looked up.
 
@@ -269,6 +278,15 @@ class Dataset(Runnable[T]):
             )
         )
 
+    @overload
+    @staticmethod
+    def zip(one: Dataset[U], two: Dataset[V], /) -> Dataset[tuple[U, V]]: ...
+    @overload
+    @staticmethod
+    def zip(one: Dataset[U], two: Dataset[V], three: Dataset[W], /) -> Dataset[tuple[U, V, W]]: ...
+    @overload
+    @staticmethod
+    def zip(*args: Any) -> Dataset[Any]: ...
     @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
         """Tuples of the elements of several datasets, up to the end of the shortest.
@@ -289,12 +307,12 @@ class Dataset(Runnable[T]):
 
     @staticmethod
     def sample_from_datasets(
-        datasets: Sequence[Dataset[Any]],
+        datasets: Sequence[Dataset[U]],
         weights: Any = None,
         seed: int | None = None,
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = None,
-    ) -> Dataset[Any]:
+    ) -> Dataset[U]:
         """Elements of several datasets, each from a dataset drawn at random.
 
         Args:
@@ -330,10 +348,10 @@ class Dataset(Runnable[T]):
 
     @staticmethod
     def choose_from_datasets(
-        datasets: Sequence[Dataset[Any]],
+        datasets: Sequence[Dataset[U]],
         choice_dataset: Dataset[Any],
         stop_on_empty_dataset: bool = True,
-    ) -> Dataset[Any]:
+    ) -> Dataset[U]:
         """Elements of several datasets, each from the dataset whose number `choice_dataset` gives.
 
         Args:
@@ -358,12 +376,12 @@ class Dataset(Runnable[T]):
 
     def interleave(
         self,
-        map_func: Callable[..., Dataset[Any]],
+        map_func: Callable[..., Dataset[U]],
         cycle_length: int | None = None,
         block_length: int = 1,
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
-    ) -> Dataset[Any]:
+    ) -> Dataset[U]:
         """Makes a dataset of each element, and interleaves these:
         `names.interleave(TFRecordDataset)`.
 
@@ -390,7 +408,7 @@ class Dataset(Runnable[T]):
         plan = Plan.of(cycle_length, block_length, deterministic)
         return self._of(sources.Interleaved(self.chain, check_function("map_func", map_func), plan))
 
-    def flat_map(self, map_func: Callable[..., Dataset[Any]]) -> Dataset[Any]:
+    def flat_map(self, map_func: Callable[..., Dataset[U]]) -> Dataset[U]:
         """Makes a dataset of each element, as `interleave` does, and gives the datasets' elements
         back to back.
 
@@ -402,10 +420,34 @@ class Dataset(Runnable[T]):
             sources.Interleaved(self.chain, check_function("map_func", map_func), Plan.of(1))
         )
 
-    def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
+    def concatenate(self, dataset: Dataset[U]) -> Dataset[T | U]:
         """The elements of this dataset, then those of another, with this one's options."""
         return self._of(sources.Concatenate((self.chain, check_dataset("dataset", dataset))))
 
+    @overload  # elements of unknown type: only these are as good as none
+    def batch(
+        self: Dataset[Never],
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset[Any]: ...
+    @overload
+    def batch(
+        self: Dataset[bytes],
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset[Frames]: ...
+    @overload
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset[Any]: ...
     def batch(
         self,
         batch_size: int,
@@ -539,15 +581,19 @@ class Dataset(Runnable[T]):
             )
         )
 
+    @overload
+    def unbatch(self: Dataset[Never]) -> Dataset[Any]: ...
+    @overload
+    def unbatch(self: Dataset[Frames]) -> Dataset[bytes]: ...
+    @overload
+    def unbatch(self) -> Dataset[Any]: ...
     def unbatch(self) -> Dataset[Any]:
         """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too)
         along their first dimension; ragged and sparse tensors likewise.
         """
         return self._then(stages.Unbatch())
 
-    def rebatch(
-        self, batch_size: int | Sequence[int], drop_remainder: bool = False
-    ) -> Dataset[Any]:
+    def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Dataset[T]:
         """Batches of another size: `unbatch` and `batch`, in columns, without an object per
         element.
 
@@ -559,12 +605,11 @@ class Dataset(Runnable[T]):
             >>> [batch.tolist() for batch in Dataset.range(7).batch(4).rebatch([2, 1])]
             [[0, 1], [2], [3, 4], [5], [6]]
         """
+        rows = self._then(stages.Unbatch())
         if not isinstance(batch_size, list | tuple | np.ndarray) or not np.ndim(batch_size):
-            return self.unbatch().batch(cast(int, batch_size), drop_remainder)
+            return rows.batch(cast(int, batch_size), drop_remainder)
         sizes = tuple(check_integer("batch_size", size, 1) for size in batch_size)
-        return self.unbatch()._then(
-            stages.CyclicBatch(sizes, check_flag("drop_remainder", drop_remainder))
-        )
+        return rows._then(stages.CyclicBatch(sizes, check_flag("drop_remainder", drop_remainder)))
 
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
@@ -601,10 +646,10 @@ class Dataset(Runnable[T]):
     def group_by_window(
         self,
         key_func: Callable[..., Any],
-        reduce_func: Callable[..., Dataset[Any]],
+        reduce_func: Callable[..., Dataset[U]],
         window_size: int | None = None,
         window_size_func: Callable[[Any], Any] | None = None,
-    ) -> Dataset[Any]:
+    ) -> Dataset[U]:
         """Gathers elements with the same key, and gives the elements of the Dataset that
         `reduce_func` makes of them.
 
@@ -637,7 +682,7 @@ class Dataset(Runnable[T]):
         )
         return grouped.flat_map(check_function("reduce_func", reduce_func))
 
-    def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Dataset[Any]:
+    def scan(self, initial_state: Any, scan_func: Callable[..., tuple[Any, U]]) -> Dataset[U]:
         """Calls a function for each element with a state, which it passes on to the next element.
 
         Args:
@@ -669,7 +714,7 @@ class Dataset(Runnable[T]):
         target_dist: Any,
         initial_dist: Any = None,
         seed: int | None = None,
-    ) -> Dataset[Any]:
+    ) -> Dataset[tuple[Any, T]]:
         """Leaves out elements at random, so that classes have the distribution `target_dist`.
 
         Args:
@@ -700,7 +745,7 @@ class Dataset(Runnable[T]):
         numbers = Chain(sources.Random(check_integer("seed", seed, none=True), rerandomize=True))
         return self._of(sources.Zip((numbers, self.chain)))._then(resample)
 
-    def apply(self, transformation_func: Callable[[Dataset[T]], Dataset[Any]]) -> Dataset[Any]:
+    def apply(self, transformation_func: Callable[[Dataset[T]], Dataset[U]]) -> Dataset[U]:
         """Calls a function with this dataset and returns the Dataset that it makes: a name for a
         chain of verbs.
 
@@ -724,7 +769,7 @@ class Dataset(Runnable[T]):
         *,
         string_columns: bool = False,
         num_parallel_calls: int | None = None,
-    ) -> Dataset[Any]:
+    ) -> Dataset[Parsed]:
         """Parses each element, a batch of Example messages, into a dict of columns, as
         `streamrec.parse_example` does.
 
@@ -749,6 +794,34 @@ class Dataset(Runnable[T]):
             self._then(parse) if num_parallel_calls is None else self.map(parse, num_parallel_calls)
         )
 
+    @overload
+    def map(
+        self,
+        function: Callable[[T], Awaitable[U]],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset[U]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[T], U],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset[U]: ...
+    @overload
+    def map(
+        self: Dataset[tuple[Any, ...]],
+        function: Callable[..., Awaitable[U]],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset[U]: ...
+    @overload
+    def map(
+        self: Dataset[tuple[Any, ...]],
+        function: Callable[..., U],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset[U]: ...
     def map(
         self,
         function: Callable[..., Any],
@@ -811,7 +884,7 @@ class Dataset(Runnable[T]):
         """
         return self._then(stages.TakeWhile(check_function("predicate", predicate)))
 
-    def enumerate(self, start: int = 0) -> Dataset[Any]:
+    def enumerate(self, start: int = 0) -> Dataset[tuple[np.int64, T]]:
         """Pairs of a number, int64 from `start` on, and the element; batched, an array and the
         elements' batch.
         """
