@@ -11,6 +11,7 @@ from streamrec.example.columns import (
     RaggedTensor,
     SparseTensor,
     check_indices,
+    check_splits,
     holds_nan,
     list_splits,
     row_splits,
@@ -127,3 +128,25 @@ def test_tensors_show_and_convert_their_parts() -> None:
     assert isinstance(doubled, RaggedTensor)
     assert doubled.flat_values.tolist() == [0, 2, 4]
     assert repr(ragged).startswith("RaggedTensor(flat_values=")
+
+
+def test_splits_of_a_ragged_tensor_are_checked() -> None:
+    def splits_of(*splits: Any) -> list[list[int]]:
+        tensor = RaggedTensor(np.arange(4), tuple(map(np.array, splits)))
+        return [found.tolist() for found in check_splits(tensor, "x")]
+
+    assert splits_of([0, 1, 4]) == [[0, 1, 4]]
+    assert splits_of([0, 0, 2], [0, 3, 4]) == [[0, 0, 2], [0, 3, 4]]
+    for wrong in ([[0, 4]], [], [0.0, 4.0]):
+        with pytest.raises(FeatureError, match=r"must be integers of shape \[rows \+ 1\]"):
+            splits_of(wrong)
+    for wrong in ([0, 3], [1, 4], [0, 5]):
+        with pytest.raises(FeatureError, match="must go from 0 to 4, the number of values"):
+            splits_of(wrong)
+    with pytest.raises(FeatureError, match="must go from 0 to 2"):
+        splits_of([0, 1], [0, 2, 4])
+    with pytest.raises(FeatureError, match="splits descend") as caught:
+        splits_of([0, 3, 2, 4])
+    assert caught.value.record == 1
+    with pytest.raises(FeatureError, match="no row splits"):
+        splits_of()

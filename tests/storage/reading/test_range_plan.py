@@ -22,7 +22,14 @@ from streamrec.storage.connections import (
 )
 from streamrec.storage.knee_search import KneeSearch
 from streamrec.storage.range_room import RangeRoom, StreamRoom
-from streamrec.storage.ranges import MAX_RANGE, MIN_RANGE, RangeLimits, RangePlan, range_bytes
+from streamrec.storage.ranges import (
+    MAX_RANGE,
+    MIN_RANGE,
+    MIN_SPLIT,
+    RangeLimits,
+    RangePlan,
+    range_bytes,
+)
 
 MIB = 1 << 20
 
@@ -212,3 +219,41 @@ def test_small_objects_are_opened_further_ahead() -> None:
     assert wanted[2] == math.ceil(START * (1 + 0.04 * 6))
     assert wanted == sorted(wanted, reverse=True)
     assert wanted[-1] == START + 1
+
+
+@given(
+    stop=st.integers(0, 200 * MIB),
+    reached=st.integers(0, 200 * MIB),
+    connections=st.integers(1, 20),
+    size=st.integers(MIN_RANGE, MAX_RANGE),
+    under_way=st.integers(0, 20),
+)
+def test_ranges_cover_all_that_is_left_once(
+    stop: int, reached: int, connections: int, size: int, under_way: int
+) -> None:
+    reached = min(reached, stop)
+    terms = RangeLimits(connections, size)
+    plan = RangePlan(0, stop)
+    cut = plan.cut(reached, terms)
+    if cut is None:
+        assert connections < 2 or stop - reached < MIN_SPLIT
+        assert plan.offer(terms, 0) is None
+        return
+    assert plan.offer(terms, connections) is None
+    at = cut
+    while (offered := plan.offer(terms, min(under_way, connections - 1))) is not None:
+        assert offered.start == at
+        assert 0 < offered.stop - at <= size + MIN_RANGE // 2
+        at = plan.next = offered.stop
+    assert at == stop
+    assert reached < cut <= stop
+
+
+def test_a_single_connection_requests_all_that_is_left() -> None:
+    plan = RangePlan(0, 100 * MIB)
+    plan.cut(0, RangeLimits(4, 8 * MIB))
+    assert plan.offer(RangeLimits(1, 8 * MIB), 0) == (plan.next, 100 * MIB)
+    assert plan.offer(RangeLimits(1, 8 * MIB), 1) is None
+    two = plan.offer(RangeLimits(2, 8 * MIB), 1)
+    assert two is not None
+    assert two.stop < 100 * MIB
