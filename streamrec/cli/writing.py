@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,11 +20,18 @@ import click
 
 from streamrec import Frames, NotFoundError, RetryPolicy, ShardWriter
 from streamrec.cli.options import DRY_RUN
-from streamrec.cli.output import format_bytes, plural, print_error, print_json, print_line
+from streamrec.cli.output import (
+    format_bytes,
+    plural,
+    print_error,
+    print_json,
+    print_line,
+    print_note,
+)
 from streamrec.cli.reading import total_bytes
-from streamrec.cli.sources import MANIFESTS, Item, directory_of
+from streamrec.cli.sources import MANIFESTS, Item, directory_of, is_absent
 from streamrec.display import display_name
-from streamrec.errors import AlreadyExistsError, ManifestError
+from streamrec.errors import AlreadyExistsError, ManifestError, StorageError
 from streamrec.shards import (
     Manifest,
     ShardInfo,
@@ -34,6 +41,7 @@ from streamrec.shards import (
     is_shard_of,
     list_numbered,
     location_of,
+    read_manifest,
     shard_path,
 )
 from streamrec.storage import Identity, Replacement, Storages, is_url
@@ -223,6 +231,9 @@ async def write_text(
 LOOKED_AT: Final = 1000
 """How many targets are compared with the sources at the beginning: a link may lead to one."""
 
+ASKED_FOR: Final = 8
+"""For how many shards of an old manifest the store is asked."""
+
 SHARD_BYTES: Final = 200_000_000
 """How large shards become where nothing else is said."""
 
@@ -314,8 +325,58 @@ async def check_target(
     if not overwrite:
         await refuse_matching(goal, target.pattern)
         await refuse_existing(goal, tables)
+    elif manifest is not None:
+        await check_described(goal, manifest, target)
     end_dry_run(found, [target.pattern, *tables])
     return spared
+
+
+async def check_described(storages: Storages, manifest: str, target: Target) -> None:
+    """Refuses to replace a manifest that describes other shards that stay, if its name is one that
+    was not typed; a note tells of it, if it was.
+    """
+    try:
+        old = (await read_manifest(await storages.at(manifest), manifest)).follow()
+    except (NotFoundError, ManifestError):  # none is there; or it is not one of ours
+        return
+    others = [shard.path for shard in old.shards if not is_shard_of(shard.path, target.pattern)]
+    there = [path for path in others[:ASKED_FOR] if not await is_absent(storages, path)]
+    if not there:
+        return
+    told = (
+        f"{display_name(manifest)} describes {plural(len(others), 'other shard')} that would stay, "
+        f"such as {display_name(there[0])}"
+    )
+    if manifest == target.manifest:
+        raise click.UsageError(
+            f"{told}: write into another directory, or (reshard) give the new manifest a name with "
+            "--manifest"
+        )
+    print_note(f"{told}, and is replaced")
+
+
+async def tell_leftovers(
+    storages: Storages, target: Target, written: Sequence[ShardInfo], objects: Replacement
+) -> None:
+    """Says how many shards of an earlier run are replaced, and which stay among the new ones: a
+    pattern would read them, too. Call it before the new ones are put in place.
+    """
+    new = {shard.path for shard in written}
+    found: set[str] = set()
+    with suppress(StorageError):  # this client may not list
+        found = {info.path async for info in list_numbered(storages, target.pattern)}
+    print_leftovers(len(found & new & objects.staged), sorted(found - new))
+
+
+def print_leftovers(replaced: int, left: Sequence[str]) -> None:
+    """A note of how many files are replaced, and which stay next to the new ones."""
+    if replaced:
+        print_note(f"{plural(replaced, 'older file')} replaced")
+    if left:
+        print_note(
+            f"{plural(len(left), 'older shard')} left next to the new ones: "
+            f"{display_name(left[0])} ..."
+        )
 
 
 async def write_limited(

@@ -27,6 +27,7 @@ from streamrec.arguments import check_flag, check_integer
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.index import Index, IndexedShard, IndexEncoder
 from streamrec.shards.indexed_records import open_index, read_blocks
+from streamrec.shards.leftovers import find_described, warn_of
 from streamrec.shards.listing import Filenames, find_shards, list_shards, to_names
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.places import check_named_once, portable
@@ -201,9 +202,12 @@ async def write_index(
             partial(index_shard, portable(url, path), idx)
             for path, idx in zip(paths, idx_paths, strict=True)
         ]
-        return await assemble(
+        told = await find_described(storages, target, paths) if overwrite else None
+        made = await assemble(
             storage, target, jobs[first:last], pattern=None, overwrite=overwrite, parallel=parallel
         )
+    warn_of(told)
+    return made
 
 
 write_index_sync = bridge.synchronous(write_index)
@@ -254,9 +258,13 @@ async def join_index(
         patterns = {found.pattern for found in indexes}
         pattern = patterns.pop() if len(patterns) == 1 else None
         target = await storages.at(url)
-        return await assemble(
+        joined = [shard.path for found in indexes for shard in found.shards]
+        told = await find_described(storages, url, joined) if overwrite else None
+        made = await assemble(
             target, url, jobs, pattern=pattern, overwrite=overwrite, parallel=PARALLEL
         )
+    warn_of(told)
+    return made
 
 
 join_index_sync = bridge.synchronous(join_index)

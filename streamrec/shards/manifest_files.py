@@ -24,6 +24,7 @@ import anyio
 from streamrec import bridge
 from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import ManifestError, NotFoundError
+from streamrec.shards.leftovers import find_described, warn_of
 from streamrec.shards.listing import (
     Filenames,
     gaps_of,
@@ -300,8 +301,10 @@ async def write_manifest(
         await for_each(count, paths, parallel)
         shards = tuple(scans[path].info for path in paths)
         data = Manifest(target, paths[0], compression_of(scans), shards).to_json()
+        told = await find_described(storages, target, paths) if overwrite else None
         async with await (await storages.at(target)).upload(target, overwrite=overwrite) as upload:
             await upload.write(data)
+    warn_of(told)
     return shards
 
 

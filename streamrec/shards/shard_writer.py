@@ -41,6 +41,13 @@ from streamrec.arguments import check_flag, check_integer, refuse_with
 from streamrec.display import display_name, display_text
 from streamrec.errors import ClosedError, StreamrecError
 from streamrec.shards.index import IndexedShard, encode_index
+from streamrec.shards.leftovers import (
+    Described,
+    Leftovers,
+    find_described,
+    find_leftovers,
+    warn_of,
+)
 from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
 from streamrec.shards.patterns import fill_total, is_numbered, shard_path
 from streamrec.shards.places import portable
@@ -341,10 +348,23 @@ class ShardOutput:
                 target.index,
                 encode_index(target.index, shards, portable(target.index, target.pattern)),
             )
+        told = await self._find_replaced() if self.objects is None else ()
         replaced = await self._own_objects.commit()
+        warn_of(*told)
         for number, shard in self.finished.items():
             if shard.path in replaced:  # the object in place has a version of its own
                 self.finished[number] = replace(shard, version=replaced[shard.path].version)
+
+    async def _find_replaced(self) -> tuple[Leftovers | Described | None, ...]:
+        """What is left of earlier runs, and what will be replaced, just before it is."""
+        target, new = self._target, [shard.path for shard in self.shards]
+        storages, staged = self._own_objects.storages, self._own_objects.staged
+        described = [
+            await find_described(storages, path, new, target.pattern)
+            for path in (target.manifest, target.index)
+            if path is not None and path in staged
+        ]
+        return (await find_leftovers(storages, target.pattern, new, staged), *described)
 
     async def abort(self, cause: BaseException | None = None) -> None:
         """Drops the unfinished shards; an error of that becomes a note on the cause, if there is

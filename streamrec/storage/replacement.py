@@ -113,7 +113,7 @@ class Replacement:
         spared: Collection[Identity] = (),
     ) -> None:
         self._number = token_hex(8)
-        self._storages = storages
+        self.storages = storages
         self._stages = stages
         self._keeps = keeps
         self._spared = frozenset(spared)
@@ -121,6 +121,11 @@ class Replacement:
         self._members: list[WrittenObject] = []
         self._staging = False
         self._lock = anyio.Lock()
+
+    @property
+    def staged(self) -> frozenset[str]:
+        """The requested URLs of the objects that wait under hidden names for `commit`."""
+        return frozenset(member.asked for member in self._members if member.is_staged)
 
     async def upload(self, path: str, *, describes: bool = False, **how: Any) -> Upload:
         """Starts the upload of one object, as `Storage.upload`; a staged object is uploaded under
@@ -145,7 +150,7 @@ class Replacement:
 
     async def adopt(self, path: str, written: str) -> None:
         """Adds an object that another process has written, under its own URL or a hidden one."""
-        storage = await self._storages.at(path)
+        storage = await self.storages.at(path)
         self._staging = self._staging or written != path
         self._members.append(
             WrittenObject(path, storage, await storage.find_replaced(path) or path, written, False)
@@ -209,8 +214,8 @@ class Replacement:
 
     async def _join(self, path: str, describes: bool) -> WrittenObject:
         """Adds an object, and decides under which URL it is written."""
-        storage = await self._storages.at(path)
-        [identities] = await self._storages.identities([path])
+        storage = await self.storages.at(path)
+        [identities] = await self.storages.identities([path])
         final = await storage.find_replaced(path) if self._stages else None
         async with self._lock:
             if identities & self._spared:

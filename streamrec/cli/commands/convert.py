@@ -260,6 +260,7 @@ async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -
         async with locate_errors(found, how), objects:
             written = await write(found, how, objects)
             check_features(how, sum(file.records for file in written))
+            await writing.tell_leftovers(goal, how.target, written, objects)
         return written
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,15 @@ import click
 from streamrec.cli import options, writing
 from streamrec.cli.output import Meter, print_json, print_written, progress
 from streamrec.cli.reading import blocks, map_concurrently, run, total_bytes
-from streamrec.cli.sources import Item, find_records, storages_for
-from streamrec.errors import IntegrityError
+from streamrec.cli.sources import (
+    NO_RECORDS,
+    Item,
+    directory_of,
+    find_below,
+    find_records,
+    storages_for,
+)
+from streamrec.errors import IntegrityError, StorageError
 from streamrec.shards import LONG_BYTES, ReadOptions, ShardInfo, ShardReader
 from streamrec.storage import Replacement, Storages
 
@@ -77,7 +85,24 @@ async def copy(
         async with Replacement(goal, stages=overwrite, keeps=False, spared=spared) as objects:
             with progress("copying", total_bytes(found)) as meter:
                 work = partial(copy_one, storages, objects, meter)
-                return await map_concurrently(work, list(zip(found, paths, strict=True)))
+                copied = await map_concurrently(work, list(zip(found, paths, strict=True)))
+            if objects.staged:
+                await tell_leftovers(goal, target, paths, objects)
+            return copied
+
+
+async def tell_leftovers(
+    goal: Storages, target: str, paths: Sequence[str], objects: Replacement
+) -> None:
+    """Says how many files the copies replace, and which other shards are in their directory: a
+    pattern reads both.
+    """
+    directory, found = directory_of(target), list[Item]()
+    with suppress(StorageError):  # this client may not list
+        found = [] if directory is None else await find_below(goal, directory)
+    there = {item.path for item in found if not NO_RECORDS.fullmatch(item.path)}
+    replaced = objects.staged.intersection(item.path for item in found)
+    writing.print_leftovers(len(replaced), sorted(there.difference(paths)))
 
 
 async def copy_one(

@@ -25,10 +25,8 @@ from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import (
     Meter,
-    plural,
     print_json,
     print_line,
-    print_note,
     print_written,
     progress,
 )
@@ -42,10 +40,9 @@ from streamrec.cli.reading import (
     total_bytes,
 )
 from streamrec.cli.sources import Item, find_records, storages_for
-from streamrec.display import display_name
 from streamrec.pipeline import read_portions
-from streamrec.shards import Expected, ShardInfo, assign_records, list_numbered, shard_path
-from streamrec.storage import Replacement, Storages
+from streamrec.shards import Expected, ShardInfo, assign_records, shard_path
+from streamrec.storage import Replacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +183,7 @@ async def reshard(
             else:
                 shards = await writing.write_even(records, target, objects, plan.shards, total)
         await writing.write_manifest(manifest, target, shards, objects)
-        await warn_leftovers(goal, target, shards)
+        await writing.tell_leftovers(goal, target, shards, objects)
     return shards, manifest
 
 
@@ -217,23 +214,6 @@ async def open_records(
             await shuffle.scatter(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
     return await stack.enter_async_context(aclosing(shuffle.read_shuffled(meter))), shuffle.records
-
-
-async def warn_leftovers(
-    storages: Storages, target: writing.Target, shards: Sequence[ShardInfo]
-) -> None:
-    """Says which shards of an earlier run are still among the new ones: a pattern would read them,
-    too.
-    """
-    new = {shard.path for shard in shards}
-    left = [
-        info.path async for info in list_numbered(storages, target.pattern) if info.path not in new
-    ]
-    if left:
-        print_note(
-            f"{plural(len(left), 'older shard')} left next to the new ones: "
-            f"{display_name(left[0])} ..."
-        )
 
 
 async def write_on(
