@@ -22,8 +22,8 @@ from streamrec.storage.faults import (
     is_same_time,
 )
 from tests.runs import until_error
-from tests.servers.answering import Answer, Asked
-from tests.servers.small_store import IMPATIENT, LISTING, SCHEMES, SmallStore, small_store
+from tests.servers.answering import Answer, Asked, answering
+from tests.servers.small_store import IMPATIENT, LISTING, MODIFIED, SCHEMES, SmallStore, small_store
 
 ONE = len(encode_records([b"0-0000"]))
 NAMES = ("s-0", "s-1", "s-2")
@@ -194,6 +194,46 @@ def test_a_manifest_an_index_and_a_report_need_the_bytes(
     with pytest.raises(StorageError, match="s-1"):
         streamrec.verify_sync(names, storage_options=how, retry=IMPATIENT)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+@pytest.mark.parametrize("status", [202, 204])
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_cache_of_a_web_server_is_not_filled_with_answers_without_bytes(
+    store: SmallStore, cache: str, status: int, everything: bool, tmp_path: Path
+) -> None:
+    """Neither if only GET has that answer, nor if HEAD has it, too."""
+    store.replace = lambda asked, right: (
+        Answer(status) if "s-1" in asked.path and (everything or asked.method == "GET") else right
+    )
+    with pytest.raises(StorageError, match="s-1"):
+        list(
+            TFRecordDataset(
+                f"{cache}::{store.url('http', 's-{0..2}')}",
+                storage_options={cache: {"cache_storage": str(tmp_path)}},
+                retry=IMPATIENT,
+            )
+        )
+
+
+@pytest.mark.parametrize("status", [202, 204])
+def test_azure_answers_without_bytes(status: int) -> None:
+    """Its client refuses them."""
+    data = shard(0)
+
+    def blob(asked: Asked) -> Answer:
+        headers = {"ETag": '"x"', "Last-Modified": MODIFIED, "x-ms-blob-type": "BlockBlob"}
+        return Answer(200, data, headers) if asked.method == "HEAD" else Answer(status)
+
+    with answering(blob) as url:
+        account = (
+            f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;BlobEndpoint={url}/a"
+        )
+        records = TFRecordDataset(
+            "az://c/s-0", storage_options={"connection_string": account}, retry=IMPATIENT
+        )
+        with pytest.raises(StorageError, match="s-0"):
+            list(records)
 
 
 # A size that is known.

@@ -2,6 +2,8 @@
 
 - Caches of whole files keep a partial copy when a download breaks off, and use it as the file: this
   module removes it.
+- The filesystem of web servers takes any status below 400 for success, so that a 204 is an empty
+  file: this module refuses it.
 - FTP and SFTP filesystems have one connection to their server, and never renew it: this module
   does.
 - Async filesystems have no way to close them: this module closes the clients that they are known to
@@ -11,6 +13,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +24,7 @@ from typing import Any, Final
 
 from fsspec.implementations.cached import CachingFileSystem, WholeFileCacheFileSystem
 
+from streamrec.storage.arrivals import describe_answer
 from streamrec.storage.faults import Cause, TransientError
 
 SFTP: Final = {"sftp", "ssh"}
@@ -68,9 +72,21 @@ def _find_copy(filesystem: Any, name: str) -> str | None:
 
 
 def mend(filesystem: Any) -> None:
-    """Makes an FTP filesystem close its old connection when it opens a new one."""
+    """Makes an FTP filesystem close its old connection when it opens a new one, and one of web
+    servers, in a chain of ours, refuse answers without the bytes.
+    """
     if _is_ftp(filesystem):
         filesystem._connect = partial(_reconnect, weakref.ref(filesystem))
+    inner = below(filesystem)
+    if inner is not filesystem and _is_web(inner) and inner._session is None:
+        inner.client_kwargs = {"raise_for_status": _refuse_without_bytes, **inner.client_kwargs}
+
+
+async def _refuse_without_bytes(response: Any) -> None:
+    """Refuses a 204, 202 or 205, which fsspec takes for an empty file; failures are left to it."""
+    if 200 < response.status < 300 and response.status != 206:
+        said = describe_answer(response.status, response.headers, b"", response.url.authority)
+        raise TransientError(Cause.WRONG_ANSWER, f"{said} where a 200 or a 206 has the bytes")
 
 
 def connect_again(filesystem: Any) -> None:
@@ -100,6 +116,12 @@ def close(filesystem: Any) -> None:
         filesystem.ftp.close()
     elif _is_sftp(filesystem):
         filesystem.client.close()
+
+
+def _is_web(filesystem: Any) -> bool:
+    """Without importing the module, which needs aiohttp."""
+    module = sys.modules.get("fsspec.implementations.http")
+    return module is not None and isinstance(filesystem, module.HTTPFileSystem)
 
 
 def _is_ftp(filesystem: Any) -> bool:
