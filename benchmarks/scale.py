@@ -368,7 +368,7 @@ def read_shuffled(job: Job, rank: int, epoch: int, steps: int, state: Any = None
 
     (numbers, after), cost = measured(job, read)
     base = 0 if state is None else state["position"]["source"]["position"]
-    own = Steps(job.shape.total, job.batch, None, rank, job.ranks, base=base)
+    own = Steps(total=job.shape.total, batch=job.batch, rank=rank, world_size=job.ranks, base=base)
     positions = np.concatenate([own.positions(step) for step in range(steps)])
     order = job.order(bridge.run(job.index), epoch, job.groups)
     check(
@@ -437,14 +437,13 @@ def check_epoch(job: Job, epoch: int, phases: Sequence[Sequence[int]]) -> dict[s
     for ranks, first, last in phases:
         for rank, worker in product(range(ranks), range(job.workers)):
             own = Steps(
-                job.shape.total,
-                job.batch,
-                None,
-                rank,
-                ranks,
-                worker,
-                job.workers,
-                first * job.batch,
+                total=job.shape.total,
+                batch=job.batch,
+                rank=rank,
+                world_size=ranks,
+                worker=worker,
+                workers=job.workers,
+                base=first * job.batch,
             )
             for step, positions in own.runs(own.next_own(0), 1 << 12):
                 rows = positions[: len(range(step, last - first, job.workers))]
@@ -520,7 +519,14 @@ def shuffle_row(job: Job, index: Index, groups: int | None, workers: int) -> dic
     gets, records = np.zeros(job.ranks), np.zeros(job.ranks)
     for rank in range(job.ranks):
         for worker in range(workers):
-            steps = Steps(len(index), job.batch, None, rank, job.ranks, worker, workers)
+            steps = Steps(
+                total=len(index),
+                batch=job.batch,
+                rank=rank,
+                world_size=job.ranks,
+                worker=worker,
+                workers=workers,
+            )
             for group in steps.groups(order, steps.next_own(0)):
                 gets[rank] += len(parts[group])
                 records[rank] += parts[group].counts.sum()

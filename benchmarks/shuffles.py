@@ -42,9 +42,8 @@ def exact(total: int, shards: int, memory: int, seed: int) -> Order:
 def blocks(total: int, shards: int, memory: int, seed: int) -> Order:
     """Our "blocks", in one group."""
     records = np.full(shards, total // shards, np.int64)
-    order = BlockOrder(
-        cut_blocks(records, records, max(1, memory // BLOCKS)), seed, 0, 1, 1, BLOCKS
-    )
+    bounds = cut_blocks(records, records, max(1, memory // BLOCKS))
+    order = BlockOrder(bounds=bounds, seed=seed, epoch=0, unit=1, groups=1, window=BLOCKS)
     group = order.group(0)
     rounds = [group.round(number) for number in range(group.rounds)]
     return np.concatenate([group.parts.starts[each.parts] + each.offsets for each in rounds])

@@ -1,5 +1,6 @@
-"""Converts a Dataset to a stream of Arrow record batches: each batch becomes one, while the
-pipeline runs.
+"""Converts a Dataset to a stream of Arrow record batches while the pipeline runs.
+
+Each batch of the Dataset becomes one.
 """
 
 from __future__ import annotations
@@ -48,8 +49,7 @@ class ToArrow(Stage):
         if not isinstance(batch, Mapping):
             raise TypeError(
                 f"an element is {type(batch).__name__}, but Arrow takes batches of records or "
-                "columns: call batch(n), "
-                "and parse_example(features)"
+                "columns: call batch(n), and parse_example(features)"
             )
         steps = {name: _steps(name, batch[name], shape) for name, shape in self.steps.items()}
         return ArrowBatch({**batch, **steps}, text=self.text)
@@ -62,9 +62,10 @@ def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
     were never written.
     """
     names = names_of_text(text)
-    parallel = (
-        chain.source if isinstance(chain.source, sources.ParallelMap) and not chain.stages else None
-    )
+    # `parse_example` is the last stage, or, with several calls, the function of a parallel source.
+    parallel: sources.ParallelMap | None = None
+    if isinstance(chain.source, sources.ParallelMap) and not chain.stages:
+        parallel = chain.source
     parse = parallel.function if parallel else chain.stages[-1] if chain.stages else None
     padded: dict[str, tuple[int, ...]] = {}
     if isinstance(parse, stages.Parse):
@@ -75,14 +76,16 @@ def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
 
 
 def without_padding(parse: stages.Parse) -> tuple[dict[str, tuple[int, ...]], stages.Parse]:
-    """The shape of a step of each FixedLenSequenceFeature, and a stage that gives its values
-    unpadded.
+    """How `FixedLenSequenceFeature`s become lists: the shape of a step of each, and a stage.
+
+    The stage gives their values unpadded.
     """
     features: dict[str, Feature] = dict(parse.features)
     steps: dict[str, tuple[int, ...]] = {}
     for name, feature in parse.features.items():
         if isinstance(feature, FixedLenSequenceFeature) and feature.allow_missing:
-            steps[name], features[name] = feature.shape, RaggedFeature(feature.dtype)
+            steps[name] = feature.shape
+            features[name] = RaggedFeature(feature.dtype)
     return steps, replace(parse, features=features)
 
 
@@ -90,7 +93,8 @@ def _steps(name: str, column: Any, shape: tuple[int, ...]) -> Any:
     """Converts rows of flat values to rows of steps; a single record's values stay as they are."""
     if not isinstance(column, RaggedTensor):
         return column
-    size, [splits] = int(np.prod(shape)), column.nested_row_splits
+    size = int(np.prod(shape))
+    [splits] = column.nested_row_splits
     lengths = np.diff(splits)
     if (uneven := np.flatnonzero(lengths % size)).size:
         row = int(uneven[0])
@@ -100,16 +104,16 @@ def _steps(name: str, column: Any, shape: tuple[int, ...]) -> Any:
             name,
             row,
         )
-    return RaggedTensor(
-        column.flat_values.reshape(-1, *shape), (splits // splits.dtype.type(size),)
-    )
+    splits = splits // splits.dtype.type(size)
+    return RaggedTensor(column.flat_values.reshape(-1, *shape), (splits,))
 
 
 def read_batches(
     chain: Chain, text: Iterable[str], run: Callable[[Chain], Iterator[ArrowBatch]]
 ) -> Any:
-    """A `pyarrow.RecordBatchReader` of one run of a chain, which `run` iterates over; columns in
-    `text` become text.
+    """A `pyarrow.RecordBatchReader` of one run of a chain, which `run` iterates over.
+
+    Columns in `text` become text.
     """
     pa = load_pyarrow()
     chain = arrow_chain(chain, text)
@@ -133,9 +137,9 @@ def _same_schema(first: Any, batches: Iterator[ArrowBatch]) -> Iterator[Any]:
             for earlier, field in zip(first.schema, batch.batch.schema, strict=False):
                 if earlier != field:
                     raise StreamrecError(
-                        f"column {field.name!r} is {field.type}, but was {earlier.type} in earlier "
-                        "batches: parse "
-                        "features whose shape differs from record to record with a RaggedFeature"
+                        f"column {field.name!r} is {field.type}, but was {earlier.type} in "
+                        "earlier batches: parse features whose shape differs from record to "
+                        "record with a RaggedFeature"
                     )
             raise StreamrecError(
                 "a batch has other columns than earlier batches: map all to the same columns"

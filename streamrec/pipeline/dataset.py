@@ -1,5 +1,6 @@
-"""Dataset: a frozen description of a pipeline, with tf.data's verbs; iterating runs it
-(`runnable.py`).
+"""Dataset: a frozen description of a pipeline, with tf.data's verbs.
+
+Iterating runs it (`runnable.py`).
 
 Each verb is a docstring and one description, which is defined, and checks its arguments, where it
 is imported from. Sources come first, then verbs that join several datasets, then verbs that change
@@ -116,8 +117,9 @@ class Dataset(Runnable[T]):
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset[Any]:
-        """The rows of an array, list, Frames, ragged or sparse tensor, or of several in dicts and
-        tuples.
+        """The rows of an array, list, Frames, ragged or sparse tensor.
+
+        Dicts and tuples of several are rows with these parts.
 
         They are copied, and arrays among the elements are read-only.
 
@@ -138,8 +140,9 @@ class Dataset(Runnable[T]):
         *,
         output_signature: Any = None,
     ) -> Dataset[Any]:
-        """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async
-        one.
+        """The elements of what `generator(*args)` returns.
+
+        It may return an iterator, an iterable, or an async one.
 
         A sync generator runs in a thread, ahead of its consumer; an async one on the event loop of
         the pipeline. `generator` is called again for each epoch. A resumed run also calls it, and
@@ -165,9 +168,10 @@ class Dataset(Runnable[T]):
             >>> from streamrec import TensorSpec
             >>> list(Dataset.from_generator(lambda stop: iter(range(stop)), (3,)))
             [0, 1, 2]
-            >>> list(Dataset.from_generator(lambda: [1, 2], output_signature=TensorSpec([], "float32")))
+            >>> number = TensorSpec([], "float32")
+            >>> list(Dataset.from_generator(lambda: [1, 2], output_signature=number))
             [np.float32(1.0), np.float32(2.0)]
-        """  # noqa: E501
+        """
         signature = None if output_signature is None else signature_of(output_signature)
         return Dataset(
             Chain(
@@ -187,8 +191,9 @@ class Dataset(Runnable[T]):
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> Dataset[bytes]:
-        """The names that patterns match, as bytes, which `TFRecordDataset` takes; a plain name is
-        not looked up.
+        """The names that patterns match, as bytes, which `TFRecordDataset` takes.
+
+        A plain name is not looked up.
 
         Args:
             file_pattern: A glob, braces (`{00000..00127}`), a name, or a list of these. The list's
@@ -299,9 +304,11 @@ class Dataset(Runnable[T]):
             ValueError: No dataset was given.
 
         Examples:
-            >>> list(Dataset.zip(Dataset.from_tensor_slices([b"a", b"b"]), Dataset.from_tensor_slices([b"c"])))
+            >>> longer = Dataset.from_tensor_slices([b"a", b"b"])
+            >>> shorter = Dataset.from_tensor_slices([b"c"])
+            >>> list(Dataset.zip(longer, shorter))
             [(b'a', b'c')]
-        """  # noqa: E501
+        """
         nest = args[0] if len(args) == 1 else args
         return _join(leaves(nest), sources.Zip(map_nest(partial(check_dataset, "datasets"), nest)))
 
@@ -366,10 +373,12 @@ class Dataset(Runnable[T]):
             TypeError: When it runs: a choice is not an integer.
 
         Examples:
-            >>> odd, even = Dataset.range(1, 9, 2), Dataset.range(0, 9, 2)
-            >>> list(map(int, Dataset.choose_from_datasets([odd, even], Dataset.from_tensor_slices([1, 0, 0, 1]))))
+            >>> odd = Dataset.range(1, 9, 2)
+            >>> even = Dataset.range(0, 9, 2)
+            >>> choices = Dataset.from_tensor_slices([1, 0, 0, 1])
+            >>> list(map(int, Dataset.choose_from_datasets([odd, even], choices)))
             [0, 1, 3, 2]
-        """  # noqa: E501
+        """
         return _mix(
             datasets, check_dataset("choice_dataset", choice_dataset), stop_on_empty_dataset
         )
@@ -382,8 +391,9 @@ class Dataset(Runnable[T]):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset[U]:
-        """Makes a dataset of each element, and interleaves these:
-        `names.interleave(TFRecordDataset)`.
+        """Makes a dataset of each element, and interleaves the datasets.
+
+        `names.interleave(TFRecordDataset)` reads the files of a dataset of names.
 
         Args:
             map_func: Called as in `map`; returns a Dataset, the same for the same element.
@@ -409,8 +419,9 @@ class Dataset(Runnable[T]):
         return self._of(sources.Interleaved(self.chain, check_function("map_func", map_func), plan))
 
     def flat_map(self, map_func: Callable[..., Dataset[U]]) -> Dataset[U]:
-        """Makes a dataset of each element, as `interleave` does, and gives the datasets' elements
-        back to back.
+        """Makes a dataset of each element, and gives the datasets' elements back to back.
+
+        It is `interleave` with one open dataset.
 
         Examples:
             >>> list(map(int, Dataset.range(4).flat_map(Dataset.range)))
@@ -455,8 +466,9 @@ class Dataset(Runnable[T]):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset[Any]:
-        """Joins `batch_size` elements to a batch; the last batch may be smaller unless
-        `drop_remainder`.
+        """Joins `batch_size` elements to a batch.
+
+        The last batch may be smaller unless `drop_remainder`.
 
         A batch of records is a `Frames`. A batch of arrays or numbers is an array with one more
         dimension; `bytes` from a stage become an object array; dicts and tuples are batched part by
@@ -504,13 +516,10 @@ class Dataset(Runnable[T]):
             ValueError: When it runs: an array does not fit, or arrays differ in their number of
                 dimensions.
         """
-        size, drop = (
-            check_integer("batch_size", batch_size, 1),
-            check_flag("drop_remainder", drop_remainder),
-        )
-        return self._then(
-            stages.PaddedBatch(size, stages.Padding(padded_shapes, padding_values), drop)
-        )
+        size = check_integer("batch_size", batch_size, 1)
+        drop = check_flag("drop_remainder", drop_remainder)
+        padding = stages.Padding(padded_shapes, padding_values)
+        return self._then(stages.PaddedBatch(size, padding, drop))
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
         """Joins `batch_size` elements to a batch, with arrays as the rows of a `RaggedTensor`.
@@ -538,8 +547,9 @@ class Dataset(Runnable[T]):
         no_padding: bool = False,
         drop_remainder: bool = False,
     ) -> Dataset[Any]:
-        """Batches of elements of similar length: each waits in the bucket of its length until the
-        bucket is full.
+        """Batches of elements of similar length.
+
+        Each element waits in the bucket of its length until the bucket is full.
 
         Args:
             element_length_func: Returns an element's length; called as in `map`.
@@ -558,11 +568,9 @@ class Dataset(Runnable[T]):
             ValueError: The arguments do not fit together. When it runs: arrays do not make one
                 batch.
         """
-        padding = (
-            None
-            if check_flag("no_padding", no_padding)
-            else stages.Padding(padded_shapes, padding_values)
-        )
+        padding = None
+        if not check_flag("no_padding", no_padding):
+            padding = stages.Padding(padded_shapes, padding_values)
         boundaries = tuple(
             check_integer("bucket_boundaries", boundary) for boundary in bucket_boundaries
         )
@@ -588,14 +596,17 @@ class Dataset(Runnable[T]):
     @overload
     def unbatch(self) -> Dataset[Any]: ...
     def unbatch(self) -> Dataset[Any]:
-        """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too)
-        along their first dimension; ragged and sparse tensors likewise.
+        """Splits each element into its rows.
+
+        Frames are split into records; arrays (in dicts and tuples too), ragged and sparse tensors
+        along their first dimension.
         """
         return self._then(stages.Unbatch())
 
     def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Dataset[T]:
-        """Batches of another size: `unbatch` and `batch`, in columns, without an object per
-        element.
+        """Batches of another size.
+
+        As `unbatch` and `batch`, but in columns, without an object per element.
 
         Args:
             batch_size: The number of elements in a batch; or a list of numbers, used in turn.
@@ -614,8 +625,9 @@ class Dataset(Runnable[T]):
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
     ) -> Dataset[Any]:
-        """Datasets of `size` elements each; for elements that are tuples or dicts, tuples or dicts
-        of datasets.
+        """Datasets of `size` elements each.
+
+        Elements that are tuples or dicts become tuples or dicts of datasets.
 
         Windows are held in memory, in columns. `flat_map` turns them back into elements.
 
@@ -650,8 +662,9 @@ class Dataset(Runnable[T]):
         window_size: int | None = None,
         window_size_func: Callable[[Any], Any] | None = None,
     ) -> Dataset[U]:
-        """Gathers elements with the same key, and gives the elements of the Dataset that
-        `reduce_func` makes of them.
+        """Gathers elements with the same key into windows.
+
+        Gives the elements of the Dataset that `reduce_func` makes of each window.
 
         Args:
             key_func: Returns an element's key, a whole number; called as in `map`.
@@ -664,10 +677,12 @@ class Dataset(Runnable[T]):
             ValueError: Both or neither of the last two are given.
 
         Examples:
-            >>> parity = Dataset.range(7).group_by_window(lambda n: n % 2, lambda key, window: window.batch(3), 3)
+            >>> parity = Dataset.range(7).group_by_window(
+            ...     lambda number: number % 2, lambda key, window: window.batch(3), window_size=3
+            ... )
             >>> [batch.tolist() for batch in parity]
             [[0, 2, 4], [1, 3, 5], [6]]
-        """  # noqa: E501
+        """
         if (window_size is None) == (window_size_func is None):
             raise ValueError(
                 "group_by_window takes either window_size or window_size_func: pass one of them"
@@ -692,15 +707,17 @@ class Dataset(Runnable[T]):
                 pair of the next state and the new element.
 
         Examples:
-            >>> sums = Dataset.range(1, 5).scan(0, lambda total, number: (total + number, total + number))
-            >>> list(map(int, sums))
+            >>> def add(total, number):
+            ...     return total + number, total + number
+            >>> list(map(int, Dataset.range(1, 5).scan(0, add)))
             [1, 3, 6, 10]
-        """  # noqa: E501
+        """
         return self._then(stages.Scan.of(initial_state, check_function("scan_func", scan_func)))
 
     def unique(self) -> Dataset[T]:
-        """Each element once, where it comes first. Runs and saved states keep a digest of 16 bytes
-        for each.
+        """Each element once, where it comes first.
+
+        Runs and saved states keep a digest of 16 bytes for each.
 
         Examples:
             >>> list(map(int, Dataset.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique()))
@@ -733,10 +750,15 @@ class Dataset(Runnable[T]):
                 for a class that `target_dist` needs.
 
         Examples:
-            >>> even = Dataset.range(1000).rejection_resample(lambda number: number >= 900, [0.5, 0.5], [0.9, 0.1])
-            >>> sum(int(kind) for kind, number in even)  # all of the rare class are kept, and as many others, or nearly
+            >>> even = Dataset.range(1000).rejection_resample(
+            ...     lambda number: number >= 900, target_dist=[0.5, 0.5], initial_dist=[0.9, 0.1]
+            ... )
+
+            All 100 of the rare class are kept, and about as many others:
+
+            >>> sum(int(kind) for kind, number in even)
             100
-        """  # noqa: E501
+        """
         target = stages.distribution("target_dist", target_dist)
         initial = (
             None if initial_dist is None else stages.distribution("initial_dist", initial_dist)
@@ -746,16 +768,18 @@ class Dataset(Runnable[T]):
         return self._of(sources.Zip((numbers, self.chain)))._then(resample)
 
     def apply(self, transformation_func: Callable[[Dataset[T]], Dataset[U]]) -> Dataset[U]:
-        """Calls a function with this dataset and returns the Dataset that it makes: a name for a
-        chain of verbs.
+        """Calls a function with this dataset and returns the Dataset that it makes.
+
+        So a function can name a chain of verbs.
 
         Raises:
             TypeError: The function does not return a Dataset.
 
         Examples:
-            >>> Dataset.range(5).apply(lambda dataset: dataset.batch(2)) == Dataset.range(5).batch(2)
+            >>> pairs = Dataset.range(5).apply(lambda dataset: dataset.batch(2))
+            >>> pairs == Dataset.range(5).batch(2)
             True
-        """  # noqa: E501
+        """
         result = check_function("transformation_func", transformation_func)(self)
         if not isinstance(result, Dataset):
             raise TypeError(
@@ -770,8 +794,9 @@ class Dataset(Runnable[T]):
         string_columns: bool = False,
         num_parallel_calls: int | None = None,
     ) -> Dataset[Parsed]:
-        """Parses each element, a batch of Example messages, into a dict of columns, as
-        `streamrec.parse_example` does.
+        """Parses each element, a batch of Example messages, into a dict of columns.
+
+        It does so as `streamrec.parse_example`.
 
         `dataset.batch(1024).parse_example(features)` makes no object per record. A single record
         becomes a dict without the batch dimension.
@@ -828,14 +853,16 @@ class Dataset(Runnable[T]):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset[Any]:
-        """Calls `function` for each element; as in tf.data, the parts of a tuple are the arguments.
+        """Calls `function` for each element.
+
+        As in tf.data, the parts of a tuple are the arguments.
 
         Args:
             function: Any function, called in threads, or an async one, called on the event loop
                 that fetches.
             num_parallel_calls: How many calls run at once; AUTOTUNE to tune the number; None for
                 one at a time, which costs the least for a plain function: one thread calls it for a
-                    whole chunk.
+                whole chunk.
             deterministic: Whether results keep the elements' order, or come as they are ready; None
                 follows `with_options`. One call at a time always keeps the order.
 
@@ -859,8 +886,9 @@ class Dataset(Runnable[T]):
         return self._then(stages.Filter(check_function("predicate", predicate)))
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset[T]:
-        """Leaves out elements that failed in earlier stages: `map`, `filter`, `parse_example`,
-        `batch`, and others.
+        """Leaves out elements that failed in earlier stages.
+
+        These are `map`, `filter`, `parse_example`, `batch`, and others.
 
         `iterator.stats()` counts them (`errors_ignored` of this stage). Put it anywhere after those
         stages, but before a `cache`, which keeps no pass with a failed element. Damage in a shard,
@@ -872,21 +900,23 @@ class Dataset(Runnable[T]):
                 element's number, and the shard and record if they are known.
 
         Examples:
-            >>> inverses = Dataset.from_tensor_slices([1, 0, 4]).map(lambda n: 1 / int(n)).ignore_errors()
-            >>> list(inverses)
+            >>> inverses = Dataset.from_tensor_slices([1, 0, 4]).map(lambda n: 1 / int(n))
+            >>> list(inverses.ignore_errors())
             [1.0, 0.25]
-        """  # noqa: E501
+        """
         return self._then(stages.IgnoreErrors(check_flag("log_warning", log_warning)))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset[T]:
-        """The elements before the first one for which `predicate` returns a false value; it is
-        called as in `map`.
+        """The elements before the first one for which `predicate` returns a false value.
+
+        It is called as in `map`.
         """
         return self._then(stages.TakeWhile(check_function("predicate", predicate)))
 
     def enumerate(self, start: int = 0) -> Dataset[tuple[np.int64, T]]:
-        """Pairs of a number, int64 from `start` on, and the element; batched, an array and the
-        elements' batch.
+        """Pairs of a number, int64 from `start` on, and the element.
+
+        Elements that are batches get an array of numbers.
         """
         return self._then(stages.Enumerate(check_integer("start", start)))
 
@@ -895,14 +925,16 @@ class Dataset(Runnable[T]):
         return self._then(stages.Take(max(-1, check_integer("count", count))))
 
     def skip(self, count: int) -> Dataset[T]:
-        """All but the first `count` elements; none for a negative number. Skipped elements are
-        fetched, too.
+        """All but the first `count` elements; none for a negative number.
+
+        Skipped elements are fetched, too.
         """
         return self._then(stages.Skip(max(-1, check_integer("count", count))))
 
     def shard(self, num_shards: int, index: int) -> Dataset[T]:
-        """Each element whose number modulo `num_shards` is `index`. Other elements are fetched,
-        too.
+        """Each element whose number modulo `num_shards` is `index`.
+
+        Other elements are fetched, too.
 
         Raises:
             ValueError: `index` is not between 0 and `num_shards`, exclusive.
@@ -919,15 +951,16 @@ class Dataset(Runnable[T]):
         seed: int | None = None,
         reshuffle_each_iteration: bool = True,
     ) -> Dataset[T]:
-        """All elements in random order: a buffer is filled, then gives a random element for each
-        that arrives.
+        """All elements in random order.
+
+        A buffer is filled, then gives a random element for each that arrives.
 
         Args:
             buffer_size: The number of elements in the buffer. If they exceed a quarter of the
                 memory budget, it holds fewer and warns. If the default budget is less than 1 GiB,
                 that is a MemoryError, since the order would differ from that on other machines:
-                    pass `with_options(memory_budget=)`, or a smaller size. None for all
-                elements, if `cardinality()` is known.
+                pass `with_options(memory_budget=)`, or a smaller size. None for all elements, if
+                `cardinality()` is known.
             seed: The seed of the order; None for another order in each run. A resumed run keeps its
                 order.
             reshuffle_each_iteration: Whether each epoch, also of a later `repeat`, has another
@@ -948,10 +981,8 @@ class Dataset(Runnable[T]):
                 "shuffle(None) holds all elements, but their number is unknown here: pass "
                 "buffer_size"
             )
-        size, seed = (
-            check_integer("buffer_size", buffer_size, 1),
-            check_integer("seed", seed, none=True),
-        )
+        size = check_integer("buffer_size", buffer_size, 1)
+        seed = check_integer("seed", seed, none=True)
         return self._of(
             sources.Shuffle(
                 self.chain,
@@ -982,8 +1013,8 @@ class Dataset(Runnable[T]):
             world_size: The number of processes; with `rank`.
             even: None: each record once, and similar loads. Otherwise all readers give exactly the
                 same number of records: "drop" leaves out the last records (fewer than readers),
-                    "pad" continues with the first records
-                of the data set, and "cycle" repeats the first records of a reader that has fewer.
+                "pad" continues with the first records of the data set, and "cycle" repeats the
+                first records of a reader that has fewer.
             manifest: With `even`, the URL of the manifest or index, which has the number of records
                 of each shard.
 
@@ -997,8 +1028,7 @@ class Dataset(Runnable[T]):
         if not isinstance(source, Shards) or self.chain.stages:
             raise ValueError(
                 "distribute assigns shards, but these are elements of stages: call it directly "
-                "after TFRecordDataset, "
-                "or use shard(num_shards, index), which assigns elements"
+                "after TFRecordDataset, or use shard(num_shards, index), which assigns elements"
             )
         return self._of(sources.Distribute(source, rank_of(rank, world_size), even, manifest))
 
@@ -1028,7 +1058,7 @@ class Dataset(Runnable[T]):
             index: The URL of the index of these shards, which `write_index` makes.
             global_batch_size: How many records all ranks together take in a step. Elements are then
                 batches: each rank's slots of the global batch (`Frames`). None: elements are
-                    records, one for each rank in a step.
+                records, one for each rank in a step.
             rank: This process's number, from 0; None to ask, as `distribute` does.
             world_size: The number of processes; with `rank`. It must divide the global batch size.
             even: How a last step with too few records is handled. None: each record comes once, and
@@ -1037,15 +1067,14 @@ class Dataset(Runnable[T]):
                 slot had in the first step.
             quality: "exact" permutes all records, each of which is a request of its own; "blocks"
                 permutes blocks of consecutive records, and mixes a window of blocks. None: "exact"
-                    for records of at least 64 KiB on
-                average.
+                for records of at least 64 KiB on average.
             block_bytes: For "blocks": about how large a block is.
             window_bytes: For "blocks": how many bytes of blocks all ranks together mix at a time;
                 each rank holds its part in memory.
             slot_groups: For "blocks": how many parts the window has; each part has its own slots of
                 a global batch. If the number of ranks divides it, each rank reads its own blocks;
                 otherwise some blocks are read twice. It must divide the global batch size. None:
-                    the divisor up to 24 that itself has the most divisors.
+                the divisor up to 24 that itself has the most divisors.
 
         Raises:
             ValueError: Other verbs come before it, or an argument is out of range. When it runs:
@@ -1055,31 +1084,32 @@ class Dataset(Runnable[T]):
             PositionMismatchError: When it runs: the state to resume from was saved with another
                 index.
         """
+        # Records are read by their numbers in the index, so no verb may have changed them before.
         source = self.chain.source
         if not isinstance(source, Shards) or self.chain.stages:
             raise ValueError(
                 "global_shuffle orders the records of shards: call it directly after "
-                "TFRecordDataset, and stages such "
-                "as map after it"
+                "TFRecordDataset, and stages such as map after it"
             )
         return self._of(
             sources.GlobalShuffle(
-                source,
-                check_integer("seed", seed),
-                index,
-                check_integer("global_batch_size", global_batch_size, 1, none=True),
-                even,
-                quality,
-                check_integer("block_bytes", block_bytes, 1),
-                check_integer("window_bytes", window_bytes, 1),
-                check_integer("slot_groups", slot_groups, 1, none=True),
-                rank_of(rank, world_size),
+                shards=source,
+                seed=check_integer("seed", seed),
+                index=index,
+                batch=check_integer("global_batch_size", global_batch_size, 1, none=True),
+                even=even,
+                quality=quality,
+                block_bytes=check_integer("block_bytes", block_bytes, 1),
+                window_bytes=check_integer("window_bytes", window_bytes, 1),
+                slot_groups=check_integer("slot_groups", slot_groups, 1, none=True),
+                rank=rank_of(rank, world_size),
             )
         )
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
-        """All elements `count` times; forever for None or a negative number, unless the first epoch
-        is empty.
+        """All elements `count` times.
+
+        For None or a negative number they repeat without end, unless the first epoch is empty.
 
         Each repetition is an epoch: the second iteration of `dataset.repeat(2)` has the third and
         the fourth epoch.
@@ -1155,8 +1185,9 @@ class Dataset(Runnable[T]):
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        """Writes all elements into a file, which `Dataset.load(path)` reads in any program. Waits
-        until it is complete.
+        """Writes all elements into a file, which `Dataset.load(path)` reads in any program.
+
+        Waits until it is complete.
 
         Args:
             path: A path or URL. Elements may be records, arrays, numbers, strings, and dicts,
@@ -1182,6 +1213,7 @@ class Dataset(Runnable[T]):
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """A stream of Arrow record batches: `pyarrow.table(dataset)`, `polars.DataFrame(dataset)`.
+
         It needs pyarrow.
 
         The pipeline runs while batches are taken: one iteration, so one epoch. Elements must be
@@ -1198,8 +1230,9 @@ class Dataset(Runnable[T]):
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, *, text: Iterable[str] = ()) -> Any:
-        """A `pyarrow.RecordBatchReader` of the batches, which runs the pipeline while it is read;
-        needs pyarrow.
+        """A `pyarrow.RecordBatchReader` of the batches, which runs the pipeline while it is read.
+
+        It needs pyarrow.
 
         Args:
             text: The columns of byte strings that are text: they become large_utf8 instead of

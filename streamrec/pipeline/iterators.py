@@ -1,5 +1,4 @@
-"""Iterators over a running pipeline: for `for`, for `async for` on asyncio, and for `async for` on
-other loops.
+"""Iterators over a running pipeline: `for`, `async for` on asyncio, and `async for` on trio.
 
 All three get whole chunks and give single elements, so an element costs one `next()` on a list or
 on Frames. All have `state_dict`, and end their run when they are closed, dropped or interrupted.
@@ -47,8 +46,9 @@ T = TypeVar("T")
 
 
 class Run:
-    """A run for its consumer: the description, the elements of the current chunk, and the position
-    among them.
+    """A run for its consumer.
+
+    It has the description, the elements of the current chunk, and the position among them.
 
     Attributes:
         elements: The current chunk's elements that were not taken.
@@ -72,9 +72,8 @@ class Run:
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
         self._options = options
         self.elements: Iterator[Any] = iter(())
-        self._under_way: tuple[int, Positions, Iterator[Any]] | None = (
-            None  # one value, for threads that ask for it
-        )
+        # One value, since other threads may ask for it.
+        self._under_way: tuple[int, Positions, Iterator[Any]] | None = None
         self.held = HeldBytes(self.memory_budget)
         written = None if trace is None else Trace(trace)
         self.telemetry = Telemetry(chain, self.held, self.queue_bytes, written, progress)
@@ -85,6 +84,9 @@ class Run:
         budget = max(1, self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget))
         with collecting(self.telemetry.storage):
             async with session(self.held) as opened:
+                follows_memory = (
+                    options.memory_budget is None and self.memory_budget != DEFAULT.most
+                )
                 within = RunContext(
                     session=opened,
                     meter=self.telemetry.root,
@@ -92,12 +94,10 @@ class Run:
                     deterministic=options.deterministic is not False,
                     epoch=options.epoch,
                     rank=options.rank,
-                    follows_memory=options.memory_budget is None
-                    and self.memory_budget != DEFAULT.most,
+                    follows_memory=follows_memory,
                 )
-                async with aclosing(
-                    within.chunks(self.chain, self.position, continue_on_error=True)
-                ) as chunks:
+                chain = within.chunks(self.chain, self.position, continue_on_error=True)
+                async with aclosing(chain) as chunks:
                     async for chunk in chunks:
                         yield chunk
 
@@ -105,11 +105,8 @@ class Run:
         """Makes a chunk the current one; returns the error of a failed element."""
         elements = list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
         self.elements = iter(elements)  # an iterator that knows how many are left
-        self._under_way = (
-            len(elements),
-            chunk.positions,
-            self.elements,
-        )  # without the chunk: its records were copied
+        # Without the chunk: its records were copied, and its buffers may go.
+        self._under_way = (len(elements), chunk.positions, self.elements)
         self.telemetry.takes(chunk, self.elements)
         return chunk.error
 
@@ -120,7 +117,8 @@ class Run:
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
         """A function that returns the state before the element that is the next one now."""
-        position, under_way = self.position, self._under_way
+        position = self.position
+        under_way = self._under_way
         if under_way is None:
             return partial(state_of, self.chain, self._options.epoch, position)
         count, positions, rest = under_way
@@ -136,21 +134,24 @@ class Iteration:
     _run: Run
 
     def state_dict(self) -> dict[str, Any]:
-        """The state before the next element, as JSON: `dataset.iterate(state)` or `aiterate(state)`
-        resumes there.
+        """The state before the next element, as JSON.
+
+        `dataset.iterate(state)` or `aiterate(state)` resumes there.
         """
         return self._run.bookmark()()
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """A function that returns the state of now when it is called; making it costs almost
-        nothing.
+        """A function that returns the state of now when it is called.
+
+        Making it costs almost nothing.
         """
         return self._run.bookmark()
 
     @property
     def memory_budget(self) -> int:
-        """How many bytes this run may hold: `memory_budget` of `with_options`, or a share of the
-        machine's memory.
+        """How many bytes this run may hold.
+
+        It is `memory_budget` of `with_options`, or a share of the machine's memory.
         """
         return self._run.memory_budget
 
@@ -182,9 +183,8 @@ class DatasetIterator(Iteration, Generic[T]):
         self._chunks: bridge.SyncIterator[Chunk] = bridge.SyncIterator(
             fetch, run.queue_bytes, self._failures
         )
-        run.held.queued = partial(
-            getattr, self._chunks.channel, "queued"
-        )  # the channel keeps no iterator alive
+        # Of the channel, which does not keep this iterator alive.
+        run.held.queued = partial(getattr, self._chunks.channel, "queued")
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
         self._over: str | None = None
         weakref.finalize(self, telemetry.ends)
@@ -194,9 +194,8 @@ class DatasetIterator(Iteration, Generic[T]):
 
     def __next__(self) -> T:
         while True:
-            for element in (
-                self._run.elements
-            ):  # at most one: an error below must not chain to a StopIteration
+            # At most one, and not by `next`: an error below must not chain to a StopIteration.
+            for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
             self.refill()
 
@@ -227,10 +226,9 @@ class DatasetIterator(Iteration, Generic[T]):
                 try:
                     raise failed
                 finally:
-                    del (
-                        failed,
-                        chunk,
-                    )  # no cycle of this frame and the traceback: a dropped iterator ends at once
+                    # No cycle of this frame and the traceback: a dropped iterator ends at once.
+                    del failed
+                    del chunk
 
     @property
     def ready(self) -> bool:
@@ -238,8 +236,9 @@ class DatasetIterator(Iteration, Generic[T]):
         return length_hint(self._run.elements) > 0 or self._chunks.channel.queued > 0
 
     def close(self) -> None:
-        """Ends the run: when this returns, no task or connection of it is left. Closing twice is
-        allowed.
+        """Ends the run: when this returns, no task or connection of it is left.
+
+        Closing twice is allowed.
 
         Errors of elements that were not taken are not raised.
 
@@ -269,8 +268,9 @@ class NumpyIterator(DatasetIterator[Any]):
 
 
 def as_numpy(value: Any) -> Any:
-    """Converts a part of an element to NumPy's types; strings become `bytes`, ragged and sparse
-    tensors stay.
+    """Converts a part of an element to NumPy's types.
+
+    Strings become `bytes`, ragged and sparse tensors stay.
     """
     if isinstance(value, Frames | BytesColumn | list | int | float):
         array = as_array(value)
@@ -339,8 +339,9 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
                     del failed, chunk  # as above
 
     async def _next_window(self) -> Chunk | None:
-        """The next chunk, or at most 4,096 elements of it; other tasks run before the rest is
-        given.
+        """The next chunk, or at most 4,096 elements of it.
+
+        Other tasks run before the rest is given.
         """
         chunk = await self._queue.get()
         if chunk is None or len(chunk.elements) <= 4096:
@@ -349,8 +350,9 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         return next(self._windows)
 
     async def aclose(self) -> None:
-        """Ends the run: when this returns, no task or connection of it is left. Closing twice is
-        allowed.
+        """Ends the run: when this returns, no task or connection of it is left.
+
+        Closing twice is allowed.
         """
         self._run.leave()
         self._over = None
@@ -374,8 +376,9 @@ def cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> No
 
 
 class ThreadedAsyncIterator(AsyncDatasetIterator[T]):
-    """A running pipeline in an `async for` loop of trio: a background thread runs it, other threads
-    wait for elements.
+    """A running pipeline in an `async for` loop of trio.
+
+    A background thread runs it; other threads wait for elements.
 
     Sharing: as for AsyncDatasetIterator. A thread only waits for elements; the task takes its
     element itself.
@@ -400,8 +403,8 @@ def over(error: BaseException) -> str | None:
         return None
     return (
         f"this run cannot go on after the error that it failed with ({type(error).__name__}: "
-        f"{error}): mend what "
-        "failed, and make a new iterator, from `state_dict()` if it is to go on here"
+        f"{error}): mend what failed, and make a new iterator, from `state_dict()` if it is to go "
+        "on here"
     )
 
 
@@ -415,8 +418,9 @@ def in_this_loop(run: Run) -> AsyncDatasetIterator[Any]:
 
 
 def refilled(iterator: DatasetIterator[Any]) -> bool:
-    """Waits until there are elements; False at the end, since StopIteration cannot cross
-    threads.
+    """Waits until there are elements.
+
+    Returns False at the end, since StopIteration cannot cross threads.
     """
     try:
         iterator.refill()

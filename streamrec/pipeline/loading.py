@@ -54,13 +54,15 @@ class Lookahead(Generic[T]):
                 self._error = failure
         if self._converted:
             return self._converted.popleft()[0]
-        error, self._error = self._error, StopIteration()
+        error = self._error
+        self._error = StopIteration()
         assert error is not None
         if self._final_bookmark is None:
             here = self._bookmark()
-            self._final_bookmark = (
-                (lambda: start_of_next_epoch(here())) if isinstance(error, StopIteration) else here
-            )
+            if isinstance(error, StopIteration):
+                self._final_bookmark = lambda: start_of_next_epoch(here())
+            else:
+                self._final_bookmark = here
         try:
             raise error
         finally:
@@ -87,8 +89,9 @@ class Lookahead(Generic[T]):
 
 
 class Epochs(Generic[T]):
-    """Iterates over epochs of a Dataset through a Lookahead; an iteration may begin at a saved
-    state.
+    """Iterates over epochs of a Dataset through a Lookahead.
+
+    An iteration may begin at a saved state.
 
     `convert` converts an element, possibly ahead, and `deliver` the result when it is given. `rank`
     is called when an iteration begins, for a dataset without one.
@@ -113,8 +116,9 @@ class Epochs(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next iteration, from 0; after `load_state_dict` the epoch that it
-        continues.
+        """The epoch of the next iteration, from 0.
+
+        After `load_state_dict` the epoch that it continues.
 
         A loop from this number on trains no epoch twice, whenever the state was saved:
 
@@ -178,7 +182,8 @@ class Epochs(Generic[T]):
         return self._dataset
 
     def _deliver_all(self) -> Iterator[T]:
-        state, self._state = self._state, None
+        state = self._state
+        self._state = None
         self._current = elements = Lookahead(
             self._dataset.iterate(state), self._convert, self._ahead
         )
@@ -193,16 +198,16 @@ def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
     if readers > 1 and not is_assigned(dataset.chain):
         raise ValueError(
             f"{readers} processes (ranks times loader workers) would each read all of this "
-            "dataset: call "
-            ".distribute() directly after TFRecordDataset, or use one process"
+            "dataset: call .distribute() directly after TFRecordDataset, or use one process"
         )
 
 
 def convert_leaves(
     element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: str = ""
 ) -> Any:
-    """Converts an element: `leaf(array, name)` for each array or number, lists for strings and
-    images.
+    """Converts an element for a device.
+
+    It calls `leaf(array, name)` for each array or number, and gives lists for strings and images.
 
     A name has the keys that lead to the array, and the field of a `SparseTensor` or `RaggedTensor`,
     joined by dots.
@@ -212,6 +217,7 @@ def convert_leaves(
             key: convert_leaves(value, leaf, join_name(name, key)) for key, value in element.items()
         }
     if isinstance(element, CompositeTensor):
+        # A device's library trusts offsets, and a user's function may have made these.
         check_column(element, name or None)
         names = iter(element.__match_args__)
         return element.map_parts(
@@ -230,16 +236,13 @@ def convert_leaves(
         return element.to_numpy().tolist()
     if isinstance(element, np.ndarray | np.generic):
         array = np.asarray(element)
-        if (
-            array.ndim
-            and array.dtype.hasobject
-            and array.size
-            and isinstance(array.flat[0], np.ndarray)
-        ):
+        holds_objects = array.ndim and array.dtype.hasobject and array.size
+        if holds_objects and isinstance(array.flat[0], np.ndarray):
             return [convert_leaves(each, leaf, name) for each in array]  # images of a column
         return array.tolist() if array.dtype.kind in "OSU" else leaf(array, name)
     return element
 
 
 def join_name(name: str, key: object) -> str:
+    """The name of a part: the name of the whole and the part's key, joined by a dot."""
     return f"{name}.{key}" if name else str(key)

@@ -1,5 +1,6 @@
-"""The methods of a Dataset that run it, and properties that are known before a run; the verbs are
-in `dataset.py`.
+"""The methods of a Dataset that run it, and properties known before a run.
+
+The verbs are in `dataset.py`.
 
 The runs of one Dataset object share its count of epochs (`Epochs`). The count is not part of the
 object's value: equality, hash and `repr` ignore it, and a pickled copy begins with the first epoch.
@@ -59,9 +60,10 @@ T = TypeVar("T", covariant=True)
 
 
 class Epochs:
-    """Counts the iterations of one Dataset: each is the next epoch, in the order in which they
-    begin. `seed` is for sources and stages without their own. Runs may be concurrent, in several
-    threads and on several event loops.
+    """Counts the iterations of one Dataset.
+
+    Each iteration is the next epoch, in the order in which they begin. `seed` is for sources and
+    stages without their own. Runs may be concurrent, in several threads and on several event loops.
     """
 
     def __init__(self) -> None:
@@ -80,8 +82,9 @@ class Epochs:
         return first + self._begun
 
     def resume(self, first: int, epoch: int, seed: int) -> None:
-        """Resumes an iteration of this epoch and seed; the next iteration has the next epoch and
-        the same seed.
+        """Resumes an iteration of this epoch and seed.
+
+        The next iteration has the next epoch and the same seed.
         """
         with self._lock:
             self._begun = epoch + 1 - first
@@ -135,8 +138,9 @@ class Runnable(Generic[T]):
         progress: bool = False,
         trace: str | os.PathLike[str] | None = None,
     ) -> AsyncDatasetIterator[T]:
-        """A run for an `async for` loop, with the arguments of `iterate`; call it in a running
-        event loop.
+        """A run for an `async for` loop, with the arguments of `iterate`.
+
+        Call it in a running event loop.
         """
         return in_this_loop(self._begun(state, trace, progress))
 
@@ -156,8 +160,9 @@ class Runnable(Generic[T]):
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> tuple[ShardInfo, ...]:
-        """Writes all elements into shards:
-        `tf.data.experimental.TFRecordWriter(path).write(dataset)` on any store.
+        """Writes all elements into shards, on any store.
+
+        It takes the place of `tf.data.experimental.TFRecordWriter(path).write(dataset)`.
 
         An element is a record (`bytes`), a batch of records, or a dict of features, which becomes
         an Example as in `encode_example`. Each shard appears completely or not at all, and is
@@ -178,7 +183,7 @@ class Runnable(Generic[T]):
             max_shard_records: The largest number of records in a shard, likewise.
             batched: False: each dict is one Example. True: each dict is a batch of Examples in
                 columns, as for `encode_examples`. None: a dict of scalars is one Example, and
-                    another dict is an error.
+                another dict is an error.
             overwrite: Whether objects of these names are replaced, once all shards are complete.
             manifest: The URL of a manifest to write, for `verify` and `distribute`; None for no
                 manifest.
@@ -203,20 +208,23 @@ class Runnable(Generic[T]):
 
         Examples:
             >>> from streamrec import Dataset
-            >>> squares = Dataset.from_tensor_slices({"x": [1, 2, 3]}).map(lambda row: {**row, "square": row["x"] ** 2})
-            >>> [shard.records for shard in squares.write_sync("memory://doc/squares-{shard}", num_shards=2)]
+            >>> numbers = Dataset.from_tensor_slices({"x": [1, 2, 3]})
+            >>> squares = numbers.map(lambda row: {**row, "square": row["x"] ** 2})
+            >>> shards = squares.write_sync("memory://doc/squares-{shard}", num_shards=2)
+            >>> [shard.records for shard in shards]
             [2, 1]
-        """  # noqa: E501
+        """
         chain = self._ending("write")
+        # All arguments are checked before the run begins, so that a mistake does not cost an epoch.
         target = pipeline.sink.target_of(
             pattern,
             options,
-            num_shards,
-            max_shard_bytes,
-            max_shard_records,
-            overwrite,
-            manifest,
-            filesystem,
+            num_shards=num_shards,
+            max_shard_bytes=max_shard_bytes,
+            max_shard_records=max_shard_records,
+            overwrite=overwrite,
+            manifest=manifest,
+            filesystem=filesystem,
         )
         retry = check_source(storage_options, filesystem, retry)
         callback = None if isinstance(progress, bool) else check_function("progress", progress)
@@ -224,15 +232,15 @@ class Runnable(Generic[T]):
             batched if batched is None else check_flag("batched", batched)
         )
         storages = Storages(storage_options, filesystem=filesystem, retry=retry)
-        return await pipeline.sink.write_shards(
-            self._begun(None, None, progress is True, chain), target, storages, encoder, callback
-        )
+        run = self._begun(None, None, progress is True, chain)
+        return await pipeline.sink.write_shards(run, target, storages, encoder, callback)
 
     write_sync = bridge.synchronous(write)
 
     def as_numpy_iterator(self, state: Mapping[str, Any] | None = None) -> NumpyIterator:
-        """A run for a `for` loop whose elements are NumPy's: a batch of records is an array of
-        `bytes` objects.
+        """A run for a `for` loop whose elements are NumPy's.
+
+        A batch of records is an array of `bytes` objects.
 
         Most elements are NumPy's anyway; `Frames` and `BytesColumn` become arrays of objects, and
         Python's numbers NumPy's. The iterator has `state_dict()` and `close()`; its states are
@@ -259,7 +267,8 @@ class Runnable(Generic[T]):
             10
         """
         check_function("reduce_func", reduce_func)
-        chain, state = self._ending("reduce"), initial_state
+        chain = self._ending("reduce")
+        state = initial_state
         iterator: DatasetIterator[T] = DatasetIterator(self._begun(None, None, False, chain))
         with iterator as elements:
             for element in elements:
@@ -288,8 +297,9 @@ class Runnable(Generic[T]):
         return first[0]
 
     def cardinality(self) -> int:
-        """The number of elements, if the description says it: for ranges, slices, and Datasets made
-        from them.
+        """The number of elements, if the description says it.
+
+        It does for ranges, slices, and Datasets made from them.
 
         For shards, `distribute(even=..., manifest=...)` and `global_shuffle` know the number for
         this rank, as does `distribute(manifest=...)` with a single rank; the first call blocks
@@ -307,16 +317,16 @@ class Runnable(Generic[T]):
         return self.chain.cardinality(self.options.rank)
 
     def __len__(self) -> int:
-        """`cardinality()` if it is known; otherwise a TypeError, after which `list(dataset)` works
-        without it.
+        """`cardinality()` if it is known.
+
+        Otherwise raises a TypeError, after which `list(dataset)` works without a length.
         """
         try:
             count = self.cardinality()
         except LoopThreadError as error:
             raise TypeError(
                 "this dataset has no len() here: its manifest or index must be read, but this is "
-                "the thread that reads:"
-                " call len() before the run begins"
+                "the thread that reads: call len() before the run begins"
             ) from error
         if count < 0:
             why = (
@@ -341,9 +351,8 @@ class Runnable(Generic[T]):
 
     if not TYPE_CHECKING:  # so that type checkers find missing attributes
         __getitem__ = refuse_with(
-            "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n, "
-            "and a "
-            "RecordSource any record of indexed shards"
+            "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element "
+            "n, and a RecordSource any record of indexed shards"
         )
         __enter__ = __exit__ = refuse_with(
             "write `with dataset.iterate() as run`, or `for element in dataset`"
@@ -357,8 +366,9 @@ class Runnable(Generic[T]):
 
     @property
     def element_spec(self) -> Any:
-        """The spec of an element, if the description says it: a `TensorSpec`, or dicts and tuples
-        of specs.
+        """The spec of an element, if the description says it.
+
+        It is a `TensorSpec`, or dicts and tuples of specs.
 
         None if it is unknown: after `map`, and for a generator without `output_signature`.
 
@@ -370,8 +380,9 @@ class Runnable(Generic[T]):
         return self.chain.element_spec()
 
     def fingerprint(self) -> int:
-        """A number from 0 to 2**64 - 1 that identifies the pipeline; pipelines refuse the states of
-        others.
+        """A number from 0 to 2**64 - 1 that identifies the pipeline.
+
+        Pipelines refuse the states of others.
 
         Functions and files count by their names.
         """
@@ -379,8 +390,9 @@ class Runnable(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next iteration, from 0; after `iterate(state)`, the one after the
-        state's.
+        """The epoch of the next iteration, from 0.
+
+        After `iterate(state)`, the one after the state's.
 
         Examples:
             >>> from streamrec import Dataset
@@ -420,10 +432,13 @@ class Runnable(Generic[T]):
             options = replace(self.options, epoch=self._epochs.begin(first))
             seed = shared_seed(self.chain)
             seed = self._epochs.seed if seed is None else seed
-            return Run(chain or self.chain, options, None, trace, progress, seed)
+            return Run(
+                chain or self.chain, options, None, trace=trace, progress=progress, seed=seed
+            )
         check_state(state)
         epoch = int(state["epoch"])
-        run = Run(self.chain, replace(self.options, epoch=epoch), state, trace, progress)
+        options = replace(self.options, epoch=epoch)
+        run = Run(self.chain, options, state, trace=trace, progress=progress)
         self._epochs.resume(first, epoch, run.position["seed"])
         return run
 

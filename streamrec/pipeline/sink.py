@@ -1,5 +1,6 @@
-"""The sink: runs a pipeline and writes its elements into shards: records unchanged, dicts as
-Examples.
+"""The sink: runs a pipeline and writes its elements into shards.
+
+Records are written unchanged, dicts as Examples.
 
 Rules:
 - Elements are read ahead while shards are written, within the run's budget. Uploads hold up to half
@@ -63,9 +64,8 @@ async def write_shards(
 
     The callback is called after each chunk, and at the end.
     """
-    shards = ShardOutput(
-        target, storages, **plan_uploads(run.memory_budget // 2, target.num_shards or 1)
-    )
+    uploads = plan_uploads(run.memory_budget // 2, target.num_shards or 1)
+    shards = ShardOutput(target, storages, **uploads)
 
     def report(records: int, nbytes: int) -> None:
         if callback is not None:
@@ -77,6 +77,7 @@ async def write_shards(
                 records, nbytes = await take_all(run, shards, encoder, report)
                 await shards.close()
             except BaseException as cause:
+                # A cancellation, too: parts of an upload that is not aborted stay in the store.
                 with anyio.CancelScope(shield=True):
                     await shards.abort(cause)
                 raise
@@ -100,6 +101,7 @@ async def take_all(
             if chunk.error is not None:
                 raise chunk.error
             run.telemetry.takes(chunk, iter(()))
+            # Encoding would block the event loop, and with it the reading of the next chunk.
             blocks: Iterable[Frames] = encoder.frames(chunk.elements)
             if not isinstance(chunk.elements, Frames | Batches):
                 blocks = await anyio.to_thread.run_sync(list, blocks)
@@ -119,8 +121,9 @@ SMALL_PART_SIZE: Final = 5 << 20
 
 
 def plan_uploads(memory: int, shards: int) -> dict[str, int]:
-    """Divides memory, in bytes, among concurrent shards: arguments of `ShardOutput`; a ValueError
-    if they do not fit.
+    """Divides memory, in bytes, among concurrent shards.
+
+    Returns arguments of `ShardOutput`. Raises a ValueError if the shards do not fit.
 
     >>> plan_uploads(256 << 20, 1), plan_uploads(128 << 20, 12)["part_size"]
     ({'at_once': 1, 'part_size': 8388608, 'parallel': 4}, 5242880)
@@ -131,10 +134,9 @@ def plan_uploads(memory: int, shards: int) -> dict[str, int]:
     needed = shards * 2 * SMALL_PART_SIZE
     if needed > memory and shards > 1:
         raise ValueError(
-            f"num_shards={shards}: that many shards at once hold {needed:,} bytes, but half of the "
-            "memory budget is "
-            f"only {memory:,}: pass max_shard_bytes or max_shard_records instead, fewer shards, or "
-            f"with_options(memory_budget={2 * needed})"
+            f"num_shards={shards}: that many shards at once hold {needed:,} bytes, but half of "
+            f"the memory budget is only {memory:,}: pass max_shard_bytes or max_shard_records "
+            f"instead, fewer shards, or with_options(memory_budget={2 * needed})"
         )
     return {"at_once": shards, "part_size": SMALL_PART_SIZE, "parallel": 1}
 
@@ -146,6 +148,7 @@ SHARD_BYTES: Final = 200_000_000
 def target_of(
     pattern: str | os.PathLike[str],
     options: TFRecordOptions | str | None,
+    *,
     num_shards: int | None,
     max_shard_bytes: int | None,
     max_shard_records: int | None,
@@ -182,8 +185,9 @@ WANTED = "a record (bytes), a batch of records, or a dict of features is expecte
 
 
 class Encoder:
-    """Makes records of elements. `batched` says whether a dict is a batch of Examples: see
-    `Dataset.write`.
+    """Makes records of elements.
+
+    `batched` says whether a dict is a batch of Examples: see `Dataset.write`.
     """
 
     def __init__(self, batched: bool | None) -> None:

@@ -86,23 +86,22 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         if value == 0:
             raise ValueError(f"{name} is 0: it must be 1 or more, AUTOTUNE, or None")
     cycle = cycle or reads or 1
-    shards = Shards(
-        tuple(locate(name, filesystem) for name in to_names(filenames)),
-        Plan.of(cycle, block_length, deterministic),
-        ReadOptions(
-            compression_type,
-            check_flag("verify", verify),
-            check_integer("max_record_bytes", max_record_bytes, 1),
-            check_integer("buffer_size", buffer_size, 1, none=True),
-            on_error,
-            max_skipped,
-            on_loss,
-        ),
-        SourceStores(
-            storage_options, filesystem, retry, check_integer("max_connections", max_connections, 1)
-        ),
+    # Names become URLs now: a later change of the working directory must not change the data set.
+    names = tuple(locate(name, filesystem) for name in to_names(filenames))
+    options = ReadOptions(
+        compression_type=compression_type,
+        verify=check_flag("verify", verify),
+        max_record_bytes=check_integer("max_record_bytes", max_record_bytes, 1),
+        block_bytes=check_integer("buffer_size", buffer_size, 1, none=True),
+        on_error=on_error,
+        max_skipped=max_skipped,
+        on_loss=on_loss,
     )
-    return Dataset(Chain(shards))
+    stores = SourceStores(
+        storage_options, filesystem, retry, check_integer("max_connections", max_connections, 1)
+    )
+    plan = Plan.of(cycle, block_length, deterministic)
+    return Dataset(Chain(Shards(filenames=names, plan=plan, options=options, stores=stores)))
 
 
 def read_portions(portions: Sequence[Portion], **reading: Any) -> Dataset[bytes]:

@@ -117,7 +117,6 @@ def rank_here(
         return Rank(int(variables["RANK"]), int(variables["WORLD_SIZE"]))
     except (LookupError, ValueError) as error:
         raise ValueError(
-            f"the environment has {variables}, which is not a valid rank ({error}): set both RANK, "
-            "from 0, and "
-            "WORLD_SIZE, or neither, or pass rank= and world_size="
+            f"the environment has {variables}, which is not a valid rank ({error}): set both "
+            "RANK, from 0, and WORLD_SIZE, or neither, or pass rank= and world_size="
         ) from error

@@ -1,5 +1,6 @@
-"""Sources: where elements come from, and sources that run other chains: again, ahead, side by side,
-shuffled, kept.
+"""Sources: where elements come from, and sources that run other chains.
+
+The latter run them again, ahead, side by side or shuffled, or keep their elements.
 """
 
 from streamrec.lazy import lazy_names

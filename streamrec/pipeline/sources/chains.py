@@ -1,5 +1,4 @@
-"""Sources that run chains: repeatedly (`Repeat`), back to back (`Concatenate`), or ahead
-(`Prefetch`).
+"""Sources that run chains: repeatedly (`Repeat`), one after the other (`Concatenate`), or ahead.
 
 If an epoch is a few constant rows, as in `Dataset.range(4).repeat()`, many epochs are one chunk,
 since starting a chain costs more than a thousand numbers.
@@ -60,20 +59,19 @@ class Repeat(ChainSource):
     ) -> AsyncGenerator[Chunk]:
         source = self.inner.source
         size = source.count or 0 if isinstance(source, InMemory) and not self.inner.stages else 0
+        # Starting a chain costs about 0.3 ms, more than a few rows: these are repeated in columns.
         if isinstance(source, InMemory) and 0 < size <= 1 << 10:
-            inner = state["inner"] if state else {}
-            first = (
-                state["epoch"] * size + inner["source"]["next"] + inner.get("skip", 0)
-                if state
-                else 0
-            )
-            async for chunk in cycle_rows(
-                source.rows(0, size), first, None if self.count < 0 else self.count * size
-            ):
+            first = 0
+            if state:
+                inner = state["inner"]
+                first = state["epoch"] * size + inner["source"]["next"] + inner.get("skip", 0)
+            total = None if self.count < 0 else self.count * size
+            async for chunk in cycle_rows(source.rows(0, size), first, total):
                 yield chunk
             return
         epoch, position = (state["epoch"], state["inner"]) if state else (0, None)
-        batch_offset, barren = within.batch_offset, 0
+        batch_offset = within.batch_offset
+        barren = 0
         before = within.epoch * max(self.count, 1)
         while self.count < 0 or epoch < self.count:
             empty = position is None
@@ -92,14 +90,16 @@ class Repeat(ChainSource):
                 logger.warning(
                     "repeat(): %d epochs in a row had no element; is its source used up?", barren
                 )
-            if empty:
+            if empty:  # an endless repetition of nothing must not block the event loop
                 await anyio.lowlevel.checkpoint()
-            epoch, position = epoch + 1, None
+            epoch += 1
+            position = None
 
 
 async def cycle_rows(rows: Any, first: int, total: int | None) -> AsyncGenerator[Chunk]:
-    """Repeats the rows of a short source, from row `first` of all epochs to row `total`; None for
-    no end.
+    """Repeats the rows of a short source, from row `first` of all epochs to row `total`.
+
+    `total=None` repeats without end.
     """
     size = len(rows)
     count = max(1, min(CHUNK_ROWS, CHUNK_BYTES * size // max(weigh(rows), 1)))
@@ -119,8 +119,9 @@ TUNED = Share(4)
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(ChainSource):
-    """Runs a chain in a task of its own, ahead of the consumer by a number of elements or bytes, or
-    AUTOTUNE.
+    """Runs a chain in a task of its own, ahead of the consumer.
+
+    It is ahead by a number of elements or bytes, or by AUTOTUNE.
     """
 
     buffer_size: int = AUTOTUNE
@@ -133,30 +134,22 @@ class Prefetch(ChainSource):
         self, state: Mapping[str, Any] | None, within: RunContext
     ) -> AsyncGenerator[Chunk]:
         tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
-        share = (
-            TUNED
-            if tuned
-            else Share(2)
-            if self.buffer_bytes is None
-            else Share(2, self.buffer_bytes)
-        )
-        most, feeding = within.take(share)
+        most, feeding = within.take(TUNED if tuned else Share(2, self.buffer_bytes))
         depth = PrefetchDepth(most) if tuned else None
         queue = within.meter.queue(most if depth is None else depth.limit)
         queue.most_elements = self.buffer_size if self.buffer_size != AUTOTUNE else sys.maxsize
         refused = 0
         async with background() as tasks:
-            tasks.start_soon(
-                fill,
-                queue,
-                feeding.chunks(
-                    self.inner,
-                    state and state["inner"],
-                    preserve_batches=True,
-                    continue_on_error=True,
-                ),
+            chunks = feeding.chunks(
+                self.inner,
+                state and state["inner"],
+                preserve_batches=True,
+                continue_on_error=True,
             )
+            tasks.start_soon(fill, queue, chunks)
             while True:
+                # The depth grows if the consumer finds the queue empty although it was full before:
+                # then the chain is fast enough, and only the queue was too short.
                 if depth is not None:
                     queue.resize(depth.observe(queue.empty, queue.refused > refused))
                     refused = queue.refused

@@ -66,8 +66,9 @@ Item = tuple[Any, int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Generated(Source):
-    """Gives the elements of the iterable or async iterable that a function returns, converted to
-    fit a signature.
+    """Gives the elements of the iterable or async iterable that a function returns.
+
+    They are converted to fit a signature.
     """
 
     function: Callable[..., Any]
@@ -90,12 +91,14 @@ class Generated(Source):
         task = asyncio.get_running_loop().create_task(
             self._run(start, ahead, within.session.threads), name="streamrec generator"
         )
-        first, saved = start.number, None if start.state is None else json.dumps(start.state)
+        first = start.number
+        saved = None if start.state is None else json.dumps(start.state)
         try:
             while (items := await ahead.take()) is not None:
                 for part in split_kinds(items):
                     yield chunk_of(part, first, saved)
-                    first, saved = first + len(part), part[-1][2]
+                    first += len(part)
+                    _, _, saved = part[-1]
         finally:
             ahead.close()
             with anyio.CancelScope(shield=True):
@@ -140,8 +143,7 @@ class Generated(Source):
             generator.close()
             raise TypeError(
                 f"{name_of(self.function)} returned a coroutine where an iterator or an async "
-                "iterator is expected: a"
-                " `yield` makes an `async def` an async generator"
+                "iterator is expected: a `yield` makes an `async def` an async generator"
             )
         run(generator, start, ahead, self.signature)
         return None
@@ -199,7 +201,8 @@ class ElementBuffer:
 
     def end(self, error: BaseException | None) -> None:
         """Ends the elements, possibly with an error. Called on the loop."""
-        self._ended, self._error = True, error
+        self._ended = True
+        self._error = error
         self._arrived.set()
 
     def _append(self, item: Item) -> None:
@@ -216,8 +219,9 @@ class ElementBuffer:
     # The taker's side, on the loop.
 
     async def take(self) -> list[Item] | None:
-        """Waits for elements, and takes all; None at the end. Raises the error that ended them,
-        once.
+        """Waits for elements, and takes all; None at the end.
+
+        Raises the error that ended them, once.
         """
         while not self._items and not self._ended:
             self._arrived.clear()
@@ -234,10 +238,12 @@ class ElementBuffer:
         return taken
 
     def close(self) -> None:
-        """The taker leaves: drops all elements and a later error, and ends the maker as soon as
-        possible.
+        """The taker leaves.
+
+        This drops all elements and a later error, and ends the maker as soon as possible.
         """
-        self.closed, self._error = True, None
+        self.closed = True
+        self._error = None
         self._items.clear()
         self._wake()
         if self.maker is not None:
@@ -245,7 +251,8 @@ class ElementBuffer:
 
     def check(self) -> None:
         """Raises the error that ended the elements, once."""
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         if error is not None:
             raise error
 
@@ -257,8 +264,9 @@ class ElementBuffer:
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """Where a generator begins: before element `number`, with the generator's state there, or
-    None.
+    """Where a generator begins: before element `number`.
+
+    `state` is the generator's own state there; None if it has none.
     """
 
     number: int
@@ -271,8 +279,8 @@ class StartPoint:
         if not hasattr(generator, "load_state_dict"):
             raise PositionMismatchError(
                 f"this state holds a generator's state, but {name_type(generator)} has no "
-                "load_state_dict: resume with"
-                " the generator that saved it, or start over without the state"
+                "load_state_dict: resume with the generator that saved it, or start over without "
+                "the state"
             )
         generator.load_state_dict(self.state)
         return 0
@@ -282,9 +290,8 @@ class StartPoint:
         if dropped < expected:
             raise PositionMismatchError(
                 f"this state is before element {expected:,}, but the generator ended after "
-                f"{dropped:,}: it must give"
-                " the same elements each time it is called, or have state_dict() and "
-                "load_state_dict()"
+                f"{dropped:,}: it must give the same elements each time it is called, or have "
+                "state_dict() and load_state_dict()"
             )
 
 
@@ -315,7 +322,8 @@ async def run_async(
     """Runs an async iterable on the loop to its end; closing the buffer cancels it."""
     dropping = start.load(generator)
     finish = make_finish(generator, start.number, signature)
-    dropped, turn = 0, perf_counter()
+    dropped = 0
+    turn = perf_counter()
     iterator = aiter(generator)
     ahead.maker = asyncio.current_task()
     async with aclosing(iterator) if isinstance(iterator, AsyncGenerator) else nullcontext():
@@ -337,11 +345,13 @@ class Unfit(NamedTuple):
 
 
 def make_finish(generator: Any, first: int, signature: Any) -> Callable[[Any], Item]:
-    """A function that converts elements, numbered from `first` on, to fit a signature, and adds
-    weight and state.
+    """A function that converts elements to fit a signature, and adds weight and state.
+
+    Elements are numbered from `first` on.
     """
     has_state = hasattr(generator, "state_dict") and hasattr(generator, "load_state_dict")
-    is_record, number = signature == record_spec(), count(first)
+    is_record = signature == record_spec()
+    number = count(first)
 
     def finish(element: Any) -> Item:
         here = next(number)
@@ -352,11 +362,8 @@ def make_finish(generator: Any, first: int, signature: Any) -> Callable[[Any], I
                 reason = f"element {here:,} of the generator does not fit output_signature: {error}"
                 element = Unfit(type(error)(reason))
                 element.error.__cause__ = error
-        return (
-            element,
-            weigh_one(element),
-            json.dumps(generator.state_dict()) if has_state else None,
-        )
+        state = json.dumps(generator.state_dict()) if has_state else None
+        return element, weigh_one(element), state
 
     return finish
 
@@ -375,16 +382,16 @@ def split_kinds(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 
 def chunk_of(items: Sequence[Item], first: int, saved: str | None) -> Chunk:
-    """A chunk of elements; `first` elements came before, after which the generator's state was
-    `saved`.
+    """A chunk of elements that come after `first` others.
+
+    After these, the generator's state was `saved`.
     """
     elements, sizes, states = zip(*items, strict=True)
     positions = GeneratedPositions(first, (saved, *states))
     if isinstance(elements[0], Unfit):
         return Chunk.failure(elements[0].error, positions, 1)
-    return Chunk(
-        Frames.of(elements) if type(elements[0]) is bytes else list(elements), positions, sum(sizes)
-    )
+    is_records = type(elements[0]) is bytes
+    return Chunk(Frames.of(elements) if is_records else list(elements), positions, sum(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,10 +402,8 @@ class GeneratedPositions(Positions):
     states: Sequence[str | None]
 
     def at(self, index: int) -> Position:
+        source: dict[str, Any] = {"next": self.first + index}
         state = self.states[index]
-        return {
-            "source": {
-                "next": self.first + index,
-                **({} if state is None else {"state": json.loads(state)}),
-            }
-        }
+        if state is not None:
+            source["state"] = json.loads(state)
+        return {"source": source}

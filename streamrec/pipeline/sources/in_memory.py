@@ -1,5 +1,6 @@
-"""Sources without I/O: ranges, counters, random numbers, and the rows of arrays. A position is a
-number.
+"""Sources without I/O: ranges, counters, random numbers, and the rows of arrays.
+
+A position is a number.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ CHUNK_BYTES = 1 << 20
 
 
 class InMemory(Source):
-    """The base of sources whose elements can be computed from their numbers; `origin` says what
-    they were made of. Its count is None for an endless source.
+    """The base of sources whose elements can be computed from their numbers.
+
+    `origin` says what they were made of. The count is None for an endless source.
     """
 
     __slots__ = ()
@@ -60,7 +62,8 @@ class InMemory(Source):
     async def chunks(
         self, state: Mapping[str, Any] | None, within: RunContext
     ) -> AsyncGenerator[Chunk]:
-        first, total = state["next"] if state else 0, self.count
+        first = state["next"] if state else 0
+        total = self.count
         while total is None or first < total:
             last = first + CHUNK_ROWS
             rows = self.rows(first, last if total is None else min(total, last), within)
@@ -106,8 +109,9 @@ class Range(InMemory):
 
 @dataclass(frozen=True, slots=True)
 class Slices(InMemory):
-    """The rows of arrays; equal if their structure and all their values are. `origin` says what
-    they were made of.
+    """The rows of arrays; equal if their structure and all their values are.
+
+    `origin` says what they were made of.
     """
 
     data: Frames | Columns | Mixed = field(repr=False, compare=False)
@@ -131,17 +135,15 @@ class Slices(InMemory):
 
     @classmethod
     def holding(cls, column: Any, origin: Positions | None = None) -> Slices:
-        """The values of a column, or of dicts and tuples of columns, without a copy: the caller
-        gives them up.
+        """The values of a column, or of dicts and tuples of columns, without a copy.
+
+        The caller gives them up.
         """
         for part in leaves(column):
             if isinstance(part, np.ndarray):
                 part.flags.writeable = False
-        return cls(
-            column if isinstance(column, Frames | Mixed) else Columns(column),
-            digest_values(column),
-            origin,
-        )
+        data = column if isinstance(column, Frames | Mixed) else Columns(column)
+        return cls(data, digest_values(column), origin)
 
     @property
     def count(self) -> int:
@@ -186,8 +188,9 @@ class Counter(InMemory):
 
 
 class RandomNumbers(InMemory):
-    """The base of random numbers of a seed, None for the run's; each epoch has others if
-    `rerandomize`.
+    """The base of random numbers of a seed, None for the run's.
+
+    If `rerandomize`, each epoch has other numbers.
     """
 
     __slots__ = ()
@@ -197,9 +200,8 @@ class RandomNumbers(InMemory):
     def rows(self, first: int, last: int, within: RunContext | None = None) -> Columns:
         assert within is not None
         seed = within.seed if self.seed is None else self.seed
-        return Columns(
-            self.draw(words(seed, within.epoch if self.rerandomize else 0, first, last - first))
-        )
+        epoch = within.epoch if self.rerandomize else 0
+        return Columns(self.draw(words(seed, epoch, first, last - first)))
 
     def element_spec(self) -> Any:
         return TensorSpec((), np.int64)
@@ -222,8 +224,9 @@ class Random(RandomNumbers):
 
 @dataclass(frozen=True, slots=True)
 class Choices(RandomNumbers):
-    """Random numbers, int64, from 0 to `len(weights) - 1`, with probabilities proportional to their
-    weights.
+    """Random numbers, int64, from 0 to `len(weights) - 1`.
+
+    Their probabilities are proportional to the weights.
     """
 
     weights: tuple[float, ...]

@@ -1,5 +1,6 @@
-"""Buffers for the inputs of a source that joins several: shards, or chains that run concurrently,
-each in a task of its own.
+"""Buffers for the inputs of a source that joins several.
+
+Inputs are shards, or chains that run concurrently, each in a task of its own.
 
 Rules:
 - An InputBuffer holds as many bytes as its limit allows, but at least one chunk. Then its task
@@ -45,8 +46,9 @@ class FailurePositions(Positions):
 
 
 class TakenElements(NamedTuple):
-    """Elements taken from a buffer: windows of their chunks, their positions, and about their
-    bytes.
+    """Elements taken from a buffer: windows of their chunks, and their positions.
+
+    `nbytes` is about what they weigh.
     """
 
     windows: list[Any]
@@ -74,17 +76,17 @@ class ArrivedElements:
         self.failures = 0
         self.typical_bytes = 1
         self._used = 0
-        self._before: tuple[ChunkSlices, Position | None] = (
-            (),
-            start,
-        )  # a `Joined`, which is seldom needed
+        # The arguments of a `Joined`, which is seldom needed.
+        self._before: tuple[ChunkSlices, Position | None] = ((), start)
 
     def _add(self, chunk: Chunk, weight: int) -> None:
         count = len(chunk.elements)
         if chunk.error is not None:
             self.failures += 1
             positions = FailurePositions(self._end(), chunk.positions)
-            count, chunk = 1, Chunk((None,), positions, FAILURE_BYTES, chunk.error)
+            # A failure counts as one element, so that it has a turn like any other.
+            chunk = Chunk((None,), positions, FAILURE_BYTES, chunk.error)
+            count = 1
         elif not self.failures:
             self.available += count
         if count:
@@ -97,7 +99,8 @@ class ArrivedElements:
 
     def check(self) -> None:
         """Raises the error that ended the input, once."""
-        error, self.error = self.error, None
+        error = self.error
+        self.error = None
         if error is not None:
             raise error
 
@@ -139,11 +142,9 @@ class ArrivedElements:
 
     def mark(self) -> Joined:
         """The position before the next element."""
-        return (
-            Joined(((self._chunks[0][0].positions, self._used, 0),))
-            if self._chunks
-            else Joined(*self._before)
-        )
+        if not self._chunks:
+            return Joined(*self._before)
+        return Joined(((self._chunks[0][0].positions, self._used, 0),))
 
     def _end(self) -> Joined:
         """The position after all elements that have arrived."""
@@ -169,15 +170,18 @@ class ArrivedElements:
         """Takes the next `count` available elements."""
         if not count:
             return TakenElements([], self.mark(), 0)
-        windows, slices, nbytes = [], [], 0
+        windows = []
+        slices = []
+        nbytes = 0
         self.available -= count
         while count:
-            chunk, first = self._chunks[0][0], self._used
+            chunk, _ = self._chunks[0]
+            first = self._used
             size = len(chunk.elements)
             last = min(size, first + count)
-            windows.append(
-                chunk.elements if last - first == size else window(chunk.elements, first, last)
-            )
+            # A whole chunk stays as it is, so that its container is not made again.
+            whole = last - first == size
+            windows.append(chunk.elements if whole else window(chunk.elements, first, last))
             slices.append((chunk.positions, first, last - first))
             nbytes += chunk.nbytes * (last - first) // size + 1
             count -= last - first
@@ -194,8 +198,9 @@ class ArrivedElements:
 
 
 class InputBuffer(ArrivedElements, Fillable):
-    """The elements of one chain, at most `limit` bytes of them. `arrived` is notified of elements,
-    and of the end.
+    """The elements of one chain, at most `limit` bytes of them.
+
+    `arrived` is notified of elements, and of the end.
     """
 
     def __init__(self, limit: int, arrived: Signal, start: Position | None = None) -> None:
@@ -213,8 +218,9 @@ class InputBuffer(ArrivedElements, Fillable):
         self.end(None)
 
     async def more(self) -> bool:
-        """Waits for an element, which may have failed; False at the end. Raises the error that
-        ended the chain.
+        """Waits for an element, which may have failed; False at the end.
+
+        Raises the error that ended the chain.
         """
         while not self._chunks and not self.ended:
             await self._arrived.wait()
@@ -234,8 +240,9 @@ async def run_inputs(
     within: RunContext,
     arrived: Signal,
 ) -> AsyncGenerator[list[InputBuffer]]:
-    """Runs chains concurrently from their positions on, each with an equal part of the budget, in
-    the block.
+    """Runs chains concurrently from their positions on, in the block of this context.
+
+    Each gets an equal part of the budget.
     """
     async with background() as tasks:
         buffers = []

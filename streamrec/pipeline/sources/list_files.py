@@ -36,10 +36,11 @@ CHUNK_NAMES = 1 << 12
 
 
 @display_repr
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Names(Source):
-    """The names that patterns match, as bytes: sorted for each pattern, or shuffled in each
-    epoch.
+    """The names that patterns match, as bytes.
+
+    They are sorted for each pattern, or shuffled in each epoch.
     """
 
     filenames: tuple[str, ...]
@@ -55,7 +56,7 @@ class Names(Source):
         """The names that patterns match; `shuffle=None` shuffles if there is a seed."""
         shuffle = seed is not None if shuffle is None else shuffle
         names = tuple(locate(name, stores.filesystem) for name in to_names(patterns))
-        return cls(names, shuffle, seed if shuffle else None, stores)
+        return cls(filenames=names, shuffle=shuffle, seed=seed if shuffle else None, stores=stores)
 
     def lines(self) -> Iterator[str]:
         yield f"Names({format_names(self.filenames)}, shuffle={self.shuffle!r}, seed={self.seed!r})"
@@ -67,16 +68,15 @@ class Names(Source):
         self, state: Mapping[str, Any] | None, within: RunContext
     ) -> AsyncGenerator[Chunk]:
         session = within.session
-        listing = (
-            await session.open(self, self.stores, 0, self.filenames, self.memo, patterns=True)
-        ).listing
+        opened = await session.open(self, self.stores, 0, self.filenames, self.memo, patterns=True)
+        listing = opened.listing
+        # All names first: they are sorted or shuffled as a whole, and the digest is of all of them.
         while not listing.complete:
             await listing.until(len(listing.paths) + 1)
         names = [os.fsencode(path) for path in listing.paths]
         if self.shuffle:
-            keys = words(
-                within.seed if self.seed is None else self.seed, within.epoch, 0, len(names)
-            )
+            seed = within.seed if self.seed is None else self.seed
+            keys = words(seed, within.epoch, 0, len(names))
             names = [names[index] for index in np.argsort(keys, kind="stable")]
         digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()
         first = resume(names, digest, state) if state else 0
@@ -92,22 +92,21 @@ def resume(names: Sequence[bytes], digest: str, state: Mapping[str, Any]) -> int
     """The index of the name at which a run continues; an error if the names have changed."""
     index: int = state["next"]
     if state["digest"] != digest:
-        was, now = state["name"], name_at(names, index)
-        change = (
-            "the next one is the same"
-            if was == now
-            else f"the next one was {was}, and now it is {now}"
-        )
+        was = state["name"]
+        now = name_at(names, index)
+        change = "the next one is the same"
+        if was != now:
+            change = f"the next one was {was}, and now it is {now}"
         raise PositionMismatchError(
             "the names that list_files found have changed since this state was saved: there were "
-            f"{state['names']:,}, "
-            f"and now there are {len(names):,}; {change}; resume with the same files, or start "
-            "over without the state"
+            f"{state['names']:,}, and now there are {len(names):,}; {change}; resume with the "
+            "same files, or start over without the state"
         )
     return index
 
 
 def name_at(names: Sequence[bytes], index: int) -> str | None:
+    """A name as text, for a state; None after the last one."""
     return os.fsdecode(names[index]) if index < len(names) else None
 
 

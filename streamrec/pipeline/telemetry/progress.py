@@ -33,9 +33,7 @@ def choose_display(stats: Callable[[], Stats]) -> Display:
 
 
 class Display:
-    """Shows the progress of a run in a line: over the whole run, and over the last seconds by the
-    clock.
-    """
+    """Shows the progress of a run in a line: over the whole run, and over the last seconds."""
 
     seconds: ClassVar[float] = 10.0
     """The time between two lines. Not tuned."""
@@ -51,7 +49,8 @@ class Display:
 
     def line(self) -> str:
         """The line to show now."""
-        now, stats = self._clock(), self._stats()
+        now = self._clock()
+        stats = self._stats()
         self._seen.append((now, stats))
         while len(self._seen) > 2 and now - self._seen[1][0] >= 5:  # seconds; not tuned
             self._seen.popleft()
@@ -76,12 +75,15 @@ class Display:
             self.show()
 
     def show(self) -> None:
+        """Shows `line()` in place of the last one, from the consumer's thread."""
         raise NotImplementedError
 
 
 def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
-    """Formats a run's statistics as one line; speed and waits are those of the `seconds` since
-    earlier statistics. None for those since the consumer first asked.
+    """Formats a run's statistics as one line.
+
+    Speed and waits are those of the `seconds` since `earlier`. Without earlier statistics, they are
+    those since the consumer first asked.
     """
     recent = stats if earlier is None else stats.since(earlier)
     seconds = stats.seconds if earlier is None else seconds
@@ -90,8 +92,7 @@ def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
     waits = stats.storage.waits
     return (
         f"streamrec: {stats.elements:,} elements ({stats.records:,} records read), {speed:,.1f} "
-        "MB/s, "
-        f"waited {recent.waited_share:.0%}, bottleneck: {recent.bottleneck}"
+        f"MB/s, waited {recent.waited_share:.0%}, bottleneck: {recent.bottleneck}"
     ) + (f"; {waits[0]}" if waits else "")
 
 
@@ -109,8 +110,9 @@ class PlainDisplay(Display):
 
 
 class TerminalDisplay(Display):
-    """A line on standard error that rich keeps below the program's output and refreshes in its own
-    thread.
+    """A line on standard error that rich keeps below the program's output.
+
+    rich refreshes it in its own thread.
     """
 
     def __init__(self, stats: Callable[[], Stats]) -> None:

@@ -244,22 +244,25 @@ class Stats:
 
     @property
     def stages(self) -> tuple[StageStats, ...]:
-        """All sources and stages in the order in which elements pass; those of a source's chains
-        come before it.
+        """All sources and stages in the order in which elements pass.
+
+        The rows of a source's chains come before the source's.
         """
         return tuple(stage for _, stage in self.chain.rows())
 
     @property
     def records(self) -> int:
-        """How many elements came from the sources without chains of their own: records if these
-        read shards.
+        """How many elements came from the sources without chains of their own.
+
+        They are records if these sources read shards.
         """
         return sum(source.elements_out for source in self.chain.readers())
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes the stores delivered; without stores, the bytes that the first sources
-        gave.
+        """How many bytes the stores delivered.
+
+        Without stores, the bytes that the first sources gave.
         """
         read = sum(counts.bytes for counts in self.storage.backends.values())
         return read or sum(source.bytes_out for source in self.chain.readers())
@@ -283,8 +286,9 @@ class Stats:
             yield counter, [(labels, getattr(stage, counter.field)) for labels, stage in rows]
 
     def since(self, earlier: Stats) -> Stats:
-        """The difference to an earlier snapshot of the same run; queues and `storage` are not
-        subtracted.
+        """The difference to an earlier snapshot of the same run.
+
+        Queues and `storage` are not subtracted.
         """
         return replace(
             self,
@@ -337,8 +341,9 @@ PARTS: Final = (("busy", "busy"), ("input", "waited for input"), ("output", "wai
 
 
 def chart(chain: ChainStats, consumer: StageStats, bottleneck: str) -> str:
-    """HTML with a row and a bar for each source, each stage and the consumer, and the
-    bottleneck.
+    """HTML with a row and a bar for each source, each stage and the consumer.
+
+    The bottleneck is below them.
     """
     seconds = consumer.busy + consumer.waited_for_input
     key = [

@@ -1,5 +1,4 @@
-"""Trace files: the timeline of a run, for the Perfetto trace viewer (ui.perfetto.dev) and
-chrome://tracing.
+"""Trace files: the timeline of a run, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 The format is the array form of Chrome's "Trace Event Format", described in the Catapult project's
 document of that name: metadata events ("M") name the tracks, complete events ("X") are slices with
@@ -27,8 +26,9 @@ BEGINNING: Final = '[{"name": "process_name", "ph": "M", "pid": 1, "args": {"nam
 
 
 class Trace:
-    """Writes a trace file of at most `limit` events; an older trace is overwritten, another file is
-    an error.
+    """Writes a trace file of at most `limit` events.
+
+    It overwrites an older trace; another file is an error.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int = LIMIT) -> None:

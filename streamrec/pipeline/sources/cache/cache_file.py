@@ -82,7 +82,8 @@ class CacheFile:
             )
         path = locate(path, filesystem)
         stores = SourceStores(options, filesystem, retry)
-        return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=1 << 40), stores))
+        reading = ReadOptions("", max_record_bytes=1 << 40)
+        return cls(Shards(filenames=(path,), plan=Plan(), options=reading, stores=stores))
 
     @property
     def path(self) -> str:

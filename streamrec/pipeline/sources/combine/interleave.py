@@ -1,5 +1,6 @@
-"""Interleaves datasets that a function makes of each element; `flat_map` has one open dataset at a
-time.
+"""Interleaves datasets that a function makes of each element.
+
+`flat_map` has one open dataset at a time.
 
 Each dataset runs in a task of its own, with an equal share of the budget; a few are opened before
 their turn comes. `sources/interleave.py` decides whose turn it is; this file makes the chains, and
@@ -49,8 +50,9 @@ from streamrec.storage.tasks import background
 
 @dataclass(frozen=True, slots=True)
 class Interleaved(Source):
-    """Interleaves chains that a function makes of an outer chain's elements; a tuple's parts are
-    its arguments.
+    """Interleaves chains that a function makes of an outer chain's elements.
+
+    A tuple's parts are its arguments.
     """
 
     outer: Chain
@@ -83,20 +85,22 @@ class Interleaved(Source):
         self, state: Mapping[str, Any] | None, within: RunContext
     ) -> AsyncGenerator[Chunk]:
         part = within.part(self.plan.open_inputs + 1)
-        arrived, outer_position = Signal(), state["outer"] if state else None
+        arrived = Signal()
+        outer_position = state["outer"] if state else None
         async with (
             run_inputs([self.outer], [outer_position], part, Signal()) as (outer,),
             background() as tasks,
         ):
             inputs = InputOpener(self, outer, tasks, part, arrived)
             plan = self.plan.within(within.deterministic)
-            order = (
-                await inputs.resume(state, plan)
-                if state
-                else DatasetInterleave(plan, [None] * plan.cycle_length)
-            )
+            if state:
+                order = await inputs.resume(state, plan)
+            else:
+                order = DatasetInterleave(plan, [None] * plan.cycle_length)
             tasks.start_soon(inputs.run, order)
             while True:
+                # Set before each pull, since the chunk's position may have to say which element of
+                # the outer chain comes next.
                 order.following = InputOrigin(inputs.count, outer.mark())
                 chunk = order.pull()
                 inputs.room.notify()
@@ -109,8 +113,9 @@ class Interleaved(Source):
 
 
 class InputOrigin(NamedTuple):
-    """An element of the outer chain: its number, the position before it, and the chain that was
-    made of it.
+    """An element of the outer chain.
+
+    It has its number, the position before it, and the chain that was made of it.
     """
 
     ordinal: int
@@ -133,8 +138,10 @@ class OpenInput(InputBuffer):
 
 
 class DatasetInterleave(Interleave[OpenInput]):
-    """The running interleave of datasets. The caller adds inputs to `waiting` in order, and fills
-    them; before it calls `pull`, it sets `following`, the next input to be added.
+    """The running interleave of datasets.
+
+    The caller adds inputs to `waiting` in order, and fills them; before it calls `pull`, it sets
+    `following`, the next input to be added.
     """
 
     def __init__(
@@ -159,33 +166,31 @@ class DatasetInterleave(Interleave[OpenInput]):
     def _positions(
         self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int
     ) -> DatasetPositions:
-        return DatasetPositions(
-            slots, turns, count, self.waiting[0].origin if self.waiting else self.following
-        )
+        following = self.waiting[0].origin if self.waiting else self.following
+        return DatasetPositions(slots, turns, count, following)
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetPositions(InterleavedPositions):
-    """Positions of elements of datasets: the outer chain's position at the oldest open input, and
-    all open inputs.
+    """Positions of elements of datasets.
+
+    They hold the outer chain's position at the oldest open input, and all open inputs.
     """
 
     def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
         following: InputOrigin = self.following
-        slots = [
-            slot
-            and [
-                slot.origin.ordinal,
-                slot.origin.chain and digest_chain(slot.origin.chain),
-                position or None,
-            ]
-            for slot, position in zip(self.slots, positions, strict=True)
-        ]
-        oldest = min(
-            (slot.origin for slot in self.slots if slot),
-            key=lambda origin: origin.ordinal,
-            default=following,
-        )
+        slots: list[list[Any] | None] = []
+        for slot, position in zip(self.slots, positions, strict=True):
+            if slot is None:
+                slots.append(None)
+                continue
+            chain = slot.origin.chain
+            digest = None if chain is None else digest_chain(chain)
+            slots.append([slot.origin.ordinal, digest, position or None])
+        # A resumed run takes the outer elements again from the oldest open one on: no position
+        # holds an element, so the datasets must be made of the same elements again.
+        origins = (slot.origin for slot in self.slots if slot)
+        oldest = min(origins, key=lambda origin: origin.ordinal, default=following)
         return {
             "outer": oldest.outer.at(0),
             "first": oldest.ordinal,
@@ -200,8 +205,9 @@ def digest_chain(chain: Chain) -> str:
 
 
 class InputOpener:
-    """Makes chains of the outer chain's elements, of which it counts those that it took, and starts
-    a task for each. The caller notifies `room` when an input may be exhausted.
+    """Makes chains of the outer chain's elements and starts a task for each.
+
+    It counts the elements that it took. The caller notifies `room` when an input may be exhausted.
     """
 
     def __init__(
@@ -222,6 +228,7 @@ class InputOpener:
 
     async def run(self, order: DatasetInterleave) -> None:
         """Adds inputs to the interleave while there is room, up to the end of the outer chain.
+
         Raises nothing.
         """
         try:
@@ -249,11 +256,11 @@ class InputOpener:
         while self.count < state["next"]:
             if not await self._outer.more():
                 raise PositionMismatchError(
-                    f"the input of interleave has only {self.count:,} elements, but this state was "
-                    "saved after "
-                    f"{state['next']:,}: resume with the data that it was saved with, or start "
-                    "over without the state"
+                    f"the input of interleave has only {self.count:,} elements, but this state "
+                    f"was saved after {state['next']:,}: resume with the data that it was saved "
+                    "with, or start over without the state"
                 )
+            # Elements whose datasets have ended since are taken, too, but not opened.
             slot = saved.get(self.count)
             if self._outer.has_failure:
                 entry = self._fail_next()
@@ -300,11 +307,9 @@ class InputOpener:
             if digest is not None and digest != digest_chain(chain):
                 raise PositionMismatchError(
                     f"interleave: {name_of(self._source.function)} makes a different dataset of "
-                    "element "
-                    f"{entry.origin.ordinal:,} than when this state was saved: "
-                    f"{' > '.join(chain.lines())}; "
-                    "resume with the data and the function that it was saved with, or start over "
-                    "without the state"
+                    f"element {entry.origin.ordinal:,} than when this state was saved: "
+                    f"{' > '.join(chain.lines())}; resume with the data and the function that it "
+                    "was saved with, or start over without the state"
                 )
             entry.origin = entry.origin._replace(chain=chain)
             within = self._within.fork_seed(1 + entry.origin.ordinal)
@@ -333,8 +338,9 @@ def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[C
 async def run_branch(
     chain: Chain, position: Position | None, within: RunContext
 ) -> AsyncGenerator[Chunk]:
-    """A chain's chunks. What it opens is closed after it, except for clients, which the run
-    keeps.
+    """A chain's chunks.
+
+    What it opens is closed after it, except for clients, which the run keeps.
     """
     async with (
         within.session.branch() as session,

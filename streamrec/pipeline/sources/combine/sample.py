@@ -1,5 +1,6 @@
-"""Mixes elements of several chains, in the order of a chain of choices: `choose_from_datasets`, and
-`sample_from_datasets`, whose choices are drawn at random.
+"""Mixes elements of several chains, in the order of a chain of choices.
+
+These are `choose_from_datasets`, and `sample_from_datasets`, whose choices are drawn at random.
 
 As in tf.data, each choice is the number of the chain that gives the next element. If that chain has
 ended, the output ends (`stop_on_empty`), or the choice is skipped, until all chains or the choices
@@ -40,9 +41,12 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.inputs import InputBuffer, run_inputs
 from streamrec.pipeline.sources.interleave import CHUNK_BYTES
 
-MIN_CHOICES, MAX_CHOICES = 64, 1 << 14
-"""How many choices are looked at together, so that not all are looked at again when a few more
-elements arrive."""
+MIN_CHOICES = 64
+MAX_CHOICES = 1 << 14
+"""How many choices are looked at together.
+
+With all at once, all would be looked at again when a few more elements arrive.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +78,19 @@ class Choose(Source):
     async def chunks(
         self, state: Mapping[str, Any] | None, within: RunContext
     ) -> AsyncGenerator[Chunk]:
-        """Runs each chain in a task of its own, with an equal share of the budget; choices are
-        small.
+        """Runs each chain in a task of its own, with an equal share of the budget.
+
+        Choices are small.
         """
         positions = state["parts"] if state else [None] * len(self.parts)
         choice = state["choices"] if state else None
         arrived = Signal()
         budget = min(4 << 20, within.budget // (len(self.parts) + 1))
         small = replace(within.fork_seed(len(self.parts)), budget=budget)
+        rest = replace(within, budget=within.budget - budget)
         async with (
             run_inputs([self.choices], [choice], small, arrived) as (choices,),
-            run_inputs(
-                self.parts, positions, replace(within, budget=within.budget - budget), arrived
-            ) as parts,
+            run_inputs(self.parts, positions, rest, arrived) as parts,
         ):
             sampler = Sampler(choices, parts, self.stop_on_empty)
             while not sampler.ended:
@@ -98,8 +102,9 @@ class Choose(Source):
 
 
 class Sampler:
-    """Follows choices as far as elements have arrived, until all were given (`ended`). It never
-    awaits.
+    """Follows choices as far as elements have arrived, until all were given (`ended`).
+
+    It never awaits.
     """
 
     def __init__(
@@ -117,9 +122,8 @@ class Sampler:
                 return self._failure(self._choices.take_failure())
             if self._choices.is_exhausted:
                 self._choices.check()
-            if self._choices.is_exhausted or all(
-                part.is_exhausted and part.error is None for part in self._parts
-            ):
+            all_given = all(part.is_exhausted and part.error is None for part in self._parts)
+            if self._choices.is_exhausted or all_given:
                 self.ended = True
             elif not self._choices.available:
                 return None
@@ -132,14 +136,15 @@ class Sampler:
     def _follow(self) -> tuple[Chunk | None, bool]:
         """The elements of the next choices, and whether any of these was followed or skipped."""
         available = np.array([part.available for part in self._parts])
-        fitting = CHUNK_BYTES // max(
-            part.typical_bytes for part in self._parts
-        )  # in the processor's caches
+        # As many as fit in the processor's caches.
+        fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)
         count = max(1, min(MIN_CHOICES + 2 * int(available.sum()), fitting, MAX_CHOICES))
         chosen, error = check_choices(self._choices.peek(count), len(self._parts))
         empty = np.array(
             [part.ended and part.error is None and not part.failures for part in self._parts]
         )
+        # The choices that can be followed are those before the first one whose part has no element
+        # for it yet. A part that has ended does not stop them: its choices are skipped.
         rank = rank_choices(chosen, len(self._parts))
         short = rank >= available[chosen]
         skipped = short & empty[chosen] & (not self._stop_on_empty)
@@ -149,13 +154,14 @@ class Sampler:
         if not count:
             return self._stop(chosen, error), False
         positions = self._choices.take(count).positions
-        return (
-            self._take(chosen[kept], rank[kept], kept, count, positions) if len(kept) else None
-        ), True
+        if not len(kept):
+            return None, True
+        return self._take(chosen[kept], rank[kept], kept, count, positions), True
 
     def _stop(self, chosen: Numbers, error: Exception | None) -> Chunk | None:
-        """Handles a next choice that cannot be followed: gives its failure, ends, or returns None
-        to wait.
+        """Handles a next choice that cannot be followed.
+
+        It gives the choice's failure, ends, or returns None to wait.
         """
         if not len(chosen):
             assert error is not None
@@ -170,8 +176,15 @@ class Sampler:
         return None
 
     def _failure(self, error: Exception) -> Chunk:
-        none, parts = np.empty(0, np.int64), tuple(part.mark() for part in self._parts)
-        return Chunk.failure(error, SampledPositions(self._choices.mark(), 0, none, none, parts), 0)
+        none = np.empty(0, np.int64)
+        positions = SampledPositions(
+            choices=self._choices.mark(),
+            count=0,
+            kept=none,
+            chosen=none,
+            parts=tuple(part.mark() for part in self._parts),
+        )
+        return Chunk.failure(error, positions, 0)
 
     def _take(
         self, chosen: Numbers, rank: Numbers, kept: Numbers, count: int, choices: Joined
@@ -181,7 +194,11 @@ class Sampler:
         taken = [part.take(share) for part, share in zip(self._parts, shares.tolist(), strict=True)]
         windows = [window for part in taken for window in part.windows]
         positions = SampledPositions(
-            choices, count, kept, chosen, tuple(part.positions for part in taken)
+            choices=choices,
+            count=count,
+            kept=kept,
+            chosen=chosen,
+            parts=tuple(part.positions for part in taken),
         )
         elements = windows[0]
         if len(windows) > 1:
@@ -213,23 +230,19 @@ def check_choices(windows: Sequence[Any], parts: int) -> tuple[Numbers, Exceptio
 
 def array_of(elements: Any) -> Numbers | None:
     """Elements as an int64 array; None unless they are integers."""
+    values: Any = None
     if isinstance(elements, Columns):
         values = elements.nest
-    else:
-        values = (
-            np.array(list(elements))
-            if all(isinstance(one, Integral | np.ndarray) for one in elements)
-            else None
-        )
+    elif all(isinstance(one, Integral | np.ndarray) for one in elements):
+        values = np.array(list(elements))
     integers = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu"
     return values.astype(np.int64) if integers else None
 
 
 def rank_choices(chosen: Numbers, parts: int) -> Numbers:
     """How many choices of the same part precede each."""
-    small = chosen.astype(
-        np.uint16 if parts <= 1 << 16 else np.int64
-    )  # NumPy sorts uint16 by radix, in linear time
+    # NumPy sorts uint16 by radix, in linear time.
+    small = chosen.astype(np.uint16 if parts <= 1 << 16 else np.int64)
     order = np.argsort(small, kind="stable")
     shares = np.bincount(chosen, minlength=parts)
     ranks = np.empty(len(chosen), np.int64)
@@ -237,10 +250,12 @@ def rank_choices(chosen: Numbers, parts: int) -> Numbers:
     return ranks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampledPositions(Positions):
-    """Positions of mixed elements: those of the choices, of which `count` were followed or skipped,
-    and those of the parts.
+    """Positions of mixed elements.
+
+    They hold the positions of the choices, of which `count` were followed or skipped, and those of
+    the parts.
 
     `kept` has the indices of the choices that gave an element, and `chosen` the part that gave
     each.

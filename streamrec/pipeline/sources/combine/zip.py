@@ -74,8 +74,9 @@ def pair(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
 
 
 def fail_row(buffers: Sequence[InputBuffer]) -> Chunk:
-    """Takes the next element of each buffer, one of which failed; as in tf.data, all continue after
-    it.
+    """Takes the next element of each buffer, one of which failed.
+
+    As in tf.data, all continue after it.
     """
     errors = []
     for buffer in buffers:
@@ -88,6 +89,8 @@ def fail_row(buffers: Sequence[InputBuffer]) -> Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ZippedPositions(Positions):
+    """Positions of joined elements: those of each chain."""
+
     parts: tuple[Joined, ...]
 
     def at(self, index: int) -> Position:

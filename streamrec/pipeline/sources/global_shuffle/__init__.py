@@ -8,8 +8,10 @@ Quality = Literal["exact", "blocks"]
 """Whether single records or blocks of records are permuted."""
 
 BLOCK_BYTES = 4 << 20
-"""About how large a block is. At 60 MB/s, waiting for the first byte is a third of the time to read
-it."""
+"""About how large a block is.
+
+At 60 MB/s, waiting for the first byte is a third of the time to read it.
+"""
 
 WINDOW_BYTES = 128 << 20
 """How many bytes of blocks all ranks together mix at a time."""

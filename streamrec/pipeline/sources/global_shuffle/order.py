@@ -43,8 +43,9 @@ Numbers = npt.NDArray[np.int64]
 
 
 def keys_of(*values: Any) -> Numbers:
-    """The keys of a permutation, int64 [10], derived from a seed, an epoch, a name, or other
-    values.
+    """The keys of a permutation, int64 [10].
+
+    They are derived from a seed, an epoch, a name, or other values.
 
     >>> bool((keys_of(7, 0) == keys_of(7, 0)).all()), bool((keys_of(7, 0) == keys_of(7, 1)).any())
     (True, False)
@@ -63,19 +64,17 @@ def permute(
     >>> permute(np.arange(6), 6, keys_of("an example")).tolist()
     [3, 4, 5, 0, 1, 2]
     """
-    sizes, variants = (
-        np.atleast_1d(np.asarray(size, np.int64)),
-        np.atleast_1d(np.asarray(variant, np.int64)),
-    )
-    result: Numbers = np.frombuffer(
-        memoryview(kernels.permute(np.ascontiguousarray(numbers), sizes, variants, keys)), np.int64
-    )
+    sizes = np.atleast_1d(np.asarray(size, np.int64))
+    variants = np.atleast_1d(np.asarray(variant, np.int64))
+    permuted = kernels.permute(np.ascontiguousarray(numbers), sizes, variants, keys)
+    result: Numbers = np.frombuffer(memoryview(permuted), np.int64)
     return result
 
 
 def cut_blocks(records: Numbers, sizes: Numbers, block_bytes: int) -> Numbers:
-    """Cuts shards of these numbers of records and bytes into blocks of about `block_bytes`: the
-    number of the first record of each block, and after the last, int64 [blocks + 1].
+    """Cuts shards of these numbers of records and bytes into blocks of about `block_bytes`.
+
+    Returns the number of the first record of each block, and after the last, int64 [blocks + 1].
 
     >>> cut_blocks(np.array([10, 0, 3]), np.array([1000, 0, 250]), 300).tolist()
     [0, 2, 5, 7, 10, 13]
@@ -83,16 +82,16 @@ def cut_blocks(records: Numbers, sizes: Numbers, block_bytes: int) -> Numbers:
     blocks = np.minimum(-(-sizes // block_bytes), records)
     shard = np.repeat(np.arange(len(records)), blocks)
     number = np.arange(len(shard)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
-    begins = (np.cumsum(records) - records)[shard] + records[shard] * number // np.maximum(
-        blocks[shard], 1
-    )
+    firsts = (np.cumsum(records) - records)[shard]
+    begins = firsts + records[shard] * number // np.maximum(blocks[shard], 1)
     return np.append(begins, records.sum()).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupParts:
-    """The parts that one group reads, in order: each part's first record, and how many it has, at
-    least one.
+    """The parts that one group reads, in order.
+
+    Each part has its first record, and how many records it has, at least one.
     """
 
     starts: Numbers
@@ -100,8 +99,9 @@ class GroupParts:
 
     @classmethod
     def cut(cls, starts: Numbers, before: Numbers, first: int, last: int) -> GroupParts:
-        """Records first to last (exclusive) of the permuted blocks, by the first of each and the
-        count before it.
+        """Records first to last (exclusive) of the permuted blocks.
+
+        Blocks are given by the first record of each and the count before it.
         """
         if first == last:
             return cls(starts[:0], starts[:0])
@@ -110,6 +110,7 @@ class GroupParts:
         return cls(starts[at] + cuts[:-1] - before[at], np.diff(cuts)).drop_empty()
 
     def drop_empty(self) -> GroupParts:
+        """The parts with at least one record; one without would take a round for nothing."""
         return GroupParts(self.starts[self.counts > 0], self.counts[self.counts > 0])
 
     def rotate(self, phase: float) -> GroupParts:
@@ -117,34 +118,47 @@ class GroupParts:
         if not len(self):
             return self
         head = int(self.counts[0] * phase)
-        starts, counts = np.append(self.starts, self.starts[0]), np.append(self.counts, head)
+        starts = np.append(self.starts, self.starts[0])
+        counts = np.append(self.counts, head)
         starts[0] += head
         counts[0] -= head
         return GroupParts(starts, counts).drop_empty()
 
     def taper(self, window: int) -> GroupParts:
-        """Cuts the first parts into parts of 1, 2, ... `window` shares of a block, and the last
-        ones likewise.
+        """Cuts the first parts into growing shares, and the last ones into shrinking shares.
 
-        Each of these blocks becomes two parts, the smaller of which comes first, or last.
+        The first part is cut after 1 of `window` shares of its block, the second after 2, and so
+        on, and the last ones likewise. Each of these blocks becomes two parts, the smaller of which
+        comes first, or last.
         """
         half = window // 2
         if len(self) < max(window, 2):
             return self
+        # With whole blocks at both ends, most of the first and of the last batches would come from
+        # one block.
         shares = np.arange(1, half + 1)
-        starts, counts = self.starts[:half], self.counts[:half]
-        small = counts * shares // window
-        lasts, ends = self.starts[::-1][:half], self.counts[::-1][:half]  # in reverse order
-        final = ends * shares // window
+        first_starts = self.starts[:half]
+        first_counts = self.counts[:half]
+        small = first_counts * shares // window
+        last_starts = self.starts[::-1][:half]  # the last one first
+        last_counts = self.counts[::-1][:half]
+        final = last_counts * shares // window
         middle = slice(half, len(self) - half)
-        return GroupParts(
-            np.concatenate(
-                [starts, (starts + small)[::-1], self.starts[middle], lasts + final, lasts[::-1]]
-            ),
-            np.concatenate(
-                [small, (counts - small)[::-1], self.counts[middle], ends - final, final[::-1]]
-            ),
-        ).drop_empty()
+        starts = [
+            first_starts,
+            (first_starts + small)[::-1],
+            self.starts[middle],
+            last_starts + final,
+            last_starts[::-1],
+        ]
+        counts = [
+            small,
+            (first_counts - small)[::-1],
+            self.counts[middle],
+            last_counts - final,
+            final[::-1],
+        ]
+        return GroupParts(np.concatenate(starts), np.concatenate(counts)).drop_empty()
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -170,8 +184,9 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GroupOrder:
-    """The order of one group, which mixes `size` parts at a time. Its keys derive from `key`: see
-    `keys_of`.
+    """The order of one group, which mixes `size` parts at a time.
+
+    Its keys derive from `key`: see `keys_of`.
     """
 
     parts: GroupParts
@@ -180,10 +195,12 @@ class GroupOrder:
 
     @cached_property
     def rounds(self) -> int:
+        """How many rounds there are: in each the window slides on by one part."""
         return max(1, len(self.parts) - self.size + 1) if len(self.parts) else 0
 
     @cached_property
     def total(self) -> int:
+        """The number of records."""
         return int(self._before[-1])
 
     def first_round(self, part: int) -> int:
@@ -202,32 +219,44 @@ class GroupOrder:
         return int(self._before[number] + self._count_before(active, number).sum())
 
     def round_of(self, index: int) -> int:
-        low, high = 0, self.rounds - 1
+        """The number of the round that has the record with this index in the group."""
+        low = 0
+        high = self.rounds - 1
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.begin(middle) <= index else (low, middle - 1)
+            if self.begin(middle) <= index:
+                low = middle
+            else:
+                high = middle - 1
         return low
 
     def round(self, number: int) -> Round:
+        """The records of a round, in order.
+
+        Each part in the window gives an equal share of its records in each round that it is in.
+        """
         active = np.arange(number, self.parts_until(number))
         before = self._count_before(active, number)
         counts = self._count_before(active, number + 1) - before
         part = np.repeat(active, counts)
         draw = np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts - before, counts)
         mixed = permute(np.arange(len(part)), max(1, len(part)), self._round_keys, number)
-        part, draw = part[mixed], draw[mixed]
+        part = part[mixed]
+        draw = draw[mixed]
         offsets = permute(draw, self.parts.counts[part], self._part_keys, part)
         first = int(self._before[number] + before.sum())
         return Round(number, first, first + len(part), part, offsets)
 
     def _count_before(self, active: Numbers, number: int) -> Numbers:
-        """How many records of each active part come before a round; no active part ends before the
-        round.
+        """How many records of each active part come before a round.
+
+        No active part ends before the round.
         """
         last = self.rounds - 1
         first = np.minimum(np.maximum(0, active - self.size + 1), last)
         stay = np.minimum(active, last) - first + 1
-        return np.clip(number - first, 0, stay) * self.parts.counts[active] // stay  # type: ignore[no-any-return]
+        given: Numbers = np.clip(number - first, 0, stay) * self.parts.counts[active] // stay
+        return given
 
     @cached_property
     def _before(self) -> Numbers:
@@ -251,6 +280,7 @@ class ExactOrder:
     epoch: int
 
     def records(self, positions: Numbers) -> Numbers:
+        """The numbers of the records at these positions, int64 [n]."""
         return permute(positions, self.total, self._keys)
 
     @cached_property
@@ -258,7 +288,7 @@ class ExactOrder:
         return keys_of("exact", self.seed, self.epoch)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class BlockOrder:
     """Permuted blocks; each group mixes the records of a window of them.
 
@@ -294,16 +324,18 @@ class BlockOrder:
         return units * self.unit + group * self.share + within
 
     def group(self, number: int) -> GroupOrder:
+        """The order of one group. Groups are rotated, so that they change blocks at other times."""
         starts, before = self._permutation
         first, last = self._bounds[number : number + 2].tolist()
-        parts = (
-            GroupParts.cut(starts, before, first, last)
-            .rotate(number / self.groups)
-            .taper(self.window)
-        )
+        parts = GroupParts.cut(starts, before, first, last)
+        parts = parts.rotate(number / self.groups).taper(self.window)
         return GroupOrder(parts, self.window, (self.seed, self.epoch, number))
 
     def records(self, positions: Numbers) -> Numbers:
+        """The numbers of the records at these positions, int64 [n].
+
+        It computes a round for each position: use `BlockReading` to read many.
+        """
         records = np.empty(len(positions), np.int64)
         groups, indices = self.locate(positions)
         for number in np.unique(groups).tolist():
@@ -316,9 +348,7 @@ class BlockOrder:
 
     @cached_property
     def _permutation(self) -> tuple[Numbers, Numbers]:
-        """The first record of each permuted block; and how many records come before each block, and
-        in all.
-        """
+        """The first record of each permuted block, and how many come before each and in all."""
         count = len(self.bounds) - 1
         order = permute(np.arange(count), max(1, count), keys_of("blocks", self.seed, self.epoch))
         starts = self.bounds[order]
@@ -326,8 +356,9 @@ class BlockOrder:
 
     @cached_property
     def _bounds(self) -> Numbers:
-        """The index of each group's first record in the permuted blocks, and the number of
-        records.
+        """Where each group begins in the permuted blocks, and the number of records.
+
+        A group's place is the index of its first record.
         """
         units, rest = divmod(int(self._permutation[1][-1]), self.unit)
         more = np.clip(rest - np.arange(self.groups) * self.share, 0, self.share)
@@ -343,7 +374,8 @@ def groups_for(unit: int) -> int:
     (24, 16, 7, 1)
     """
     divisors = [number for number in range(1, 25) if unit % number == 0]
-    return max(
-        divisors,
-        key=lambda number: (sum(number % each == 0 for each in range(1, number + 1)), number),
-    )
+
+    def divisor_count(number: int) -> int:
+        return sum(number % each == 0 for each in range(1, number + 1))
+
+    return max(divisors, key=lambda number: (divisor_count(number), number))

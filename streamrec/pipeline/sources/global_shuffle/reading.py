@@ -32,8 +32,9 @@ K = TypeVar("K")
 
 
 class FetchAhead(Generic[K]):
-    """Makes requests ahead of their use, up to `parallel` at once and within `limit` bytes; gives
-    the results in order.
+    """Makes requests ahead of their use, up to `parallel` at once and within `limit` bytes.
+
+    Gives the results in order.
 
     `keys` gives the key of each request, in order, with the approximate bytes of its result.
     """
@@ -77,7 +78,8 @@ class FetchAhead(Generic[K]):
             self._next = self._next or next(self._keys, None)
             if self._next is None or (self._requests and self._held + self._next[1] > self._limit):
                 return
-            (key, nbytes), self._next = self._next, None
+            key, nbytes = self._next
+            self._next = None
             self._held += nbytes
             self._running += 1
             request = asyncio.get_running_loop().create_future()
@@ -97,8 +99,10 @@ class FetchAhead(Generic[K]):
 
 
 PARALLEL_BLOCKS: Final = 32
-"""The largest number of concurrent requests for blocks. At 60 MB/s each, 4 MiB take two first-byte
-latencies."""
+"""The largest number of concurrent requests for blocks.
+
+At 60 MB/s each, 4 MiB take two first-byte latencies.
+"""
 
 
 def mean_bytes(index: Index) -> float:
@@ -113,8 +117,9 @@ def read_exact(
     tasks: TaskGroup,
     limit: int,
 ) -> Callable[[Numbers], Awaitable[Frames]]:
-    """A function that gives the records at positions of an exact order; it is called with each of
-    `runs` in turn.
+    """A function that gives the records at positions of an exact order.
+
+    It is called with each of `runs` in turn.
     """
     parallel = 3
     fetched_bytes = limit // (2 * parallel)  # the other half holds records
@@ -138,25 +143,27 @@ def read_exact(
 
 
 class SlotGroup:
-    """One group while it is read: the parts in memory, and the current round with the location of
-    each of its records, as for `kernels.pick`. All parts before `held_until` are in memory or no
-    longer needed.
+    """One group while it is read.
+
+    It has the parts in memory, and the current round with the location of each of its records, as
+    for `kernels.pick`. All parts before `held_until` are in memory or no longer needed.
     """
 
     def __init__(self, order: GroupOrder, first: int) -> None:
         self.order = order
         self.held: dict[int, Frames] = {}
-        self.first_round = self.held_until = order.round_of(first)
+        self.first_round = order.round_of(first)
+        self.held_until = self.first_round
         self.round: Round | None = None
         self.rows = NO_ROWS
 
     def advance(self) -> list[Frames]:
-        """Begins the next round, without its rows; removes and returns the parts that later rounds
-        do not need.
+        """Begins the next round, without its rows.
+
+        Removes and returns the parts that later rounds do not need.
         """
-        self.round = self.order.round(
-            self.first_round if self.round is None else self.round.number + 1
-        )
+        number = self.first_round if self.round is None else self.round.number + 1
+        self.round = self.order.round(number)
         self.rows = NO_ROWS
         unused = [
             part for part in self.held if min(part, self.order.rounds - 1) < self.round.number
@@ -173,14 +180,14 @@ class SlotGroup:
         self.rows[:, 2] = which << BUFFER_BITS
 
     def buffers(self, current: Round) -> list[Frames]:
-        return [
-            self.held[part]
-            for part in range(current.number, self.order.parts_until(current.number))
-        ]
+        """The parts of a round, all of which must be in memory; rows refer to them by index."""
+        parts = range(current.number, self.order.parts_until(current.number))
+        return [self.held[part] for part in parts]
 
     def needs(self) -> Iterator[tuple[int, int]]:
-        """The parts from the first round on, in order, each with the index of the record before
-        which it is needed.
+        """The parts from the first round on, in order.
+
+        With each comes the index of the record before which it is needed.
         """
         for part in range(self.first_round, len(self.order.parts)):
             number = self.order.first_round(part)
@@ -191,8 +198,9 @@ NO_ROWS = np.zeros((0, 4), np.int64)
 
 
 class BlockReading:
-    """Reads the records of a block order: those of some groups, each from the index of its first
-    record on.
+    """Reads the records of a block order.
+
+    These are the records of some groups, each from the index of its first record on.
     """
 
     def __init__(
@@ -200,6 +208,7 @@ class BlockReading:
         order: BlockOrder,
         records: IndexedRecords,
         groups: dict[int, int],
+        *,
         tasks: TaskGroup,
         limit: int,
         threads: Threads,
@@ -228,11 +237,9 @@ class BlockReading:
                 await self._find(self._groups[number], indices[chosen], chosen, rows, buffers)
                 first += count
         records = Scattered([frames.buffer for frames in buffers], rows)
-        return (
-            records
-            if are_long(records.nbytes, len(records))
-            else await self._threads.run(records.compact)
-        )
+        if are_long(records.nbytes, len(records)):
+            return records
+        return await self._threads.run(records.compact)
 
     async def _find(
         self, group: SlotGroup, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]
@@ -268,8 +275,9 @@ class BlockReading:
             self._groups[number].held_until = part + 1
 
     def _needed_parts(self) -> Iterator[tuple[tuple[int, int], int]]:
-        """Groups and parts in the order in which positions need them, with the approximate size of
-        each part.
+        """Groups and parts in the order in which positions need them.
+
+        With each part comes its approximate size.
         """
         waiting = []
         for number, group in self._groups.items():
@@ -285,10 +293,8 @@ class BlockReading:
             if following is None:
                 heappop(waiting)
             else:
-                heapreplace(
-                    waiting,
-                    (self._order.position(number, following[1]), number, following[0], needs),
-                )
+                part, index = following
+                heapreplace(waiting, (self._order.position(number, index), number, part, needs))
 
     async def _fetch(self, key: tuple[int, int]) -> Frames:
         number, part = key

@@ -1,5 +1,6 @@
-"""GlobalShuffle: all records of a data set in an order of seed, epoch and index, for any number of
-ranks and workers.
+"""GlobalShuffle: all records of a data set in an order of seed, epoch and index.
+
+Any number of ranks and workers share the order.
 
 Rules:
 - The rank and worker are looked up where and when the pipeline runs, as in `distribute`.
@@ -58,18 +59,23 @@ BLOCKS_CHUNK_BYTES: Final = 16 << 20
 """About how many bytes of blocks make a chunk: each chunk costs time for each group."""
 
 EXACT_CHUNK_BYTES: Final = 8 << 20
-"""About how many bytes of an exact order make a chunk: of a small data set, larger ones read too
-many gaps."""
+"""About how many bytes of an exact order make a chunk.
+
+Larger chunks of a small data set read too many gaps.
+"""
 
 WHOLE_BYTES: Final = 32 << 20
-"""Packed lengths up to this size, of about 16 million records, are read at once when a run
-begins."""
+"""Packed lengths up to this size are read at once when a run begins.
+
+It is the size for about 16 million records.
+"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalShuffle(AssignedSource):
-    """Gives all records of an index in random order, or a rank's share; see
-    `Dataset.global_shuffle`.
+    """Gives all records of an index in random order, or a rank's share.
+
+    See `Dataset.global_shuffle`.
     """
 
     shards: Shards
@@ -93,18 +99,17 @@ class GlobalShuffle(AssignedSource):
             )
         if self.shards.options.compression_type:
             raise ValueError(
-                f"compression_type={self.shards.options.compression_type!r}: records of compressed "
-                "shards cannot be "
-                "read by number; write them without compression: streamrec reshard"
+                f"compression_type={self.shards.options.compression_type!r}: records of "
+                "compressed shards cannot be read by number; write them without compression: "
+                "streamrec reshard"
             )
 
     def lines(self) -> Iterator[str]:
         yield from self.shards.lines()
         yield (
             f"GlobalShuffle(seed={self.seed}, batch={self.batch}, even={self.even!r}, "
-            f"quality={self.quality!r}, "
-            f"block_bytes={self.block_bytes}, window_bytes={self.window_bytes}, "
-            f"slot_groups={self.slot_groups})"
+            f"quality={self.quality!r}, block_bytes={self.block_bytes}, "
+            f"window_bytes={self.window_bytes}, slot_groups={self.slot_groups})"
         )
 
     @property
@@ -117,18 +122,16 @@ class GlobalShuffle(AssignedSource):
     ) -> AsyncGenerator[Chunk]:
         opened = await self.shards.listed(within.session)
         index = await self._index(opened)
-        steps = resume_steps(
-            self._steps(len(index), self.rank or within.rank or rank_here()), state, index.digest
-        )
+        from_start = self._steps(len(index), self.rank or within.rank or rank_here())
+        steps = resume_steps(from_start, state, index.digest)
         versions = versions_of(within.session, index)
         note = check_versions(versions, index, state)
         verify = self.shards.options.verify
         records = IndexedRecords(opened.storages, index, verify=verify, note_version=note)
         if int(index.block_places[-1]) <= WHOLE_BYTES:
             await records.keep_lengths()
-        first = steps.next_own(
-            0 if state is None else (state["position"] - steps.base) // steps.batch
-        )
+        taken = 0 if state is None else (state["position"] - steps.base) // steps.batch
+        first = steps.next_own(taken)
         most = EXACT_CHUNK_BYTES if self._is_exact(index) else BLOCKS_CHUNK_BYTES
         chunk_bytes = max(1, min(most, within.budget // 8))
         most_steps = max(1, chunk_bytes // max(1, int(steps.share * mean_bytes(index))))
@@ -136,24 +139,27 @@ class GlobalShuffle(AssignedSource):
         order = self._order(index, within.epoch)
         locate = partial(locate_position, index, order)
         marks = partial(versions.of_all, len(index.shards))
+        # One chunk is taken by later stages while the next one is made.
         budget = within.budget - 2 * chunk_bytes
         async with background() as tasks:
             if isinstance(order, ExactOrder):
+                # The step that fills up takes positions from elsewhere: it is fetched alone below.
                 runs = (
-                    each.ravel()
-                    for step, each in steps.runs(first, most_steps)
+                    positions.ravel()
+                    for step, positions in steps.runs(first, most_steps)
                     if not steps.fills_up(step)
                 )
                 take = read_exact(order, records, runs, tasks, budget)
             else:
                 self._warn_shared(order, steps)
                 groups = steps.groups(order, first)
-                limit = self._limit(
-                    index, len(groups) * order.window * self.block_bytes, len(groups), budget
+                windows = len(groups) * order.window * self.block_bytes
+                limit = self._limit(index, windows, len(groups), budget)
+                threads = within.session.threads
+                reading = BlockReading(
+                    order, records, groups, tasks=tasks, limit=limit, threads=threads
                 )
-                take = BlockReading(
-                    order, records, groups, tasks, limit, within.session.threads
-                ).take
+                take = reading.take
             for step, positions in steps.runs(first, most_steps):
                 if steps.fills_up(step):
                     frames = await records.fetch(order.records(positions.ravel()))
@@ -168,8 +174,9 @@ class GlobalShuffle(AssignedSource):
         return steps.elements if self.batch is None else steps.batches
 
     async def _index(self, opened: OpenSource) -> Index:
-        """Opens the index, which must be that of the listed shards; without the lengths of its
-        records.
+        """Opens the index, without the lengths of its records.
+
+        The index must be that of the listed shards.
         """
         index: Index | None = self.memo.get(Index)
         if index is None:
@@ -184,11 +191,19 @@ class GlobalShuffle(AssignedSource):
         if batch % rank.world_size:
             raise ValueError(
                 f"global_batch_size={batch} is not a multiple of the number of ranks, "
-                f"{rank.world_size}: choose a "
-                "multiple of each number of ranks that the job will run with"
+                f"{rank.world_size}: choose a multiple of each number of ranks that the job will "
+                "run with"
             )
         worker, workers = worker_here()
-        return Steps(total, batch, self.even, rank.rank, rank.world_size, worker, workers)
+        return Steps(
+            total=total,
+            batch=batch,
+            even=self.even,
+            rank=rank.rank,
+            world_size=rank.world_size,
+            worker=worker,
+            workers=workers,
+        )
 
     def _warn_empty(self, steps: Steps, records: int) -> None:
         """Warns of readers without positions; each reader computes the loads of all."""
@@ -202,8 +217,7 @@ class GlobalShuffle(AssignedSource):
         if steps.total and not any(loads):
             warn_once(
                 f"even={self.even!r} drops all of {records:,} records, which do not fill a global "
-                "batch of "
-                f"{steps.batch:,}: pass even='pad', or a smaller global_batch_size"
+                f"batch of {steps.batch:,}: pass even='pad', or a smaller global_batch_size"
             )
         what = f"the {records:,} records of {display_name(self.index)}"
         warn_uneven(reader, loads, what, "Pass even='pad' to global_shuffle")
@@ -214,9 +228,8 @@ class GlobalShuffle(AssignedSource):
             times = steps.world_size // order.groups
             warn_once(
                 f"global_shuffle has {order.groups} groups of slots for {steps.world_size} ranks, "
-                f"so about {times} "
-                f"ranks read each block: pass slot_groups={steps.world_size}, or a multiple, and "
-                "one rank reads each"
+                f"so about {times} ranks read each block: pass slot_groups={steps.world_size}, or "
+                "a multiple, and one rank reads each"
             )
 
     def _is_exact(self, index: Index) -> bool:
@@ -229,21 +242,29 @@ class GlobalShuffle(AssignedSource):
         window = max(1, self.window_bytes // self.block_bytes // groups)
         sizes = np.array([shard.bytes for shard in index.shards], np.int64)
         bounds = cut_blocks(np.diff(index.first_records), sizes, self.block_bytes)
-        return BlockOrder(bounds, self.seed, epoch, self.batch or groups, groups, window)
+        return BlockOrder(
+            bounds=bounds,
+            seed=self.seed,
+            epoch=epoch,
+            unit=self.batch or groups,
+            groups=groups,
+            window=window,
+        )
 
     def _limit(self, index: Index, needed: int, groups: int, budget: int) -> int:
-        """How many bytes of blocks may be held; a ValueError if the budget is smaller than the
-        windows.
+        """How many bytes of blocks may be held.
+
+        Raises a ValueError if the budget is smaller than the windows.
         """
         if min(needed, index.nbytes) > budget:
             raise ValueError(
                 f"the windows of {groups} groups that this rank reads need {needed:,} bytes, but "
-                f"only {budget:,} of "
-                "the memory budget are left for them: pass a larger "
-                "with_options(memory_budget=...), or a smaller "
-                "window_bytes, which changes the order"
+                f"only {budget:,} of the memory budget are left for them: pass a larger "
+                "with_options(memory_budget=...), or a smaller window_bytes, which changes the "
+                "order"
             )
-        return min(budget, needed + 24 * self.block_bytes)  # 24 blocks ahead keep connections busy
+        # 24 blocks ahead keep the connections busy.
+        return min(budget, needed + 24 * self.block_bytes)
 
 
 def versions_of(session: Session, index: Index) -> ShardVersions:
@@ -259,8 +280,9 @@ def versions_of(session: Session, index: Index) -> ShardVersions:
 def check_versions(
     versions: ShardVersions, index: Index, state: Mapping[str, Any] | None
 ) -> Callable[[int, str | None], None]:
-    """Compares the versions in an index with those in a state; returns a function that does so with
-    the version of an answer, and notes it.
+    """Compares the versions in an index with those in a state.
+
+    Returns a function that does so with the version of an answer, and notes it.
     """
     saved = SavedVersions.of(state, 0)
     listed = [shard.version for shard in index.shards]
@@ -287,20 +309,22 @@ async def check_listed(index: Index, opened: OpenSource) -> None:
     listing = await complete(opened)
     indexed = {location_of(shard.path): shard.path for shard in index.shards}
     listed = {location_of(path): path for path in listing.paths}
-    missing, more = sorted(listed.keys() - indexed.keys()), sorted(indexed.keys() - listed.keys())
+    missing = sorted(listed.keys() - indexed.keys())
+    more = sorted(indexed.keys() - listed.keys())
     if missing or more:
         first = f"it lacks {listed[missing[0]]}" if missing else f"it also has {indexed[more[0]]}"
         raise ManifestError(
             f"{index.path}: this index does not belong to these {len(listed):,} shards: {first}; "
-            "pass the names of its "
-            f"shards, or write it again: streamrec index SHARDS {index.path}"
+            f"pass the names of its shards, or write it again: streamrec index SHARDS {index.path}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class StepPositions(Positions):
-    """Positions of elements that are steps; `locate` gives the location of the record at a position
-    of the order, and `versions` what a state holds of the shards' versions.
+    """Positions of elements that are steps.
+
+    `locate` gives the location of the record at a position of the order, and `versions` what a
+    state holds of the shards' versions.
     """
 
     steps: Steps
@@ -330,27 +354,29 @@ class StepPositions(Positions):
 
 
 def resume_steps(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> Steps:
-    """A reader's steps from a state on; a PositionMismatchError if it is of another index or loader
-    worker.
+    """A reader's steps from a state on.
+
+    Raises a PositionMismatchError if the state is of another index or loader worker.
     """
     if state is None:
         return steps
     if state["index"] != digest:
         raise PositionMismatchError(
             f"this state was saved with an index of digest {state['index']}, but this index has "
-            f"{digest}: the data set "
-            "was changed; resume with the index that it was saved with, or start over without the "
-            "state"
+            f"{digest}: the data set was changed; resume with the index that it was saved with, "
+            "or start over without the state"
         )
+    # A state of one process holds a position, from which any number of readers can continue. A
+    # state of one of several loader workers says nothing of the others, so only the same worker
+    # continues.
     worker = state.get("worker")
     if worker is None:
         return replace(steps, base=int(state["position"]))
     if worker != [steps.worker, steps.workers]:
         raise PositionMismatchError(
             f"this state is of loader worker {worker[0]} of {worker[1]}, but this is worker "
-            f"{steps.worker} of "
-            f"{steps.workers}: streamrec.torch.job_state(loader.state_dict()) makes one state of "
-            "those of all workers, "
-            "from which any number of ranks and workers can resume"
+            f"{steps.worker} of {steps.workers}: streamrec.torch.job_state(loader.state_dict()) "
+            "makes one state of those of all workers, from which any number of ranks and workers "
+            "can resume"
         )
     return replace(steps, base=int(state["began"]))

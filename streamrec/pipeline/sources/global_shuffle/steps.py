@@ -1,5 +1,4 @@
-"""Steps: the positions of the order that each reader takes in each step; and the state from which a
-whole job resumes.
+"""Steps: the positions that each reader takes in each step, and the state of a whole job.
 
 From position `base` on, all ranks together take `batch` positions in each step: a global batch.
 Each rank has the same number of consecutive slots in it. A rank's loader workers take steps in
@@ -27,7 +26,7 @@ from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, Numbers
 from streamrec.shards import Even
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """The steps of one reader.
 
@@ -58,6 +57,7 @@ class Steps:
 
     @property
     def count(self) -> int:
+        """How many steps all readers take together."""
         return self.whole if self.even == "drop" else -(-(self.total - self.base) // self.batch)
 
     @property
@@ -67,8 +67,9 @@ class Steps:
 
     @property
     def last(self) -> int:
-        """How many positions this worker takes in the step after the complete ones; 0 if it belongs
-        to another.
+        """How many positions this worker takes in the step after the complete ones.
+
+        It is 0 if that step belongs to another worker.
         """
         is_own = self.whole < self.count and self.next_own(self.whole) == self.whole
         return len(self.positions(self.whole)) if is_own else 0
@@ -84,6 +85,7 @@ class Steps:
         return len(range(self.worker, self.whole, self.workers)) * self.share + self.last
 
     def position(self, step: int) -> int:
+        """The first position of a step, over all ranks."""
         return self.base + step * self.batch
 
     def next_own(self, step: int) -> int:
@@ -95,8 +97,9 @@ class Steps:
         return np.arange(self.rank * self.share, (self.rank + 1) * self.share)
 
     def positions(self, step: int) -> Numbers:
-        """The positions that this rank takes in a step, in the order of its slots; the last step
-        may have fewer.
+        """The positions that this rank takes in a step, in the order of its slots.
+
+        The last step may have fewer.
         """
         positions = self.position(step) + self.slots
         if step < self.whole:
@@ -107,8 +110,9 @@ class Steps:
         return np.where(positions < self.total, positions, more)
 
     def runs(self, step: int, most: int) -> Iterator[tuple[int, Numbers]]:
-        """Groups this worker's steps from one on, up to `most` at a time: the first step, and int64
-        [steps, slots].
+        """Groups this worker's steps from one on, up to `most` at a time.
+
+        Each group has its first step, and positions, int64 [steps, slots].
 
         The first groups are small, so that the first batch does not wait for later ones; each has
         twice as many steps.
@@ -116,9 +120,8 @@ class Steps:
         size = max(1, 256 // max(1, self.share))
         while step < self.count:
             if step < self.whole:
-                steps = np.arange(
-                    step, min(self.whole, step + min(size, most) * self.workers), self.workers
-                )
+                last = min(self.whole, step + min(size, most) * self.workers)
+                steps = np.arange(step, last, self.workers)
                 size *= 2
                 positions = self.base + steps[:, None] * self.batch + self.slots
             else:
@@ -132,11 +135,13 @@ class Steps:
         return step >= self.whole and self.even is not None
 
     def groups(self, order: BlockOrder, first: int) -> dict[int, int]:
-        """The groups that this worker reads from step `first` on, each with the index of its first
-        record.
+        """The groups that this worker reads from step `first` on.
+
+        With each comes the index of its first record.
         """
         if first >= self.count:
             return {}
+        # After this many own steps, the slots of a unit repeat: all groups have come by then.
         period = order.unit // gcd(order.unit, self.batch * self.workers)
         ahead = first + np.arange(period) * self.workers
         positions = (self.position(0) + ahead[:, None] * self.batch + self.slots).ravel()
@@ -145,8 +150,10 @@ class Steps:
 
 
 def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, Any]:
-    """Makes one state, from which any number of ranks and workers can resume, of the states of all
-    workers of one rank that have begun, after the same step; the rank has taken `steps` since.
+    """Makes one state of the states of all workers of one rank that have begun.
+
+    Any number of ranks and workers can resume from it. The states are from after the same step; the
+    rank has taken `steps` since.
     """
     if not states:
         raise ValueError(
@@ -159,6 +166,7 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
     _, source = shuffles[least]
     workers = source.get("worker", [0, 1])[1]
     begun = {source.get("worker", [0, 1])[0] for _, source in shuffles}
+    # Workers that have not begun have no state; they wait at their first step.
     waiting = [
         source["began"] + worker * source["batch"]
         for worker in range(workers)
@@ -169,6 +177,7 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
         raise ValueError(
             "these states are of one process, but steps were taken since: save them after each step"
         )
+    # The job continues at the earliest position that a worker has not delivered.
     position = min([source["position"], *waiting]) + steps * batch
     plain = {"position": position, "index": source["index"]}
     if all("versions" in source for _, source in shuffles):  # not of states of earlier releases
@@ -179,8 +188,9 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
 
 
 def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str, Any]]:
-    """The state of the global shuffle within a state, after a sort key that is smaller for an
-    earlier state.
+    """The state of the global shuffle within a state, after a sort key.
+
+    The key is smaller for an earlier state.
     """
     passes: list[int] = []
     position: Mapping[str, Any] = state["position"]
@@ -188,9 +198,9 @@ def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str
         source = position.get("source") or {}
         if position.get("stages") or ("index" in source and position.get("skip")):
             raise ValueError(
-                "this pipeline has a stage that counts elements (take, skip, enumerate, ...), but "
-                "each worker counts "
-                "only its own: leave the stage out, or use one process for each rank"
+                "this pipeline has a stage that counts elements (take, skip, enumerate, ...), "
+                "but each worker counts only its own: leave the stage out, or use one process "
+                "for each rank"
             )
         if "index" in source:
             return (*passes, int(source["position"])), source

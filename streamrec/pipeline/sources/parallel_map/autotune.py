@@ -1,5 +1,6 @@
-"""Parameters that are tuned while a pipeline runs. Pure: each class gets times and counts, and
-computes its number.
+"""Parameters that are tuned while a pipeline runs.
+
+Pure: each class gets times and counts, and computes its number.
 
 - `TaskSize`: how many elements go to a thread at a time. A hop to a thread and back costs about 0.1
   ms, so short calls go many at a time; long calls go alone, or their results would come in bursts.
@@ -22,8 +23,10 @@ from typing import Final
 from streamrec.storage.knee_search import KneeSearch
 
 RUN_SECONDS: Final = 10e-3
-"""How long a thread should work on one task: 100 times the cost of a hop; 10 times on a busy
-machine."""
+"""How long a thread should work on one task.
+
+It is 100 times the cost of a hop, or 10 times on a busy machine.
+"""
 
 MAX_SIZE: Final = 4096
 """The largest number of elements in a task."""
@@ -33,8 +36,10 @@ FIRST_DEPTH: Final = 8 << 20
 
 
 class TaskSize:
-    """How many elements go to a thread at a time: `size`, so that their results weigh at most
-    `max_bytes`. Recent ones weigh `bytes_each` on average; 0 before the first.
+    """How many elements go to a thread at a time.
+
+    It is `size`, limited so that their results weigh at most `max_bytes`. Recent ones weigh
+    `bytes_each` on average; 0 before the first.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -61,8 +66,9 @@ class TaskSize:
 
 
 class CallCount(KneeSearch):
-    """How many calls should run at once: `target`, from `least` to `most`. If `start` equals both,
-    it never changes.
+    """How many calls should run at once: `target`, from `least` to `most`.
+
+    If `start` equals both, it never changes.
 
     Examples:
         >>> count = CallCount(start=2, most=32)
@@ -76,9 +82,8 @@ class CallCount(KneeSearch):
         super().__init__(start, most)
         self._least = least
         self._calm = 0
-        self._patience = (
-            8  # calm windows before a call is removed; doubled each time that was one too many
-        )
+        # Calm windows before a call is removed; doubled each time that was one too many.
+        self._patience = 8
         self._shrunk = False
 
     def due(self, seconds: float, calls: int) -> bool:
@@ -86,10 +91,12 @@ class CallCount(KneeSearch):
         return seconds >= 0.1 and calls >= 2 * self.target
 
     def end_window(self, seconds: float, calls: int, waited: float) -> None:
-        """Adapts the number after a window in which this many calls ended, and the consumer waited
-        for some seconds while the allowed number of calls was busy.
+        """Adapts the number after a window in which this many calls ended.
+
+        The consumer waited for some seconds while the allowed number of calls was busy.
         """
-        rate, short = calls / seconds, waited > 0.05 * seconds
+        rate = calls / seconds
+        short = waited > 0.05 * seconds
         if not self.settle(rate, enough=not short):
             return
         self._calm = 0 if waited else self._calm + 1
@@ -97,10 +104,13 @@ class CallCount(KneeSearch):
             return
         if short and self.target < self.most:
             if self._shrunk:
-                self._patience, self._shrunk = min(2 * self._patience, 256), False
+                self._patience = min(2 * self._patience, 256)
+                self._shrunk = False
             self.grow(rate, max(self.target // 2 if self.failed else self.target, 1))
         elif self._calm >= self._patience and self.target > self._least:
-            self.target, self._calm, self._shrunk = self.target - 1, 0, True
+            self.target -= 1
+            self._calm = 0
+            self._shrunk = True
 
 
 class PrefetchDepth:
@@ -112,15 +122,18 @@ class PrefetchDepth:
         self._was_full = False
 
     def observe(self, empty: bool, full: bool) -> int:
-        """Adapts the limit when the consumer asks for a chunk, and returns it: by whether the queue
-        is empty now, and has been full since the last call.
+        """Adapts the limit when the consumer asks for a chunk, and returns it.
+
+        It depends on whether the queue is empty now, and has been full since the last call.
 
         >>> depth = PrefetchDepth(most=1 << 30)
-        >>> depth.observe(empty=True, full=False) == depth.observe(empty=False, full=True) == FIRST_DEPTH
+        >>> depth.observe(empty=True, full=False) == FIRST_DEPTH
+        True
+        >>> depth.observe(empty=False, full=True) == FIRST_DEPTH
         True
         >>> depth.observe(empty=True, full=False) == 2 * FIRST_DEPTH
         True
-        """  # noqa: E501
+        """
         self._was_full = self._was_full or full
         if empty and self._was_full:
             self._was_full = False

@@ -1,5 +1,6 @@
-"""Tracks elements on their way through calls of a function. Pure: it is fed chunks and results, and
-delivers results.
+"""Tracks elements on their way through calls of a function.
+
+Pure: it is fed chunks and results, and delivers results.
 
 Elements have ordinals, counted from where the run began. Tasks of consecutive elements start in
 order and end in any order. Results are delivered in order, or as they come.
@@ -83,8 +84,9 @@ def join_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(eq=False, slots=True)
 class HeldChunk:
-    """A chunk with elements in flight: the ordinal of its first element, and how many elements wait
-    for a result.
+    """A chunk with elements in flight.
+
+    It has the ordinal of its first element, and how many elements wait for a result.
     """
 
     chunk: Chunk
@@ -123,7 +125,8 @@ class ElementTask:
 
     def take(self, count: int) -> tuple[list[Any], int]:
         """Removes and returns the next results, and what they weigh."""
-        results, nbytes = self.results[:count], self.nbytes * count // max(len(self.results), 1)
+        results = self.results[:count]
+        nbytes = self.nbytes * count // max(len(self.results), 1)
         del self.results[:count]
         self.nbytes -= nbytes
         return results, nbytes
@@ -160,13 +163,15 @@ class InFlight:
         return not self.pending and not self.undelivered
 
     def feed(self, chunk: Chunk) -> None:
-        """Adds the next elements, without those that were delivered before the run was resumed; or
-        a failed element.
+        """Adds the next elements, or a failed one.
+
+        Elements that were delivered before the run was resumed are left out.
         """
         if chunk.error is not None:
             self._feed_failure(chunk)
             return
-        first, self._next = self._next, self._next + len(chunk.elements)
+        first = self._next
+        self._next += len(chunk.elements)
         missing = self._delivered.missing(first, self._next)
         count = sum(end - begin for begin, end in missing)
         self._fed.append((first, chunk.positions))
@@ -177,7 +182,8 @@ class InFlight:
             self.input_bytes += chunk.nbytes
 
     def _feed_failure(self, chunk: Chunk) -> None:
-        first, self._next = self._next, self._next + 1
+        first = self._next
+        self._next += 1
         self._fed.append((self._next, chunk.positions))
         if self._delivered.missing(first, self._next):
             self.undelivered += 1
@@ -185,8 +191,9 @@ class InFlight:
             self._queue_failures()
 
     def _queue_failures(self) -> None:
-        """Queues waiting elements that failed in an earlier stage, up to the next one that can be
-        started.
+        """Queues waiting elements that failed in an earlier stage.
+
+        It stops at the next one that can be started.
         """
         while self._waiting and (error := self._waiting[0][0].chunk.error) is not None:
             held, first, last = self._waiting.popleft()
@@ -194,7 +201,8 @@ class InFlight:
 
     def end(self, error: Exception | None) -> None:
         """Ends the input; an error is raised after all results."""
-        self.ended, self._error = True, error
+        self.ended = True
+        self._error = error
 
     def start(self, most: int) -> ElementTask:
         """Starts a task of at most `most` waiting elements; some must be pending."""
@@ -218,8 +226,10 @@ class InFlight:
         nbytes: int,
         errors: Sequence[tuple[int, Exception]] = (),
     ) -> None:
-        """Adds the next results of a task and what they weigh; any value stands for a call that
-        failed. The indices of these calls come with their errors, in order.
+        """Adds the next results of a task and what they weigh.
+
+        Any value stands for a call that failed. The indices of these calls come with their errors,
+        in order.
         """
         nbytes += task.held.chunk.positions.weight(len(results))
         task.errors.extend((task.first + index, error) for index, error in errors)
@@ -244,12 +254,14 @@ class InFlight:
         parts: list[tuple[int, int]] = []
         nbytes = 0
         failure: Exception | None = None
+        # Tasks are in the order of delivery: in order those of the elements, otherwise those that
+        # have results. The first one may be incomplete, and then hands out what it has.
         while self._tasks and failure is None:
             task = self._tasks[0]
             begin = task.first - len(task.results)
             stop = task.errors[0][0] if task.errors else task.first
             if begin == stop and task.errors:
-                if results:
+                if results:  # a failure is a chunk of its own: the results before it go first
                     break
                 _, failure = task.errors.popleft()
                 stop = begin + 1
@@ -264,13 +276,13 @@ class InFlight:
             task.queued = False
             self.undelivered -= task.ended
         if failure is not None:
-            return replace(
-                self._chunk([], parts, nbytes), elements=(), error=failure, nbytes=FAILURE_BYTES
-            )
+            chunk = self._chunk([], parts, nbytes)
+            return replace(chunk, elements=(), error=failure, nbytes=FAILURE_BYTES)
         if results:
             return self._chunk(results, parts, nbytes)
         if self.ended and self.idle and self._error is not None:
-            error, self._error = self._error, None
+            error = self._error
+            self._error = None
             raise error
         return None
 
@@ -294,9 +306,10 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class ResultPositions(Positions):
-    """Positions of results: `parts` are their ordinals as ranges, in the order of delivery, and
-    `delivered` those before. `fed` has the chunks from the oldest element on that was not delivered
-    before.
+    """Positions of results.
+
+    `parts` are their ordinals as ranges, in the order of delivery, and `delivered` those before.
+    `fed` has the chunks from the oldest element on that was not delivered before.
     """
 
     fed: InputChunks

@@ -68,31 +68,37 @@ class ParallelMap(ChainSource):
     deterministic: bool | None = None
 
     def line(self) -> str:
+        # Without the number of calls, which changes no element.
         order = ", deterministic=False)" if self.deterministic is False else ")"
-        return (
-            describe_stage(self).removesuffix(")") + order
-        )  # the number of calls changes no element
+        return describe_stage(self).removesuffix(")") + order
 
     def element_spec(self) -> Any:
         spec = self.inner.element_spec()
-        return (
-            self.function.element_spec(spec)
-            if spec is not None and isinstance(self.function, Stage)
-            else None
-        )
+        function: Any = self.function
+        if spec is None or not isinstance(function, Stage):
+            return None
+        return function.element_spec(spec)
 
     async def chunks(
         self, state: Mapping[str, Any] | None, within: RunContext
     ) -> AsyncGenerator[Chunk]:
         max_bytes, feeding = within.take(IN_FLIGHT)
         position, done = (state["inner"], state["done"]) if state else (None, ())
+        # Ordinals mean the same elements only if the input comes in the same order again.
         fixed = replace(feeding, deterministic=feeding.deterministic or bool(done))
         in_turn = fixed.deterministic if self.deterministic is None else self.deterministic
         in_flight = InFlight(
             in_turn or not in_order(self.inner, fixed.deterministic), done, position
         )
         async with background() as tasks:
-            calling = ParallelCalls(self.function, self.calls, in_flight, max_bytes, tasks, within)
+            calling = ParallelCalls(
+                self.function,
+                self.calls,
+                in_flight=in_flight,
+                max_bytes=max_bytes,
+                tasks=tasks,
+                within=within,
+            )
             tasks.start_soon(
                 calling.take_in, fixed.chunks(self.inner, position, continue_on_error=True)
             )
@@ -113,6 +119,7 @@ def call_count_for(calls: int, awaits: bool) -> CallCount:
 
 
 def cores() -> int:
+    """How many processor cores this process may use, where the system tells; else all of them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -123,6 +130,7 @@ class ParallelCalls:
         self,
         function: Callable[..., Any],
         calls: int,
+        *,
         in_flight: InFlight,
         max_bytes: int,
         tasks: TaskGroup,
@@ -133,14 +141,17 @@ class ParallelCalls:
         self._in_flight = in_flight
         self._half = max_bytes // 2
         self._tasks = tasks
-        self._threads, self._meter = within.session.threads, within.meter
+        self._threads = within.session.threads
+        self._meter = within.meter
         self._awaits = is_async(function)
         self._stopped = False
         self._halts: set[Halt] = set()
         self._call_count = call_count_for(calls, self._awaits)
         self._task_size = TaskSize(self._half // max(calls, cores()))
         self._changed = Signal()
-        self._since, self._ended, self._waited = perf_counter(), 0, 0.0
+        self._since = perf_counter()
+        self._ended = 0
+        self._waited = 0.0
         self._waits_since: float | None = None
 
     async def take_in(self, chunks: AsyncGenerator[Chunk]) -> None:
@@ -200,27 +211,29 @@ class ParallelCalls:
         """Starts a task if one may start."""
         if self._stopped or not self._in_flight.pending or not self._may_start:
             return None
-        even = max(
-            math.ceil(self._in_flight.pending / self._call_count.target), self._size // 8
-        )  # all calls get some
+        # Divided evenly, so that all calls get some elements.
+        even = max(math.ceil(self._in_flight.pending / self._call_count.target), self._size // 8)
         return self._in_flight.start(min(self._size, even))
 
     @property
     def _may_start(self) -> bool:
-        in_flight, call_count = self._in_flight, self._call_count
+        in_flight = self._in_flight
+        target = self._call_count.target
+        if not in_flight.undelivered:
+            return True
+        # In order, results wait for one call that takes long: others continue meanwhile, but not
+        # without end.
+        if in_flight.at_work >= target or in_flight.undelivered >= 4 * target:
+            return False
         expected = (in_flight.at_work + 1) * self._size * self._task_size.bytes_each
-        return not in_flight.undelivered or (
-            in_flight.at_work < call_count.target
-            and in_flight.undelivered
-            < 4 * call_count.target  # others continue while one takes long
-            and in_flight.result_bytes + expected <= self._half
-        )
+        return in_flight.result_bytes + expected <= self._half
 
     async def _work(self, first: ElementTask) -> None:
         """Works on tasks while there are any; raises only its own cancellation."""
         task: ElementTask | None = first
         while task is not None:
-            done, held = await self._run(task.elements), task.held
+            done = await self._run(task.elements)
+            held = task.held
             self._task_size.update(len(done.results), done.seconds, done.nbytes)
             self._ended += len(done.results)
             for index, error in done.errors:
@@ -242,11 +255,11 @@ class ParallelCalls:
             done = await self._run_in_thread(elements)
             if any(map(isawaitable, done.results[: len(done.errors) + 1])):
                 if not self._awaits:
-                    self._awaits, self._call_count = True, call_count_for(self._calls, awaits=True)
+                    self._awaits = True
+                    self._call_count = call_count_for(self._calls, awaits=True)
                 later = await await_calls(lambda awaitable: awaitable, done.results)
-                return later._replace(
-                    errors=sorted([*done.errors, *later.errors], key=itemgetter(0))
-                )
+                errors = sorted([*done.errors, *later.errors], key=itemgetter(0))
+                return later._replace(errors=errors)
         except Exception as error:
             return TaskResults([None], 0, 0.0, [(0, error)])
         return done
@@ -267,7 +280,9 @@ class ParallelCalls:
         self._count_wait(now)
         if self._call_count.due(now - self._since, self._ended):
             self._call_count.end_window(now - self._since, self._ended, self._waited)
-            self._since, self._ended, self._waited = now, 0, 0.0
+            self._since = now
+            self._ended = 0
+            self._waited = 0.0
 
     def _count_wait(self, now: float) -> None:
         """Counts how long the consumer has waited for calls until now."""
@@ -277,8 +292,9 @@ class ParallelCalls:
 
 
 class TaskResults(NamedTuple):
-    """The results of a task's first elements, None for a call that failed; and the errors with
-    their indices.
+    """The results of a task's first elements, and the errors with their indices.
+
+    The result of a call that failed is None.
     """
 
     results: list[Any]
@@ -288,15 +304,16 @@ class TaskResults(NamedTuple):
 
 
 def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[Any]) -> TaskResults:
-    """Calls the function for the first element, and for those after it until `halt` is asked
-    for.
-    """
+    """Calls the function for the first element, and for more until `halt` is asked for."""
     results: list[Any] = []
     errors: list[tuple[int, Exception]] = []
-    began, end = perf_counter(), 0
+    began = perf_counter()
+    end = 0
     for piece in pieces(elements):
         end += len(piece)
         calls = call_each(function, piece, iter(piece))
+        # The first call stands alone, since a halt empties the piece: a task must have one result,
+        # or a slow function would be called for the same element again and again.
         while (count := len(results)) < end:
             if count:
                 halt.ends(piece)
@@ -330,8 +347,9 @@ async def await_calls(function: Callable[..., Any], elements: Iterable[Any]) -> 
 
 
 async def await_result(awaitable: Awaitable[Any]) -> Any:
-    """Awaits the user's awaitable in a task of its own, which is cancelled only once, so that it
-    can clean up.
+    """Awaits the user's awaitable in a task of its own.
+
+    The task is cancelled only once, so that it can clean up.
 
     (anyio cancels repeatedly in a cancelled scope: `async with` of other libraries could not end.)
     If other code cancelled the task, that is a ClosedError.

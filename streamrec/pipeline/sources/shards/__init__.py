@@ -1,3 +1,5 @@
-"""Shards: `source.py` moves blocks, `interleave.py` plans whose turn it is, `distribute.py` which
-reader reads what.
+"""Shards.
+
+`source.py` moves blocks, `interleave.py` plans whose turn it is, `distribute.py` which reader reads
+what.
 """

@@ -1,6 +1,4 @@
-"""Shard queues, which hold the records of one shard that wait for their turn; and the interleave of
-shards.
-"""
+"""Shard queues hold the records of one shard that wait for their turn; and their interleave."""
 
 from __future__ import annotations
 
@@ -33,15 +31,18 @@ from streamrec.shards import OFFSET_BITS, ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, join_frames
 
 STRETCH_BYTES = 256 << 10
-"""Consecutive records of one block are not copied if they have at least these bytes. Smaller slices
-are copied, since they would keep a whole block alive."""
+"""Consecutive records of one block are not copied if they have at least these bytes.
+
+Smaller slices are copied, since they would keep a whole block alive.
+"""
 
 MAX_SHARDS = 1 << (63 - OFFSET_BITS)
 
 
 class ShardStart(NamedTuple):
-    """Where reading a shard begins: its number, the place of the next record, and its compression
-    if known.
+    """Where reading a shard begins.
+
+    It has the shard's number, the place of the next record, and the compression if known.
     """
 
     shard: int
@@ -55,10 +56,11 @@ class ShardStart(NamedTuple):
         return cls(shard, ShardPlace(offset, record, version), compression)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPositions(Positions):
-    """Positions of the records of a block, each as the `slot` of an open shard. They hold spans,
-    but no records.
+    """Positions of the records of a block, each as the `slot` of an open shard.
+
+    They hold spans, but no records.
 
     The first record has the number `record`; the block is at the offset `origin` in the shard.
     """
@@ -72,21 +74,13 @@ class BlockPositions(Positions):
     paths: Sequence[str]
 
     def at(self, index: int) -> Position:
-        count = len(self.spans)
-        end = (
-            int(self.spans[index, 0]) - HEADER_BYTES
-            if index < count
-            else int(self.spans[-1, 1]) + FOOTER_BYTES
-        )
-        return {
-            "slot": [
-                self.shard,
-                self.origin + end,
-                self.record + index,
-                self.version,
-                self.compression,
-            ]
-        }
+        if index < len(self.spans):
+            end = int(self.spans[index, 0]) - HEADER_BYTES
+        else:
+            end = int(self.spans[-1, 1]) + FOOTER_BYTES
+        offset = self.origin + end
+        record = self.record + index
+        return {"slot": [self.shard, offset, record, self.version, self.compression]}
 
     def origins(self, index: int, row: int) -> Sequence[RecordLocation]:
         return (RecordLocation(self.paths[self.shard], self.record + index),) if self.paths else ()
@@ -95,21 +89,19 @@ class BlockPositions(Positions):
         offsets = self.spans[:, 0] + (self.origin - HEADER_BYTES)
         if self.shard >= MAX_SHARDS or int(offsets[-1]) >> OFFSET_BITS:
             raise ValueError(
-                f"shard {self.shard:,}, byte {int(offsets[-1]):,}: shuffle supports {MAX_SHARDS:,} "
-                "shards of up to "
-                f"{1 << OFFSET_BITS:,} bytes; put batch(1).unbatch() before it, so that it counts "
-                "records instead"
+                f"shard {self.shard:,}, byte {int(offsets[-1]):,}: shuffle supports "
+                f"{MAX_SHARDS:,} shards of up to {1 << OFFSET_BITS:,} bytes; put "
+                "batch(1).unbatch() before it, so that it counts records instead"
             )
-        sizes, shards = (
-            self.spans[:, 1] - self.spans[:, 0],
-            {self.shard: (self.version, self.compression)},
-        )
+        sizes = self.spans[:, 1] - self.spans[:, 0]
+        shards = {self.shard: (self.version, self.compression)}
         return RecordLocations(offsets + (self.shard << OFFSET_BITS), sizes, shards, self.paths)
 
 
 class ShardQueue(ArrivedElements):
-    """One shard's queue of blocks from `start` on; one block always fits. `paths` are the names of
-    shards in errors.
+    """One shard's queue of blocks from `start` on; one block always fits.
+
+    `paths` are the names of shards in errors.
     """
 
     def __init__(self, start: ShardStart, paths: Sequence[str] = ()) -> None:
@@ -122,12 +114,16 @@ class ShardQueue(ArrivedElements):
         self.open(start.place.version, start.compression, 0)
 
     def open(self, version: str | None, compression: str | None, limit: int) -> None:
-        """Sets the version and the compression of the opened shard, and how many bytes of it may be
-        held.
+        """Sets the version and the compression of the opened shard.
+
+        The queue may hold `limit` bytes of it.
         """
-        self._version, self._compression, self.limit = version, compression, limit
+        self._version = version
+        self._compression = compression
+        self.limit = limit
         place = self.start.place
-        self._before = (), {"slot": [self.shard, place.offset, place.record, version, compression]}
+        slot = [self.shard, place.offset, place.record, version, compression]
+        self._before = (), {"slot": slot}
 
     @property
     def has_room(self) -> bool:
@@ -145,19 +141,25 @@ class ShardQueue(ArrivedElements):
 
     def push(self, frames: Frames, record: int | None = None) -> None:
         """Adds a block; `record` is the number of its first record, None for the next number."""
-        count, first = len(frames), self._next if record is None else record
-        self._next = first + count
+        first = self._next if record is None else record
+        self._next = first + len(frames)
         self._last_bytes = memoryview(frames.buffer).nbytes
-        shard, version, compression = self.shard, self._version, self._compression
         positions = BlockPositions(
-            shard, version, compression, first, frames.origin or 0, frames.spans, self._paths
+            shard=self.shard,
+            version=self._version,
+            compression=self._compression,
+            record=first,
+            origin=frames.origin or 0,
+            spans=frames.spans,
+            paths=self._paths,
         )
         self._add(Chunk(frames, positions, self._last_bytes), self._last_bytes)
 
 
 class ShardInterleave(Interleave[ShardQueue]):
-    """The running interleave over the known shards, of which there are `shards`, from the state of
-    a position on.
+    """The running interleave over the known shards, from the state of a position on.
+
+    There are `shards` known shards.
 
     The caller pushes blocks into the queues of `wanted`, and calls `pull`. The turn of `next_shard`
     has not come.
@@ -185,22 +187,21 @@ class ShardInterleave(Interleave[ShardQueue]):
         super().__init__(
             plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, max_bytes=max_bytes
         )
-        self.complete = (
-            True  # before each `pull`, so many shards are known that no slot waits for one
-        )
+        # Before each `pull`, so many shards are known that no slot waits for one.
+        self.complete = True
         self.shards = shards
         self.next_shard: int = state["next"]
-        self._ahead: dict[
-            int, ShardQueue
-        ] = {}  # those that are filled ahead of their turn, by shard
+        # Those that are filled ahead of their turn, by shard.
+        self._ahead: dict[int, ShardQueue] = {}
         self._paths = paths
         self.versions = versions or ComparedVersions(
             ShardVersions(), SavedVersions({}), lambda shard: ("", True)
         )
 
     def wanted(self, ahead: int) -> list[ShardQueue]:
-        """The queues that should be filled, most urgent first: those in slots, and those of the
-        next `ahead` shards.
+        """The queues that should be filled, most urgent first.
+
+        These are the queues in slots, and those of the next `ahead` shards.
         """
         for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
             if shard not in self._ahead:
@@ -225,9 +226,8 @@ class ShardInterleave(Interleave[ShardQueue]):
         """Joins records in order; only short ones are copied."""
         if len(windows) == len(windows[0]) == 1:
             [[window]] = windows
-            if window.extent >= min(
-                STRETCH_BYTES, memoryview(window.buffer).nbytes // 2
-            ):  # or most of its buffer
+            # Not a small part of a large buffer, which would stay alive for it.
+            if window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2):
                 return window
         nbytes = sum(abs(window.extent) for part in windows for window in part)
         frames = Scattered if are_long(nbytes, count) else Frames
@@ -256,21 +256,24 @@ class ShardPositions(InterleavedPositions):
         return [shard, offset, record, known, compression]
 
     def locations(self) -> RecordLocations:
-        references, sizes = np.empty(self.count, np.int64), np.empty(self.count, np.int64)
+        references = np.empty(self.count, np.int64)
+        sizes = np.empty(self.count, np.int64)
         shards: dict[int, tuple[str | None, str | None]] = {}
         paths: Sequence[str] = ()
-        ready, block = self.turns.ready, self.turns.block
-        for number, (slot, share) in enumerate(
-            zip(ready, shares_of(self.count, len(ready), block), strict=True)
-        ):
+        ready = self.turns.ready
+        block = self.turns.block
+        shares = shares_of(self.count, len(ready), block)
+        for number, (slot, share) in enumerate(zip(ready, shares, strict=True)):
             entry = self.slots[slot]
             if entry is None or not share:
                 continue
             locations = entry.positions.locations()
             assert locations is not None, "blocks know where their records are"
-            turns, within = np.divmod(np.arange(share), block)
-            at = slice(None) if len(ready) == 1 else (turns * len(ready) + number) * block + within
-            references[at], sizes[at] = locations.references, locations.sizes
+            # Record i of this slot is the i % block-th of its turn number i // block.
+            turns, in_turn = np.divmod(np.arange(share), block)
+            at = slice(None) if len(ready) == 1 else (turns * len(ready) + number) * block + in_turn
+            references[at] = locations.references
+            sizes[at] = locations.sizes
             shards |= locations.shards
             paths = locations.paths
         return RecordLocations(references, sizes, shards, paths)
@@ -282,13 +285,14 @@ def pull(interleave: ShardInterleave) -> tuple[Chunk | None, Exception | None]:
     Several small chunks become one: their records are copied together.
     """
     pulled: list[Chunk] = []
-    nbytes, error = 0, None
+    nbytes = 0
+    error: Exception | None = None
     try:
-        while (
-            len(pulled) < 32 and nbytes < 128 << 10 and (next_one := interleave.pull()) is not None
-        ):
-            pulled.append(next_one)
-            nbytes += next_one.nbytes
+        while len(pulled) < 32 and nbytes < 128 << 10:
+            if (chunk := interleave.pull()) is None:
+                break
+            pulled.append(chunk)
+            nbytes += chunk.nbytes
     except Exception as failure:
         error = failure
     if len(pulled) < 2:

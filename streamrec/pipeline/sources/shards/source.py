@@ -59,8 +59,10 @@ from streamrec.storage import BLOCK_BYTES
 from streamrec.storage.tasks import background
 
 QUEUE_BYTES = 6 << 20
-"""How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the
-caches."""
+"""How much one shard is fetched ahead of its turn, if the budget allows.
+
+More would only leave the caches.
+"""
 
 MIN_BLOCK_BYTES = 64 << 10
 """Blocks are at least this large, however small the budget."""
@@ -69,15 +71,17 @@ SMALL_BYTES = 8 << 20
 """Smaller shards are opened further ahead; larger ones are read by parallel ranges too."""
 
 SLACK_BYTES = 512 << 10
-"""What a small shard's queue holds besides the shard: a block that is larger than what is left for
-it."""
+"""What a small shard's queue holds besides the shard.
+
+It is a block that is larger than what is left for it.
+"""
 
 SHORT_BYTES = 256 << 10
 """Shards that are usually no longer than this are started together."""
 
 
 @display_repr
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shards(Source):
     """The description that TFRecordDataset makes: shards, stores, and the order of reading."""
 
@@ -95,8 +99,9 @@ class Shards(Source):
         return await session.open(self, self.stores, 0, self.filenames, self.memo)
 
     async def opened(self, within: RunContext) -> OpenSource:
-        """Its stores and listing; what its queues leave of the budget, or half of it, its stores
-        may hold ahead.
+        """Its stores and listing.
+
+        Its stores may hold ahead what its queues leave of the budget, or half of it.
         """
         ahead = max(within.budget // 2, within.budget - self.plan.open_inputs * QUEUE_BYTES)
         return await within.session.open(self, self.stores, ahead, self.filenames, self.memo)
@@ -117,8 +122,9 @@ class Shards(Source):
 
 @dataclass(frozen=True, slots=True)
 class SharePositions(Derived):
-    """Positions within a reader's share: with the share's identity, and the number of records
-    before, if counted.
+    """Positions within a reader's share.
+
+    They have the share's identity, and the number of records before, if counted.
     """
 
     share: Listing
@@ -231,34 +237,36 @@ class Fetchers:
     def ahead(self) -> int:
         """How many shards after those in the cycle are opened before their turn comes."""
         size = self._typical_bytes
-        cycle, places = self._shards.plan.cycle_length, self._shards.plan.open_inputs
+        cycle = self._shards.plan.cycle_length
+        places = self._shards.plan.open_inputs
         fit = self._connections.room.limit // (size + SLACK_BYTES)
         if not self._sizes or (size > SMALL_BYTES and fit < 4):
             return places - cycle
         return max(places, self._connections.streams_for(size)) - cycle
 
     def feed(self, ahead: int, at_once: bool) -> None:
-        """Starts a task for each wanted queue without one, or one for short ones; beyond the
-        places, within the budget.
+        """Starts a task for each wanted queue without one, or one task for short ones.
+
+        Beyond the places, it starts them within the budget.
 
         Unless it must be `at_once`, short shards start together.
         """
-        are_short = (
-            self._typical_bytes <= SHORT_BYTES and self._share >= 2 * SHORT_BYTES
-        )  # as far as is known
+        # As far as is known from the last shards.
+        are_short = self._typical_bytes <= SHORT_BYTES and self._share >= 2 * SHORT_BYTES
         missing = self._interleave.next_shard + ahead - self._behind
         if not at_once and are_short and self._sizes and missing < min(32, ahead // 2):
             return
-        places, starting = self._shards.plan.open_inputs, list[ShardQueue]()
-        room, fits = self._typical_bytes + SLACK_BYTES, None
+        places = self._shards.plan.open_inputs
+        starting: list[ShardQueue] = []
+        room = self._typical_bytes + SLACK_BYTES
+        fits: bool | None = None
         for number, queue in enumerate(self._interleave.wanted(ahead)):
             if queue.shard in self._started:
                 continue
             if number >= places:
                 planned = places * QUEUE_BYTES + (number + 1 - places) * room
-                fits = (
-                    self._run.fits(room) if fits is None else fits
-                )  # one question a call: it adds up all queues
+                if fits is None:  # one question for all: it adds up the bytes of all queues
+                    fits = self._run.fits(room)
                 if planned > self._budget or not fits:
                     break
                 queue.limit = SMALL_BYTES + SLACK_BYTES
@@ -280,13 +288,14 @@ class Fetchers:
     def _share(self) -> int:
         """What one queue in its place may hold."""
         places = self._shards.plan.open_inputs
-        return self._budget // (
-            min(places, len(self._listing.paths)) if self._listing.complete else places
-        )
+        if self._listing.complete:
+            places = min(places, len(self._listing.paths))
+        return self._budget // places
 
     def wake(self) -> None:
-        """Records were taken: queues that have room again may go on, one in each turn of the
-        loop.
+        """Lets queues that have room again go on, one in each turn of the loop.
+
+        It is called when records were taken.
         """
         self._run.notify()
         if not self._waking:
@@ -300,8 +309,9 @@ class Fetchers:
             asyncio.get_running_loop().call_soon(self._wake_next)
 
     async def arrival(self, queues: set[ShardQueue]) -> None:
-        """Waits until something has arrived in all of these queues; without any, until it has in
-        one of all.
+        """Waits until something has arrived in all of these queues.
+
+        Without queues, it waits until something has arrived in one of all.
         """
         self._awaited = queues
         for queue in queues & self._resting.keys():
@@ -320,9 +330,7 @@ class Fetchers:
             answer(self._arrival)
 
     async def _feed_short(self, queues: list[ShardQueue]) -> None:
-        """Fetches short shards whole, local ones in one step; each other one by a task of its
-        own.
-        """
+        """Fetches short shards whole: local ones in one step, others by a task each."""
         portions = {queue: self._listing.portion(queue.shard) for queue in queues}
         needs_reader = self._options.block_bytes is not None or self._options.compression_type
         short = [
@@ -337,9 +345,8 @@ class Fetchers:
         for queue, shard in zip(short, found, strict=True):
             if shard is not None:
                 self._finish(queue, portions[queue], shard)
-        async with (
-            asyncio.TaskGroup() as tasks
-        ):  # one scope for all of them: its own would cost each a tenth
+        # One scope for all of them: a scope of its own would cost each a tenth.
+        async with asyncio.TaskGroup() as tasks:
             for queue in queues:
                 if not queue.ended:
                     tasks.create_task(self._feed(queue, maybe_short=queue in short))
@@ -348,7 +355,8 @@ class Fetchers:
         self, queue: ShardQueue, portion: Portion, short: ShortShard, checked: bool = False
     ) -> None:
         """All of a shard has arrived; where it is not as expected, that is its error."""
-        expected, count = portion.expected, len(short.frames)
+        expected = portion.expected
+        count = len(short.frames)
         try:
             if expected is not None and not checked:
                 expected.check(short.info)
@@ -382,7 +390,8 @@ class Fetchers:
     async def _fetch(self, queue: ShardQueue, maybe_short: bool) -> None:
         portion = self._listing.portion(queue.shard)
         storage = await self._storages.at(portion.path)
-        stream, expected = None, portion.expected
+        stream = None
+        expected = portion.expected
         if maybe_short and not storage.reads_short:
             found = await open_short_shard(storage, portion.path, self._options, expected)
             if isinstance(found, ShortShard):
@@ -390,24 +399,27 @@ class Fetchers:
                 self._finish(queue, portion, found, checked=True)
                 return
             stream = found
-        place, options = queue.start.place, self._options_for(queue)
-        if (
-            not place.offset and portion.place.offset
-        ):  # a mark in a manifest: only shards without compression have them
-            place, options = (
-                replace(portion.place, version=place.version),
-                replace(options, compression_type=""),
-            )
+        place = queue.start.place
+        options = self._options_for(queue)
+        # A portion that begins at a mark in a manifest: only shards without compression have marks.
+        if not place.offset and portion.place.offset:
+            place = replace(portion.place, version=place.version)
+            options = replace(options, compression_type="")
         reader = await ShardReader.open(
-            storage, portion.path, options, place, portion.byte_range, stream, expected
+            storage,
+            portion.path,
+            options,
+            place=place,
+            byte_range=portion.byte_range,
+            stream=stream,
+            expected=expected,
         )
         try:
             if reader.info.size is not None:
                 self._note_sizes([reader.info.size])
             self._interleave.versions.opened(queue.shard, reader.info.version)
-            limit = min(
-                self._share, max(QUEUE_BYTES, 2 * reader.most_block_bytes)
-            )  # one block fills, one is taken
+            # Two blocks, since one fills while one is taken.
+            limit = min(self._share, max(QUEUE_BYTES, 2 * reader.most_block_bytes))
             queue.open(reader.info.version, reader.compression_type, max(limit, queue.limit))
             admit = partial(self._run.admit, queue, is_next=partial(self._is_next, queue))
             reader.reserve = admit
@@ -417,10 +429,9 @@ class Fetchers:
                 begun = reader.place.record - count
                 first, last = portion.within(begun, count)
                 if first < last:
-                    queue.push(
-                        frames if last - first == count else frames.window(first, last),
-                        begun + first,
-                    )
+                    own = frames if last - first == count else frames.window(first, last)
+                    queue.push(own, begun + first)
+                    del own
                     self._arrived(queue)
                 del frames  # or a block would be held while the next one waits for room
                 if portion.last is not None and begun + count >= portion.last:
@@ -437,8 +448,9 @@ class Fetchers:
                 await reader.aclose()
 
     def _is_next(self, queue: ShardQueue) -> bool:
-        """Whether the interleave waits for this shard; or for any whose turn has come, whichever is
-        there first.
+        """Whether the interleave waits for this shard.
+
+        It may also wait for any whose turn has come, whichever is there first.
         """
         if self._arrival is None or self._arrival.done():
             return False
@@ -447,8 +459,9 @@ class Fetchers:
         )
 
     def _options_for(self, queue: ShardQueue) -> ReadOptions:
-        """How one shard is read: blocks of which two of the usual size fit in its share, and the
-        compression if known.
+        """How one shard is read.
+
+        Two blocks of the usual size fit in its share; its compression is given if known.
 
         Those of a shard that is read alone are twice as large: its records go through the pipeline
         without a copy, save for the batches that straddle two blocks.
@@ -456,14 +469,13 @@ class Fetchers:
         alone = self._shards.plan.cycle_length == 1 or (
             self._listing.complete and len(self._listing.paths) == 1
         )
-        blocks, group = (2, self._batch) if alone else (1, self._shards.plan.block_length)
+        blocks = 2 if alone else 1
+        group = self._batch if alone else self._shards.plan.block_length
         wanted = self._options.block_bytes or BLOCK_BYTES * blocks
         block = min(wanted, max(self._share // (2 * blocks), MIN_BLOCK_BYTES))
-        compression = (
-            self._options.compression_type
-            if queue.start.compression is None
-            else queue.start.compression
-        )
+        compression = queue.start.compression
+        if compression is None:
+            compression = self._options.compression_type
         return replace(
             self._options, block_bytes=block, compression_type=compression, block_records=group
         )

@@ -1,3 +1,4 @@
-"""Shuffle: `shuffle.py` describes and runs it; the buffer is pure; what it held is fetched again by
-reference.
+"""Shuffle.
+
+`shuffle.py` describes and runs it; the buffer is pure. What it held is fetched again by reference.
 """

@@ -1,5 +1,6 @@
-"""The shuffle buffer: takes chunks, gives shuffled chunks, and knows the position after each
-element. Pure.
+"""The shuffle buffer: takes chunks, gives shuffled ones, knows the position after each element.
+
+It is pure.
 
 The order is tf.data's: the buffer is filled; then each arriving element takes a random slot, whose
 element is given; at the end of the input the rest is given in random order. The order depends only
@@ -32,6 +33,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,9 +72,8 @@ TRACED_ROUNDS = 4
 
 UNORDERED = (
     "the input of this shuffle is not records of shards and has no fixed order "
-    "(deterministic=False), so a resumed run "
-    "cannot find the elements of its buffer again: shuffle the records themselves, or keep their "
-    "order"
+    "(deterministic=False), so a resumed run cannot find the elements of its buffer again: "
+    "shuffle the records themselves, or keep their order"
 )
 
 SIZES = (1 << BUFFER_BITS) - 1
@@ -84,9 +85,10 @@ NO_ROWS: Numbers = np.empty((0, 4), np.int64)
 
 
 class ShuffleRule(NamedTuple):
-    """What the order depends on, besides the elements: at most `capacity` elements, with ROW_WEIGHT
-    each, weigh up to `limit`; `key` is that of the random numbers. It is `strict` if exceeding the
-    limit is an error.
+    """What the order depends on, besides the elements.
+
+    At most `capacity` elements, with ROW_WEIGHT each, weigh up to `limit`; `key` is that of the
+    random numbers. It is `strict` if exceeding the limit is an error.
     """
 
     capacity: int
@@ -105,8 +107,9 @@ class Entry(NamedTuple):
 
 
 class BufferIndex:
-    """The slots, with a copy of their rows, after `step` elements were given and `taken` rows of
-    `entry` taken. `weight` is that of the rows.
+    """The slots, with a copy of their rows, after some exchanges.
+
+    `step` elements were given and `taken` rows of `entry` taken. `weight` is that of the rows.
     """
 
     def __init__(
@@ -117,19 +120,20 @@ class BufferIndex:
         self.entry = entry
         self.taken = taken
         self.weight = int((rows[:, END] - rows[:, START]).sum()) + ROW_WEIGHT * len(rows)
-        self._slots = np.empty(
-            (max(1, min(rule.capacity, rule.limit // ROW_WEIGHT + 1)), 4), np.int64
-        )
+        room = max(1, min(rule.capacity, rule.limit // ROW_WEIGHT + 1))
+        self._slots = np.empty((room, 4), np.int64)
         self._slots[: len(rows)] = rows
         self._held = len(rows)
 
-    def freeze(self) -> BufferIndex:
-        """A copy for `replay`: without room for more rows, and without the rows of the last
-        entry.
+    def copy_compact(self) -> BufferIndex:
+        """A copy for `replay`.
+
+        It has no room for more rows, and not the rows of the last entry.
         """
-        frozen = copy(self)
-        frozen._slots, frozen.entry = self.rows.copy(), self.entry._replace(rows=NO_ROWS)
-        return frozen
+        compact = copy(self)
+        compact._slots = self.rows.copy()
+        compact.entry = self.entry._replace(rows=NO_ROWS)
+        return compact
 
     @property
     def rows(self) -> Numbers:
@@ -138,17 +142,20 @@ class BufferIndex:
 
     @property
     def live_bytes(self) -> int:
+        """The bytes of the elements in the slots, without the weight of their rows."""
         return self.weight - ROW_WEIGHT * self._held
 
     @property
     def next(self) -> int:
+        """The number of the input's next element."""
         return self.entry.first + self.taken
 
     def exchange(self, entry: Entry, taken: int, out: Numbers | None, most: int) -> int:
-        """Takes an entry's rows from `taken` on, and gives up to `most` rows. Returns how many it
-        gave.
+        """Takes an entry's rows from `taken` on, and gives up to `most` rows.
+
+        Returns how many it gave.
         """
-        came, given, self._held, self.weight = kernels.exchange(
+        arrived, given, self._held, self.weight = kernels.exchange(
             self._slots,
             self._held,
             self.weight,
@@ -161,34 +168,37 @@ class BufferIndex:
             entry.ended,
         )
         self.step += given
-        self.entry, self.taken = entry, taken + came
+        self.entry = entry
+        self.taken = taken + arrived
         return given
 
-    def thaw(self) -> BufferIndex:
+    def copy_with_room(self) -> BufferIndex:
         """A copy with room for all rows that may come."""
         return BufferIndex(self.rule, self.rows, self.step, self.entry, self.taken)
 
     def replay(self, entries: Iterator[Entry], count: int) -> BufferIndex:
         """A copy that gave `count` more elements while it took some of these entries."""
-        slots = self.thaw()
+        slots = self.copy_with_room()
         while count:
             count -= slots.exchange(next(entries), 0, None, count)
         return slots
 
     def replay_all(self, entries: Iterator[Entry]) -> BufferIndex:
         """A copy that took all of these entries."""
-        slots = self.thaw()
+        slots = self.copy_with_room()
         for entry in entries:
             taken = 0
             while taken < len(entry.rows):
                 slots.exchange(entry, taken, None, len(entry.rows))
                 taken = slots.taken
-            slots.entry, slots.taken = entry, taken
+            slots.entry = entry
+            slots.taken = taken
         return slots
 
     def rows_after(self, entries: Iterator[Entry], skipped: int, count: int) -> Numbers:
-        """The rows of the `count` elements that are given after `skipped` others, while these
-        entries are taken.
+        """The rows of the `count` elements that are given while these entries are taken.
+
+        The elements come after `skipped` others.
         """
         slots = self.replay(entries, skipped)
         out = np.empty((count, 4), np.int64)
@@ -199,8 +209,9 @@ class BufferIndex:
 
 
 class KnownPosition(NamedTuple):
-    """A position of the input from which held elements can be reached, and the number of its next
-    element.
+    """A position of the input from which held elements can be reached.
+
+    `number` is that of its next element.
     """
 
     number: int
@@ -209,8 +220,9 @@ class KnownPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeldElements:
-    """How a position refers to the buffer's elements: their numbers or references, in the order of
-    the slots.
+    """How a position refers to the buffer's elements.
+
+    It has their numbers or references, in the order of the slots.
     """
 
     numbers: Numbers
@@ -232,6 +244,7 @@ class HeldElements:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> HeldElements:
+        """The elements of `to_json`; int64 numbers, whatever dtype they were packed as."""
         if "numbers" in state:
             return cls(unpack_numbers(state["numbers"]))
         references = unpack_numbers(state["shard"]) << OFFSET_BITS | unpack_numbers(state["offset"])
@@ -247,13 +260,15 @@ def pack_numbers(numbers: Numbers) -> list[str]:
 
 
 def unpack_numbers(text: Sequence[str]) -> Numbers:
+    """The numbers of `pack_numbers`, int64."""
     return np.frombuffer(b64decode(text[1]), text[0]).astype(np.int64)
 
 
 class ShuffleBuffer:
-    """The running buffer of an input that begins at `start`. Positions refer to elements by
-    reference (`refers`), or by number, which has a meaning if the input has a fixed order
-    (`ordered`).
+    """The running buffer of an input that begins at `start`.
+
+    Positions refer to elements by reference (`refers`), or by number, which has a meaning if the
+    input has a fixed order (`ordered`).
     """
 
     def __init__(
@@ -265,9 +280,8 @@ class ShuffleBuffer:
         self._known = [KnownPosition(0, start)]
         self._shards: dict[int, tuple[str | None, str | None]] = {}
         self.paths: Sequence[str] = ()  # the shards of records held by reference
-        self._came: deque[tuple[int, int, Positions]] = (
-            deque()
-        )  # number of the first element, count, positions
+        # The last input: number of the first element, count, positions.
+        self._recent: deque[tuple[int, int, Positions]] = deque()
         self._store = BufferStore(rule.limit)
         self._slots = BufferIndex(rule, NO_ROWS, 0, Entry(NO_ROWS, FixedPosition(start), 0), 0)
         self._next = 0
@@ -276,9 +290,7 @@ class ShuffleBuffer:
 
     @property
     def room(self) -> int:
-        """How many elements may be taken before the first one is given, if they are small
-        enough.
-        """
+        """How many elements may be taken before the first is given, if they are small enough."""
         return self.rule.capacity - len(self._slots.rows)
 
     def restore(
@@ -286,13 +298,15 @@ class ShuffleBuffer:
         rows: Numbers,
         store: BufferStore,
         held: HeldElements,
+        *,
         step: int,
         entry: Entry,
         taken: int,
     ) -> None:
-        """Restores the buffer of a position: the rows of the slots, the store of their elements,
-        and how the position refers to them. It gave `step` elements, and took `taken` elements of
-        an entry.
+        """Restores the buffer of a position.
+
+        The position holds the rows of the slots, the store of their elements, and how it refers to
+        them. The buffer gave `step` elements, and took `taken` elements of an entry.
         """
         self._store = store
         self._shards.update(held.shards or {})
@@ -335,12 +349,16 @@ class ShuffleBuffer:
             self._rebase()
 
     def drain(self, batch: int = 1, begun: int = 0) -> Iterator[Chunk]:
-        """Ends the input; gives the rest, in chunks that end where a batch in a later stage does,
-        or smaller batches. `begun` elements were given since the last batch was complete.
+        """Ends the input and gives the rest.
+
+        Chunks end where a batch in a later stage does, or smaller batches. `begun` elements were
+        given since the last batch was complete.
         """
-        last, taken = self._base.entry, self._base.taken
+        last = self._base.entry
+        taken = self._base.taken
         if self._entries:
-            last, taken = self._entries[-1], len(self._entries[-1].rows)
+            last = self._entries[-1]
+            taken = len(last.rows)
         end = Entry(NO_ROWS, shift(last.positions, taken), self._next, True)
         self._entries.append(end)
         while held := len(self._slots.rows):
@@ -355,11 +373,10 @@ class ShuffleBuffer:
     def _enter(self, chunk: Chunk) -> Numbers:
         """Stores a chunk's elements, and returns their rows."""
         spans = spans_of(chunk.elements)
-        self._came.append((self._next, len(spans), chunk.positions))
-        while self._came[0][0] + self._came[0][1] < self._next - TRACED_ROUNDS * len(
-            self._slots.rows
-        ):
-            self._came.popleft()
+        self._recent.append((self._next, len(spans), chunk.positions))
+        oldest = self._next - TRACED_ROUNDS * len(self._slots.rows)
+        while self._recent[0][0] + self._recent[0][1] < oldest:
+            self._recent.popleft()
         rows = np.empty((len(spans), 4), np.int64)
         rows[:, : END + 1] = spans
         tags = self._store.add(chunk.elements, spans)
@@ -367,6 +384,8 @@ class ShuffleBuffer:
             locations = locations_in(chunk.positions).take(slice(len(spans)))
             self._shards.update(locations.shards)
             self.paths = locations.paths
+            # The size shares a number with the block; a position needs it to fetch the record
+            # again.
             np.add(locations.sizes, tags, out=rows[:, TAG])
             rows[:, REFERENCE] = locations.references
         else:
@@ -375,8 +394,9 @@ class ShuffleBuffer:
         return rows
 
     def _exchange(self, entry: Entry, taken: int, most: int) -> Chunk | None:
-        """Takes rows of an entry from `taken` on while it gives up to `most` elements; returns a
-        chunk of these.
+        """Takes rows of an entry from `taken` on while it gives up to `most` elements.
+
+        Returns a chunk of the elements.
         """
         out = np.empty((most, 4), np.int64)
         given = self._slots.exchange(entry, taken, out, most)
@@ -387,72 +407,67 @@ class ShuffleBuffer:
         self._given += given
         return Chunk.weigh(elements, positions)
 
-    def _positions(self, count: int, came: int | None = None) -> ShuffledPositions:
-        shards = self._shards if self._refers else None
-        base, entries, skipped, known = self._base, self._entries, self._given, self._known
+    def _positions(self, count: int, taken: int | None = None) -> ShuffledPositions:
         return ShuffledPositions(
-            base,
-            entries,
-            skipped,
-            count,
-            known,
-            shards,
-            self._ordered,
-            came,
-            self._came,
-            self.paths,
+            base=self._base,
+            entries=self._entries,
+            skipped=self._given,
+            count=count,
+            known=self._known,
+            shards=self._shards if self._refers else None,
+            ordered=self._ordered,
+            taken=taken,
+            recent=self._recent,
+            paths=self.paths,
         )
 
     def _rebase(self) -> None:
         """Begins a round: later positions are replayed from here."""
-        self._base = self._slots.freeze()
+        self._base = self._slots.copy_compact()
         self._entries: list[Entry] = []
         self._given = 0
         if not self._refers:
             self._note(self._base)
 
     def _note(self, base: BufferIndex) -> None:
-        """Adds the input's next position to the known ones, and removes those before all held
-        elements.
+        """Adds the input's next position to the known ones.
+
+        Removes those before all held elements.
         """
         number = base.next
         oldest = int(base.rows[:, REFERENCE].min()) if len(base.rows) else number
-        needed = [
-            known
-            for known, after in zip(self._known, self._known[1:], strict=False)
-            if after.number > oldest
-        ]
-        last = self._known[-1]
-        new = (
-            []
-            if last.number == number
-            else [KnownPosition(number, base.entry.positions.at(base.taken))]
-        )
-        self._known = [*needed, last, *new]
+        known = [position for position, after in pairwise(self._known) if after.number > oldest]
+        known.append(self._known[-1])
+        if known[-1].number != number:
+            known.append(KnownPosition(number, base.entry.positions.at(base.taken)))
+        # A new list, since positions that were given keep the one that they got.
+        self._known = known
 
     def _warn_if_small(self) -> None:
-        """Warns once if elements are too large for the buffer; a MemoryError if the order must not
-        depend on that.
+        """Warns once if elements are too large for the buffer.
+
+        Raises a MemoryError if the order must not depend on that.
         """
-        held, (capacity, limit, _, strict) = len(self._slots.rows), self.rule
+        held = len(self._slots.rows)
+        capacity = self.rule.capacity
+        limit = self.rule.limit
         if held + 1 >= capacity or self._warned:
             return
-        if strict:
+        # A default that follows the machine's memory must not decide the order: the same program
+        # would give other batches on a larger machine.
+        if self.rule.strict:
             wanted = 4 * self._slots.weight * capacity // max(1, held) + (128 << 20)
             raise MemoryError(
                 f"shuffle(buffer_size={capacity}) does not fit: {held:,} elements fill the "
-                f"{limit:,} bytes that it has "
-                "by default on a machine with this memory, and a smaller buffer gives another "
-                "order than on other "
-                f"machines: pass buffer_size={max(1, held // 2)}, or "
-                f"with_options(memory_budget={wanted:_}), or use "
-                "global_shuffle, which needs no buffer"
+                f"{limit:,} bytes that it has by default on a machine with this memory, and a "
+                "smaller buffer gives another order than on other machines: pass "
+                f"buffer_size={max(1, held // 2)}, or with_options(memory_budget={wanted:_}), or "
+                "use global_shuffle, which needs no buffer"
             )
         self._warned = True
         logger.warning(
-            "shuffle(buffer_size=%d) holds only about %d elements: its share of the memory budget "
-            "is %d bytes; raise "
-            "memory_budget, or lower buffer_size",
+            "shuffle(buffer_size=%d) holds only about %d elements: its share of the memory "
+            "budget is %d bytes; raise memory_budget, or lower buffer_size",
             capacity,
             held,
             limit,
@@ -460,6 +475,7 @@ class ShuffleBuffer:
 
 
 def locations_in(positions: Positions) -> RecordLocations:
+    """The locations of positions that have them: those of chains that `find_shards` accepts."""
     locations = positions.locations()
     assert locations is not None, (
         "a chain whose records are held by reference knows their locations"
@@ -467,15 +483,23 @@ def locations_in(positions: Positions) -> RecordLocations:
     return locations
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffledPositions(Positions):
-    """Positions of `count` elements that the buffer gave, after `skipped` others since the
-    beginning of the round.
+    """Positions of `count` elements that the buffer gave.
 
-    Then the slots were `base`; `entries` are the input since then, of which `came` were taken
-    before, None for as many as were needed; `recent` is the last input: number of the first
-    element, count, and positions. `known` positions of the input are for elements held by number;
-    for those held by reference, `shards` has versions and compressions.
+    They come after `skipped` others since the beginning of the round.
+
+    Args:
+        base: The slots at the beginning of the round.
+        entries: The input since then.
+        skipped: How many elements were given since then.
+        count: The number of elements.
+        known: Positions of the input, for elements held by number.
+        shards: Versions and compressions, for elements held by reference; None for others.
+        ordered: Whether the input has a fixed order.
+        taken: How many of the entries were taken before; None for as many as were needed.
+        recent: The last input: number of the first element, count, and positions.
+        paths: The URLs of the shards.
     """
 
     base: BufferIndex
@@ -485,14 +509,13 @@ class ShuffledPositions(Positions):
     known: Sequence[KnownPosition]
     shards: Mapping[int, tuple[str | None, str | None]] | None
     ordered: bool
-    came: int | None = None
+    taken: int | None = None
     recent: Iterable[tuple[int, int, Positions]] = ()
     paths: Sequence[str] = ()
 
     def weight(self, count: int) -> int:
-        return (
-            3 * 32 * count
-        )  # a row taken, and two of a base, which is copied when it gave half of its elements
+        # A row taken, and two of a base, which is copied when it gave half of its elements.
+        return 3 * 32 * count
 
     def locations(self) -> RecordLocations | None:
         if self.shards is None:
@@ -501,12 +524,10 @@ class ShuffledPositions(Positions):
         return RecordLocations(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards, self.paths)
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        reference = int(
-            self.base.rows_after(iter(self.entries), self.skipped, self.count)[index, REFERENCE]
-        )
-        for first, count, positions in tuple(
-            self.recent
-        ):  # a copy, since the buffer may be fed meanwhile
+        rows = self.base.rows_after(iter(self.entries), self.skipped, self.count)
+        reference = int(rows[index, REFERENCE])
+        # A copy, since the buffer may be fed meanwhile.
+        for first, count, positions in tuple(self.recent):
             if self.shards is None:
                 indices = [reference - first] if first <= reference < first + count else []
             else:
@@ -521,11 +542,10 @@ class ShuffledPositions(Positions):
     def at(self, index: int) -> Position:
         if not self.ordered:
             raise StreamrecError(UNORDERED)
-        slots = (
-            self.base.replay(iter(self.entries), self.skipped + index)
-            if self.came is None
-            else self.base.replay_all(iter(self.entries[: self.came]))
-        )
+        if self.taken is None:
+            slots = self.base.replay(iter(self.entries), self.skipped + index)
+        else:
+            slots = self.base.replay_all(iter(self.entries[: self.taken]))
         numbers = slots.rows[:, REFERENCE]
         rule = self.base.rule
         state: dict[str, Any] = {"limit": None if rule.strict else rule.limit, "step": slots.step}
@@ -533,8 +553,10 @@ class ShuffledPositions(Positions):
             held = HeldElements(numbers, slots.rows[:, TAG] & SIZES, self.shards)
             inner = slots.entry.positions.at(slots.taken)
         else:
+            # The last known position from which all held elements are still to come.
             oldest = min(int(numbers.min()), slots.next) if len(numbers) else slots.next
             known = next(known for known in reversed(self.known) if known.number <= oldest)
-            held, inner = HeldElements(numbers - known.number), known.position or {}
+            held = HeldElements(numbers - known.number)
+            inner = known.position or {}
             state["next"] = slots.next - known.number
         return {"source": {**state, "held": held.to_json(), "inner": dict(inner)}}

@@ -1,5 +1,6 @@
-"""The memory of a shuffle buffer: blocks of elements, from which elements are picked. Records are
-never objects here.
+"""The memory of a shuffle buffer: blocks of elements, from which elements are picked.
+
+Records are never objects here.
 
 Rules:
 - A row's TAG is `block << BUFFER_BITS | size`: the block of its element, and a number of the
@@ -44,12 +45,16 @@ START, END, TAG, REFERENCE = range(4)
 
 WASTE = 2
 LONG_BYTES = 8 << 10
-"""Records of at least this mean size are given without a copy. Records of 1 kB gain nothing by it,
-and a batch of them would keep more blocks alive."""
+"""Records of at least this mean size are given without a copy.
+
+Records of 1 kB gain nothing by it, and a batch of them would keep more blocks alive.
+"""
 
 FREED = 4
-"""A quarter of the dead bytes is freed at a time, since looking at all rows for each chunk costs
-too much."""
+"""A quarter of the dead bytes is freed at a time.
+
+Looking at all rows for each chunk costs too much.
+"""
 
 PIECE_BYTES = 6 << 20
 """About how large a block of copies is."""
@@ -68,8 +73,9 @@ class HeldBlock:
 
 
 class BufferStore:
-    """The blocks. They may hold `free_bytes` regardless of how many are live; WASTE times that for
-    long records.
+    """The blocks.
+
+    They may hold `free_bytes` regardless of how many are live; WASTE times that for long records.
     """
 
     def __init__(self, free_bytes: int = 0) -> None:
@@ -81,29 +87,26 @@ class BufferStore:
         self.held_bytes = 0
 
     def add(self, elements: Any, spans: Numbers) -> int | Numbers:
-        """Adds elements with the spans of `spans_of`; returns the TAG of all, or of each, without a
-        size.
+        """Adds elements with the spans of `spans_of`.
+
+        Returns the TAG of all, or of each, without a size.
         """
         if isinstance(elements, Scattered):
             return self._add_scattered(elements)
         if isinstance(elements, Frames):
-            return (
-                self._add(HeldBlock(elements.buffer, True, memoryview(elements.buffer).nbytes))
-                << BUFFER_BITS
-            )
-        content = (
-            [batch.trim() for batch in elements] if isinstance(elements, Batches) else elements
-        )
-        return (
-            self._add(HeldBlock(content, False, int((spans[:, 1] - spans[:, 0]).sum())))
-            << BUFFER_BITS
-        )
+            block = HeldBlock(elements.buffer, True, memoryview(elements.buffer).nbytes)
+            return self._add(block) << BUFFER_BITS
+        content = elements
+        if isinstance(elements, Batches):
+            content = [batch.trim() for batch in elements]
+        block = HeldBlock(content, False, int((spans[:, 1] - spans[:, 0]).sum()))
+        return self._add(block) << BUFFER_BITS
 
     def _add_scattered(self, elements: Scattered) -> Numbers:
-        buffers, there = elements.buffers, elements.places[:, TAG] >> BUFFER_BITS
-        weights = np.bincount(
-            there, elements.lengths + (HEADER_BYTES + FOOTER_BYTES), len(buffers)
-        ).astype(np.int64)
+        buffers = elements.buffers
+        there = elements.places[:, TAG] >> BUFFER_BITS
+        framed = elements.lengths + (HEADER_BYTES + FOOTER_BYTES)
+        weights = np.bincount(there, framed, len(buffers)).astype(np.int64)
         tags: Numbers = np.zeros(len(buffers), np.int64)
         for index in np.flatnonzero(weights).tolist():
             tags[index] = self._add_part(buffers[index], int(weights[index])) << BUFFER_BITS
@@ -138,24 +141,27 @@ class BufferStore:
         return arrange(join_windows(parts), places)
 
     def tidy(self, rows: Numbers, live_bytes: int) -> None:
-        """Copies live elements out of the emptiest blocks, and changes their rows; `rows` are all
-        live rows.
+        """Copies live elements out of the emptiest blocks, and changes their rows.
+
+        `rows` are all live rows.
         """
         free_bytes = self._free_bytes * (WASTE if are_long(live_bytes, len(rows)) else 1)
         limit = max(WASTE * live_bytes, free_bytes)
         count = len(self._blocks) - len(self._free) - self._others
-        crowded = (
-            count > 256 and self.held_bytes < count * SMALL_BYTES
-        )  # each block costs time in a gather
+        # Each block costs time in a gather, so many small ones are joined, too.
+        crowded = count > 256 and self.held_bytes < count * SMALL_BYTES
         if self.held_bytes <= limit and not crowded:
             return
         numbers = rows[:, TAG] >> BUFFER_BITS
-        live = np.bincount(
-            numbers, weights=rows[:, END] - rows[:, START], minlength=len(self._blocks)
-        ).astype(np.int64)
+        weights = rows[:, END] - rows[:, START]
+        live = np.bincount(numbers, weights=weights, minlength=len(self._blocks)).astype(np.int64)
         held = np.array([0 if block is None else block.nbytes for block in self._blocks])
+        # More than the excess, so that this does not come again with the next chunk; the emptiest
+        # blocks first, since they have the fewest bytes to copy (110 kB: 0.2 records for each new
+        # one).
         excess = self.held_bytes - limit
-        victims = emptiest(live, held, excess + (limit - live_bytes) // FREED if excess > 0 else 0)
+        wanted = excess + (limit - live_bytes) // FREED if excess > 0 else 0
+        victims = emptiest(live, held, wanted)
         if crowded:
             victims = np.union1d(victims, np.flatnonzero(held < SMALL_BYTES))
         records: list[int] = []
@@ -197,6 +203,7 @@ class BufferStore:
         kept = rows[chosen]
         weights = kept[:, END] - kept[:, START]
         elements = select(block.content, kept[:, START])
+        # Batches of records may be windows of one buffer, which would stay alive for one of them.
         if type(elements) is list:
             elements = [
                 element.compact() if isinstance(element, Frames) else element
@@ -280,8 +287,9 @@ def arrange(elements: Any, places: Numbers) -> Any:
 
 
 def spans_of(elements: Any) -> Numbers:
-    """START and END of each element. The weights depend only on the elements, not on how they
-    came.
+    """START and END of each element.
+
+    The weights depend only on the elements, not on how they came.
     """
     if isinstance(elements, Frames):
         return elements.places[:, :2]

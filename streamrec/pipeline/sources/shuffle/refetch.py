@@ -83,19 +83,19 @@ class Refetch(Source):
         if run.shard >= len(opened.listing.paths):
             raise PositionMismatchError(
                 f"this state refers to shard {run.shard}, but there are only "
-                f"{len(opened.listing.paths)} shards: "
-                "resume with the shards that it was saved with, or start over without the state"
+                f"{len(opened.listing.paths)} shards: resume with the shards that it was saved "
+                "with, or start over without the state"
             )
         path = opened.listing.paths[run.shard]
         version, compression = self.locations.shards[run.shard]
         storage = await opened.storages.at(path)
         offsets = self.locations.references[run.first : run.last] & ((1 << OFFSET_BITS) - 1)
         sizes = self.locations.sizes[run.first : run.last]
+        # A compressed shard has no byte ranges: it is read from its start to the last record.
         if compression:
             options = replace(self.shards.options, compression_type=compression, on_loss=None)
-            reader = await ShardReader.open(
-                storage, path, options, ShardPlace(run.start, 0, version)
-            )
+            place = ShardPlace(run.start, 0, version)
+            reader = await ShardReader.open(storage, path, options, place)
             try:
                 return await find_records(reader, offsets, path)
             finally:
@@ -104,6 +104,7 @@ class Refetch(Source):
         data = await storage.read_range(path, run.start, run.end, version)
         if len(data) < run.end - run.start:
             raise shard_changed_error(path, run.end, "ends before")
+        # The offsets are from the state, not from the bytes: `verify` compares the frames there.
         frames = Frames(data, np.stack([offsets, offsets + sizes], 1) + (HEADER_BYTES - run.start))
         if self.shards.options.verify:
             verify(frames, path, run.start)
@@ -133,16 +134,16 @@ def verify(frames: Frames, path: str, first: int) -> None:
     if (bad := first_difference(frames)) is not None:
         raise CorruptRecordError(
             "a record that a shuffle buffer held was changed in the shard: its length or its "
-            "CRC32C differs; "
-            "start over without the state",
+            "CRC32C differs; start over without the state",
             path,
             first + int(frames.spans[bad, 0]) - HEADER_BYTES,
         )
 
 
 def shard_changed_error(path: str, offset: int, what: str) -> PositionMismatchError:
+    """An error for a record of the state that is not there; `what` says what the shard does."""
     return PositionMismatchError(
         f"{path} {what} byte {offset:,}, where this state's shuffle buffer held a record: the "
-        "shard was changed; "
-        "resume with the shards that it was saved with, or start over without the state"
+        "shard was changed; resume with the shards that it was saved with, or start over without "
+        "the state"
     )

@@ -1,5 +1,6 @@
-"""Shuffle: gives a chain's elements in random order. `buffer.py` decides the order; this file runs
-and resumes it.
+"""Shuffle: gives a chain's elements in random order.
+
+`buffer.py` decides the order; this file runs and resumes it.
 
 A position refers to the elements in the buffer in one of two ways, which depends on the chain
 (`find_shards`):
@@ -62,17 +63,22 @@ from streamrec.pipeline.sources.shuffle.buffer_store import (
 from streamrec.pipeline.sources.shuffle.refetch import Refetch
 
 BUFFER: Final = Share(2)
-"""The buffer's share: half for live elements, half for dead ones until the live ones are copied
-together."""
+"""The buffer's share.
+
+Half is for live elements, half for dead ones until the live ones are copied together.
+"""
 
 MIN_HOP_BYTES: Final = 512 << 10
-"""Chunks of at least these bytes are shuffled in a thread, while the event loop makes the next
-one."""
+"""Chunks of at least these bytes are shuffled in a thread.
+
+The event loop makes the next one meanwhile.
+"""
 
 
 def find_shards(chain: Chain) -> Shards | Distribute | None:
-    """The shards of a chain whose elements are each a record, or made of one; None for other
-    chains.
+    """The shards of a chain whose elements are each a record, or made of one.
+
+    None for other chains.
     """
     source = chain.source
     shards: Shards | Distribute | None = None
@@ -115,15 +121,15 @@ class Shuffle(ChainSource):
         self, state: Mapping[str, Any] | None, within: RunContext
     ) -> AsyncGenerator[Chunk]:
         share, before = within.fork_seed(0).take(BUFFER)
+        # The order depends on the limit, so a resumed run keeps the saved one, in later epochs too.
         _, saved_limit = within.session.kept.setdefault(
             id(self), (self, state["limit"] if state else None)
         )
         epoch = within.epoch if self.reshuffle else 0
         key = derive_seed(within.seed if self.seed is None else self.seed, epoch)
         limit = share // 2 if saved_limit is None else saved_limit
-        rule = ShuffleRule(
-            self.buffer_size, limit, key, saved_limit is None and within.follows_memory
-        )
+        strict = saved_limit is None and within.follows_memory
+        rule = ShuffleRule(self.buffer_size, limit, key, strict)
         shards = find_shards(self.inner)
         ordered = shards is not None or in_order(self.inner, within.deterministic)
         if not ordered:
@@ -132,15 +138,14 @@ class Shuffle(ChainSource):
         if state and shards is not None:
             await refetch(buffer, state, self.inner, shards, before)
         failure: Exception | None = None
-        if (
-            shards is not None
-        ):  # a full buffer gives as many as it takes, so batches end where those of the input do
-            before = replace(
-                before,
-                batch_offset=(within.batch_offset - within.skip - buffer.room) % within.batch,
-            )
+        if shards is not None:
+            # A full buffer gives as many as it takes, so batches end where those of the input do.
+            offset = (within.batch_offset - within.skip - buffer.room) % within.batch
+            before = replace(before, batch_offset=offset)
         before = replace(before, offloaded=False)  # it runs ahead already
-        nbytes, given, threads = 0, within.batch_offset - within.skip, within.session.threads
+        nbytes = 0
+        given = within.batch_offset - within.skip
+        threads = within.session.threads
         inner = before.chunks(
             self.inner,
             state and state["inner"],
@@ -202,12 +207,17 @@ async def refetch(
 async def rerun(
     buffer: ShuffleBuffer, state: Mapping[str, Any], chunks: AsyncGenerator[Chunk]
 ) -> AsyncGenerator[Chunk]:
-    """Restores a buffer whose elements are held by number from the first chunks; gives the chunks
-    after these.
+    """Restores a buffer whose elements are held by number, from the first chunks.
+
+    Gives the chunks after these.
     """
-    held, first, last = HeldElements.from_json(state["held"]), 0, state["next"]
+    held = HeldElements.from_json(state["held"])
+    first = 0
+    last = state["next"]
+    # Elements arrive in the order of their numbers; `order` has the slot of each.
     order = np.argsort(held.numbers, kind="stable")
-    numbers, slots = held.numbers[order], RestoredSlots(held, buffer.rule.limit)
+    numbers = held.numbers[order]
+    slots = RestoredSlots(held, buffer.rule.limit)
     if not last:
         slots.restore(buffer, state["step"], Entry(NO_ROWS, FixedPosition(state["inner"]), 0), 0)
     async for chunk in chunks:
@@ -227,15 +237,13 @@ async def rerun(
             used = count - (first - last)
             slots.restore(buffer, state["step"], Entry(NO_ROWS, chunk.positions, last - used), used)
             if used < count:
-                yield Chunk(
-                    window(chunk.elements, used, count), shift(chunk.positions, used), chunk.nbytes
-                )
+                rest = window(chunk.elements, used, count)
+                yield Chunk(rest, shift(chunk.positions, used), chunk.nbytes)
     if first < last:
         raise PositionMismatchError(
             f"the input of a shuffle has {first:,} elements after the saved position, but had "
-            f"{last:,}: "
-            "the data was changed; resume with the data that the state was saved with, or start "
-            "over without the state"
+            f"{last:,}: the data was changed; resume with the data that the state was saved with, "
+            "or start over without the state"
         )
 
 
@@ -262,4 +270,4 @@ class RestoredSlots:
 
     def restore(self, buffer: ShuffleBuffer, step: int, entry: Entry, taken: int) -> None:
         """Restores the buffer, which gave `step` elements and took `taken` elements of an entry."""
-        buffer.restore(self._rows, self._store, self._held, step, entry, taken)
+        buffer.restore(self._rows, self._store, self._held, step=step, entry=entry, taken=taken)

@@ -213,7 +213,9 @@ def block_order(
     window: int = 8,
 ) -> BlockOrder:
     bounds = cut_blocks(np.array(records, np.int64), np.array(sizes, np.int64), block_bytes)
-    return BlockOrder(bounds, seed, epoch, unit, groups, window)
+    return BlockOrder(
+        bounds=bounds, seed=seed, epoch=epoch, unit=unit, groups=groups, window=window
+    )
 
 
 def test_orders_stay() -> None:

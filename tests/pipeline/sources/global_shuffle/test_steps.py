@@ -60,7 +60,16 @@ def test_ranks_and_workers_share_the_global_batches(
     wanted = specified(total, batch, even, base)
     for rank in range(world_size):
         for worker in range(workers):
-            steps = Steps(total, batch, even, rank, world_size, worker, workers, base)
+            steps = Steps(
+                total=total,
+                batch=batch,
+                even=even,
+                rank=rank,
+                world_size=world_size,
+                worker=worker,
+                workers=workers,
+                base=base,
+            )
             own = {
                 number: step[rank * share : (rank + 1) * share]
                 for number, step in enumerate(wanted)
@@ -93,13 +102,17 @@ def test_one_process_takes_all_positions() -> None:
 
 def test_first_runs_are_short_and_double() -> None:
     """The first batch does not wait for many steps: 256 slots, or a single step of more."""
-    lengths = [len(positions) for _, positions in Steps(100_000, 64).runs(0, 64)]
+    lengths = [len(positions) for _, positions in Steps(total=100_000, batch=64).runs(0, 64)]
     assert lengths[:6] == [4, 8, 16, 32, 64, 64]
-    assert [len(positions) for _, positions in Steps(5000, 1000).runs(0, 64)] == [1, 2, 2]
+    assert [len(positions) for _, positions in Steps(total=5000, batch=1000).runs(0, 64)] == [
+        1,
+        2,
+        2,
+    ]
 
 
 def test_a_worker_s_next_step() -> None:
-    steps = Steps(100, 1, worker=1, workers=3)
+    steps = Steps(total=100, batch=1, worker=1, workers=3)
     assert [steps.next_own(step) for step in range(6)] == [1, 1, 4, 4, 4, 7]
 
 
@@ -115,10 +128,19 @@ def test_groups_that_a_worker_reads(
     unit: int, groups: int, batch: int, world_size: int, workers: int, first: int
 ) -> None:
     total = 60
-    order = BlockOrder(np.arange(0, total + 1, 5), 1, 0, unit, groups, 2)
+    order = BlockOrder(
+        bounds=np.arange(0, total + 1, 5), seed=1, epoch=0, unit=unit, groups=groups, window=2
+    )
     for rank in range(world_size):
         for worker in range(workers):
-            steps = Steps(total, batch * world_size, None, rank, world_size, worker, workers)
+            steps = Steps(
+                total=total,
+                batch=batch * world_size,
+                rank=rank,
+                world_size=world_size,
+                worker=worker,
+                workers=workers,
+            )
             begin = steps.next_own(first)
             own = range(begin, steps.count, workers)
             lowest: dict[int, int] = {}
@@ -132,9 +154,9 @@ def test_groups_that_a_worker_reads(
 
 def test_what_fills_the_last_step_up() -> None:
     """Of ten records in global batches of four: the first ones, or each slot's own first one."""
-    assert Steps(10, 4, "pad").positions(2).tolist() == [8, 9, 0, 1]
-    assert Steps(10, 4, "cycle").positions(2).tolist() == [8, 9, 2, 3]
-    assert Steps(3, 8, "pad").positions(0).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert Steps(total=10, batch=4, even="pad").positions(2).tolist() == [8, 9, 0, 1]
+    assert Steps(total=10, batch=4, even="cycle").positions(2).tolist() == [8, 9, 2, 3]
+    assert Steps(total=3, batch=8, even="pad").positions(0).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
 def state(source: dict[str, Any], **more: Any) -> dict[str, Any]:
