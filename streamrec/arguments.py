@@ -1,5 +1,4 @@
-"""Argument checks: each raises a TypeError or ValueError that names the argument, its value and
-what is allowed.
+"""Argument checks: errors name the argument, its value and what is allowed.
 
 NumPy's numbers are accepted as numbers; bools are not. The checks return Python's own types.
 """
@@ -19,8 +18,9 @@ T = TypeVar("T")
 
 
 def describe_value(value: object, *, secret: bool = False) -> str:
-    """Describes an argument in a message: its value, shortened, and its type. Strings of four
-    letters or more that may be secrets are masked.
+    """Describes an argument in a message: its value, shortened, and its type.
+
+    Strings of four letters or more that may be secrets are masked.
     """
     text = mask_secrets(repr(value))
     if secret:
@@ -50,10 +50,12 @@ def name_type(value: object) -> str:
 
 
 def check_spans(spans: Any, size: int) -> None:
-    """Checks that spans, an array of shape `[..., 2]` or wider, stay within a buffer of `size`
-    bytes.
+    """Checks that spans stay within a buffer of `size` bytes.
+
+    They are an array of shape `[..., 2]` or wider.
     """
-    starts, ends = spans[..., 0], spans[..., 1]
+    starts = spans[..., 0]
+    ends = spans[..., 1]
     if starts.size and (starts.min() < 0 or (ends < starts).any() or ends.max() > size):
         raise ValueError(f"a span leaves the buffer of {size:,} bytes or ends before it starts")
 
@@ -65,8 +67,9 @@ def check_integer(name: str, value: Any, least: int | None = None, *, none: bool
 def check_integer(
     name: str, value: Any, least: int | None = None, *, none: bool = False
 ) -> int | None:
-    """Returns a whole number as an int, or None where `none` allows it; `least=-1` allows
-    AUTOTUNE.
+    """Returns a whole number as an int, or None where `none` allows it.
+
+    `least=-1` allows AUTOTUNE.
     """
     if value is None and none:
         return None
@@ -125,8 +128,9 @@ def check_choice(name: str, value: object, allowed: Iterable[T]) -> T:
 
 
 def refuse_with(advice: str) -> Callable[..., NoReturn]:
-    """Returns a special method that raises a TypeError with advice, for a class that does not
-    support the operation.
+    """Returns a special method that raises a TypeError with advice.
+
+    It is for a class that does not support the operation.
     """
 
     def refuse(*_: object) -> NoReturn:

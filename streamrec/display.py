@@ -37,12 +37,13 @@ __all__ = [
 _IMAGES: Final = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 
 _HARMLESS: Final = re.compile(
-    r"""(?ix) alt | boundary | charset | client-id | date | day | delimiter | dir | directory | download | dt | encoding
-    | end | expires | file | filename | format | generation | hour | id | index | lang | length | limit | list-type
-    | marker | max-keys | metageneration | month | name | num | offset | os | page | part | partnumber | path | prefix
-    | project | range | raw | region | response-content-(disposition|type) | rev | revision | s[eprtv] | shard | size
-    | split | spr | start | type | uploads | v | version | version-?id | versions
-    | x-(amz|goog)-(algorithm|date|expires|signedheaders) | x-id | year"""  # noqa: E501
+    r"""(?ix) alt | boundary | charset | client-id | date | day | delimiter | dir | directory
+    | download | dt | encoding | end | expires | file | filename | format | generation | hour | id
+    | index | lang | length | limit | list-type | marker | max-keys | metageneration | month | name
+    | num | offset | os | page | part | partnumber | path | prefix | project | range | raw | region
+    | response-content-(disposition|type) | rev | revision | s[eprtv] | shard | size | split | spr
+    | start | type | uploads | v | version | version-?id | versions
+    | x-(amz|goog)-(algorithm|date|expires|signedheaders) | x-id | year"""
 )
 """Names in queries whose values are not masked. Any other value could be a secret."""
 
@@ -52,7 +53,10 @@ LOGINS: Final = frozenset({"sftp", "ssh", "smb", "hdfs", "webhdfs", "memory"})
 CONTAINERS: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 """Protocols of Azure, whose URLs have the container before the "@"."""
 
-SENSITIVE: Final = r"(?:key|secret|token|passw|pass\b|pwd|sig\b|signature|credential|auth|jwt|\bcode\b|session|\bsas\b|cookie|bearer)"  # noqa: E501
+SENSITIVE: Final = (
+    r"(?:key|secret|token|passw|pass\b|pwd|sig\b|signature|credential|auth|jwt|\bcode\b|session"
+    r"|\bsas\b|cookie|bearer)"
+)
 _SENSITIVE_NAME: Final = re.compile(rf"(?i).*{SENSITIVE}")
 
 _UNSAFE: Final = re.compile(
@@ -94,8 +98,10 @@ STARS: Final = "***"
 
 
 def display_text(text: str, *, lines: bool = False) -> str:
-    r"""Masks the secrets in names, data, responses of servers, or messages with them, and escapes
-    control characters; line feeds only without `lines`.
+    r"""Masks secrets and escapes control characters.
+
+    The text may be a name, data, the response of a server, or a message with them. Line feeds are
+    escaped only without `lines`.
 
     Examples:
         >>> display_text("https://host/a\x1b[2J?key=abc")
@@ -105,8 +111,9 @@ def display_text(text: str, *, lines: bool = False) -> str:
 
 
 def display_name(name: str) -> str:
-    r"""Masks and escapes a path or URL like `display_text`; the whole text, including spaces, is
-    one name.
+    r"""Masks and escapes a path or URL like `display_text`.
+
+    The whole text, including spaces, is one name.
 
     Examples:
         >>> display_name("https://host/a b?key=a b\n")
@@ -116,8 +123,9 @@ def display_name(name: str) -> str:
 
 
 def escape(text: str, *, lines: bool = False) -> str:
-    r"""Escapes control characters, direction marks, line separators and lone surrogates, in
-    Python's notation.
+    r"""Escapes what a terminal would act on, in Python's notation.
+
+    These are control characters, direction marks, line separators and lone surrogates.
 
     Letters of all scripts, combining marks and joined emoji are kept. With `lines`, line feeds are
     kept, too.
@@ -158,6 +166,7 @@ def join_names(names: Iterable[str], room: int = 100) -> str:
 
 def text_of(data: bytes) -> str | None:
     r"""Decodes bytes that are text: UTF-8 without control characters, except tabs and line ends.
+
     Else None.
 
     Spaces of all widths, joiners, soft hyphens, direction marks and letters unknown to this Python
@@ -227,8 +236,10 @@ def _mask_link(link: str, unknown: bool) -> str:
     if not colon:
         return link
     scheme = scheme.lower()
+    # Punctuation at the end belongs to the sentence around the URL.
     body = rest.rstrip("),.:;]}")
-    rest, tail = body, rest[len(body) :]
+    tail = rest[len(body) :]
+    rest = body
     web = scheme in ("http", "https")
     rest = _mask_user(scheme, rest)
     fragment = ""
@@ -237,6 +248,7 @@ def _mask_link(link: str, unknown: bool) -> str:
         fragment = sharp + (STARS if fragment else "")
     path, question, query = rest.partition("?")
     if web:
+        # Parameters of a path (`;name=value`, RFC 3986) can be secrets, like those of a query.
         path = re.sub(
             r";([^/;=]+)(=[^/;]*)?",
             lambda part: f";{_mask_query(part[0][1:], True, unknown)}",
@@ -249,8 +261,9 @@ def _mask_link(link: str, unknown: bool) -> str:
 
 
 def _mask_user(scheme: str, rest: str) -> str:
-    """Masks user and password in the part of a URL after `://`. A password may contain "@" and
-    "/".
+    """Masks user and password in the part of a URL after `://`.
+
+    A password may contain "@" and "/".
     """
     before_path = re.match(r"[^/]*@", rest)
     if before_path is None:  # perhaps a password with a slash, and no port
@@ -267,15 +280,16 @@ def _mask_user(scheme: str, rest: str) -> str:
 
 
 def _mask_query(query: str, web: bool, unknown: bool) -> str:
-    """Masks the query of a URL. In globs "?" is a wildcard: there, values begin with the first
-    "=".
+    """Masks the query of a URL.
+
+    In globs "?" is a wildcard: there, values begin with the first "=".
     """
-    masked, hiding = [], web
+    masked = []
+    hiding = web
     for part in re.split(r"([&;?#])", query):
         name, equals, value = part.partition("=")
-        harmless = (
-            part in ("", "&", ";", "?", "#") or _HARMLESS.fullmatch(name) or not (equals or hiding)
-        )
+        is_separator = part in ("", "&", ";", "?", "#")
+        harmless = is_separator or _HARMLESS.fullmatch(name) or not (equals or hiding)
         if harmless or not (unknown or _SENSITIVE_NAME.match(name)):
             masked.append(part)
         else:
@@ -300,8 +314,9 @@ def secrets_in(url: str | None) -> list[str]:
 
 
 def mask_values(text: str, options: object) -> str:
-    """Masks the values of options in a client's message about them: all strings of four letters or
-    more, also in nested dicts and lists.
+    """Masks the values of options in a client's message about them.
+
+    It masks all strings of four letters or more, also in nested dicts and lists.
     """
     for value in sorted(_strings(options), key=len, reverse=True):
         for shown in (value, repr(value)[1:-1], json.dumps(value)[1:-1]):
@@ -335,8 +350,10 @@ class Masked(Exception):  # noqa: N818 - it stands for any exception
 
 
 def mask_cause(error: BaseException, options: object = None) -> BaseException:
-    """A client's exception for `raise ... from`: a copy of the same name and traceback if its
-    message has a secret, or a value of its options.
+    """A client's exception for `raise ... from`.
+
+    It is a copy of the same name and traceback if its message has a secret, or a value of its
+    options.
     """
     message = str(error)
     masked = mask_values(mask_secrets(message), options)

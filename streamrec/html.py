@@ -1,5 +1,4 @@
-"""HTML for notebooks and pages: self-contained, escaped, readable on a light and on a dark
-background.
+"""HTML for notebooks and pages: self-contained, escaped, readable on light and dark backgrounds.
 
 Rules:
 - All data is escaped, except JPEG and PNG images, which become data URIs.
@@ -43,8 +42,10 @@ ROWS: Final = 8
 
 IMAGE_BYTES: Final = 1 << 20
 ALL_IMAGES_BYTES: Final = 4 << 20
-"""Larger images are described instead of displayed: a notebook stores everything that it displays
-in its file."""
+"""Larger images are described instead of displayed.
+
+A notebook stores everything that it displays in its file.
+"""
 
 CHARACTERS: Final = 120
 NUMBERS: Final = 8
@@ -54,45 +55,57 @@ SIDE: Final = 256
 STYLE: Final = """<style>
 .streamrec { font: 13px/1.45 system-ui, sans-serif; color: inherit; overflow-x: auto; }
 .streamrec table { border-collapse: collapse; margin: 4px 0; color: inherit; font: inherit; }
-.streamrec td, .streamrec th { border: 0; border-bottom: 1px solid rgba(128,128,128,.35); padding: 3px 10px;
+.streamrec td, .streamrec th { border: 0; border-bottom: 1px solid rgba(128,128,128,.35);
+  padding: 3px 10px;
   text-align: left; vertical-align: top; background: none; color: inherit; }
 .streamrec th { font-weight: 600; }
 .streamrec small { opacity: .7; font-weight: 400; }
-.streamrec code { font: 12px ui-monospace, monospace; background: none; color: inherit; overflow-wrap: anywhere; }
+.streamrec code { font: 12px ui-monospace, monospace; background: none; color: inherit;
+  overflow-wrap: anywhere; }
 .streamrec img { max-width: 128px; max-height: 96px; display: block; image-rendering: auto; }
-.streamrec .box { border: 1px solid rgba(128,128,128,.6); border-radius: 6px; padding: 4px 10px; max-width: 56em;
+.streamrec .box { border: 1px solid rgba(128,128,128,.6); border-radius: 6px; padding: 4px 10px;
+  max-width: 56em;
   background: rgba(128,128,128,.08); display: inline-block; }
-.streamrec .inner { border-left: 2px solid rgba(128,128,128,.4); margin: 4px 0 4px 8px; padding-left: 12px; }
+.streamrec .inner { border-left: 2px solid rgba(128,128,128,.4); margin: 4px 0 4px 8px;
+  padding-left: 12px; }
 .streamrec .arrow { opacity: .6; padding-left: 16px; line-height: 1.2; }
-.streamrec .bar { display: inline-flex; width: 220px; height: 12px; background: rgba(128,128,128,.18);
+.streamrec .bar { display: inline-flex; width: 220px; height: 12px;
+  background: rgba(128,128,128,.18);
   border-radius: 3px; overflow: hidden; vertical-align: middle; }
 .streamrec .busy { background: #2a9d8f; } .streamrec .input { background: #e9a23b; }
 .streamrec .output { background: #5b8def; }
-.streamrec .key { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin: 0 4px 0 12px; }
-</style>"""  # noqa: E501
+.streamrec .key { display: inline-block; width: 10px; height: 10px; border-radius: 2px;
+  margin: 0 4px 0 12px; }
+</style>"""
 """Half-transparent grey is grey on any background."""
 
 PAGE_STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1c2733; --faint: #66727f; --line: #d8dee4; --bar: #2f6fb5; --page: #ffffff }
+:root { color-scheme: light dark; --ink: #1c2733; --faint: #66727f; --line: #d8dee4;
+  --bar: #2f6fb5; --page: #ffffff }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e3e8ee; --faint: #93a0ad; --line: #36414d; --bar: #6ea8e6; --page: #14191f }
 }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 64rem;
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
+  max-width: 64rem;
   margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 2.5rem 0 .3rem; border-top: 1px solid var(--line);
+h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 2.5rem 0 .3rem;
+  border-top: 1px solid var(--line);
   padding-top: 1rem }
 p { margin: .3rem 0 } .faint { color: var(--faint) } code { overflow-wrap: anywhere }
 .beside { display: flex; flex-wrap: wrap; gap: 2rem; align-items: flex-start }
 .plot { display: flex; align-items: flex-end; width: 520px; max-width: 100%; height: 112px;
   border-bottom: 1px solid var(--faint) } .plot span { flex: 1; background: var(--bar) }
-svg { width: 520px; max-width: 100%; height: auto } .bar { fill: var(--bar) } .axis { stroke: var(--faint) }
-text { font-size: 11px; fill: var(--faint) } .curve { fill: none; stroke: var(--bar); stroke-width: 2 }
+svg { width: 520px; max-width: 100%; height: auto } .bar { fill: var(--bar) } .axis {
+  stroke: var(--faint) }
+text { font-size: 11px; fill: var(--faint) } .curve { fill: none; stroke: var(--bar);
+  stroke-width: 2 }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }
 th, td { text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px solid var(--line) }
 .number { text-align: right } th { font-weight: 600 } a { color: inherit }
 .images { display: flex; flex-wrap: wrap; gap: .5rem; margin-top: .7rem }
-.images img { height: 96px; max-width: 192px; object-fit: contain; background: var(--line); border-radius: 3px }
-"""  # noqa: E501
+.images img { height: 96px; max-width: 192px; object-fit: contain; background: var(--line);
+  border-radius: 3px }
+"""
 
 
 def whole_text(value: object) -> str:
@@ -123,8 +136,9 @@ def fragment(*children: str) -> str:
 
 
 def page(title: str, summary: Iterable[str], body: Iterable[str]) -> str:
-    """A self-contained page: a title, such as the names of shards; lines of text below it; and
-    parts of HTML.
+    """A self-contained page of a title, lines of text below it, and parts of HTML.
+
+    A title is, for example, the names of shards.
     """
     return "\n".join(
         [
@@ -141,8 +155,9 @@ def page(title: str, summary: Iterable[str], body: Iterable[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML already. A column whose head begins with ">" is set to the
-    right.
+    """A table of cells that are HTML already.
+
+    A column whose head begins with ">" is set to the right.
     """
     kinds = ["number" if cell.startswith(">") else "" for cell in head]
     first = element(
@@ -203,8 +218,9 @@ class Budget:
 
 
 def payloads(title: str, lengths: Iterable[int], strings: Iterable[Any]) -> str:
-    """The result of a `_repr_html_`: the first of many byte strings, with their numbers and
-    lengths.
+    """The result of a `_repr_html_` for many byte strings.
+
+    It shows the first ones, with their numbers and lengths.
     """
     budget = Budget()
     cells = zip(range(ROWS), lengths, strings, strict=False)
@@ -218,17 +234,15 @@ def payloads(title: str, lengths: Iterable[int], strings: Iterable[Any]) -> str:
 def format_value(value: Any, budget: Budget) -> str:
     r"""A value as HTML.
 
-    >>> format_value(b"cat <3", Budget()), format_value(np.arange(3), Budget()), format_value(b"\xff\x00", Budget())
-    ('cat &lt;3', '[0, 1, 2]', '<small>2 bytes: ff 00</small>')
-    """  # noqa: E501
+    >>> [format_value(value, Budget()) for value in (b"cat <3", np.arange(3), b"\xff\x00")]
+    ['cat &lt;3', '[0, 1, 2]', '<small>2 bytes: ff 00</small>']
+    """
     if isinstance(value, bytes | bytearray | memoryview):
         return _bytes(bytes(value), budget)
     if isinstance(value, np.ndarray) and value.ndim:
-        return (
-            _image_within(png(value), budget, "png", "pixels")
-            if _is_image(value)
-            else _array(value, budget)
-        )
+        if _is_image(value):
+            return _image_within(png(value), budget, "png", "pixels")
+        return _array(value, budget)
     return text(f"{value:.6g}" if isinstance(value, float | np.floating) else value, CHARACTERS)
 
 
@@ -259,8 +273,9 @@ def _array(value: npt.NDArray[Any], budget: Budget) -> str:
 
 
 def _is_image(value: npt.NDArray[Any]) -> bool:
-    """Whether an array is an image: uint8 of shape [height, width, 1 or 3], at least 4 pixels each
-    way.
+    """Whether an array is an image.
+
+    It is uint8 of shape [height, width, 1 or 3], at least 4 pixels each way.
     """
     return (
         value.dtype == np.uint8
@@ -275,9 +290,8 @@ def png(pixels: npt.NDArray[np.uint8]) -> bytes:
     step = max(1, -(-max(pixels.shape[:2]) // SIDE))
     kept = np.ascontiguousarray(pixels[::step, ::step])
     height, width, channels = kept.shape
-    lines = np.zeros(
-        (height, 1 + width * channels), np.uint8
-    )  # each begins with its filter: 0, none
+    # Each line begins with its filter: 0, none.
+    lines = np.zeros((height, 1 + width * channels), np.uint8)
     lines[:, 1:] = kept.reshape(height, -1)
     head = struct.pack(">2I5B", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
     chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))

@@ -1,5 +1,6 @@
-"""Lazy packages (PEP 562): a name is imported on first use, so a program loads only the modules
-that it uses.
+"""Lazy packages (PEP 562): a name is imported on first use.
+
+So a program loads only the modules that it uses.
 
 A package's `__init__.pyi` is the only list of its names, for type checkers and for `lazy_names`. It
 contains imports (`from streamrec.x import A, B`) and `__all__`.
@@ -19,8 +20,9 @@ IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)", re.MULTILINE)
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package; the modules that its stub imports are
-    names, too.
+    """`__getattr__`, `__dir__` and `__all__` of a package.
+
+    The modules that its stub imports are names, too.
     """
     namespace = vars(sys.modules[package])
     stub = namespace["__spec__"].loader.get_data(f"{namespace['__file__']}i").decode()
@@ -42,10 +44,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         value = namespace[name] = getattr(import_module(module_of[name]), name)
         return value
 
-    rooms = (
-        ()
-        if "." in package
-        else (module.removeprefix(f"{package}.") for module in module_of.values())
-    )
-    public = sorted({*module_of, *rooms})  # a module that was imported may be internal
-    return import_name, lambda: public, list(module_of)
+    # A package within ours shows no modules in `dir`: one that was imported may be internal.
+    public = set(module_of)
+    if "." not in package:
+        public.update(module.removeprefix(f"{package}.") for module in module_of.values())
+    return import_name, lambda: sorted(public), list(module_of)

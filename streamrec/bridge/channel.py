@@ -42,8 +42,10 @@ NO_CONSUMER = (
 )
 
 Put: TypeAlias = Callable[[T, int], Awaitable[None]]
-"""Queues an item with its weight, 0 or more in the unit of the limit; waits while it does not
-fit."""
+"""Queues an item with its weight, 0 or more in the unit of the limit.
+
+Waits while it does not fit.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +68,15 @@ class Channel(Generic[T]):
         self._order = asyncio.Lock()  # waiting puts take turns: first come, first served
         self._vacancy: asyncio.Future[None] | None = None
         self._puts = 0
-        self._outbox: list[
-            tuple[T, int]
-        ] = []  # the consumer sees these items after the loop's next turn
+        # The consumer sees these items after the loop's next turn.
+        self._outbox: list[tuple[T, int]] = []
         self._shut = False
 
     @property
     def queued(self) -> int:
         """Weight of the items that wait for the consumer."""
-        out = (
-            self._weight_out
-        )  # read first, so that a put in between never makes the weight negative
+        # Read first, so that a put in between never makes the weight negative.
+        out = self._weight_out
         return self._weight_in - out
 
     # The consumer's side; one thread at a time.
@@ -88,15 +88,15 @@ class Channel(Generic[T]):
             self._weight_out += entry[1]
             resume_below = self._resume_below
             if resume_below is not None and self._weight_in - self._weight_out <= resume_below:
-                self._resume_below = (
-                    None  # one wake-up is enough; a put that still waits asks again
-                )
+                # One wake-up is enough; a put that still waits asks again.
+                self._resume_below = None
                 self._thread.post(self._resume)
         return entry
 
     def discard(self) -> None:
-        """Drops the queued items. The producer must have ended; a consumer that blocks meanwhile
-        gets an End.
+        """Drops the queued items.
+
+        The producer must have ended; a consumer that blocks meanwhile gets an End.
         """
         try:
             while True:
@@ -107,8 +107,9 @@ class Channel(Generic[T]):
     # The producer's side, on the loop thread.
 
     async def put(self, item: T, weight: int) -> None:
-        """Queues `item`; waits while it does not fit. A ClosedError says that the iterator was
-        closed.
+        """Queues `item`; waits while it does not fit.
+
+        A ClosedError says that the iterator was closed.
         """
         if weight < 0:
             raise ValueError(f"weight is {weight}; it must be 0 or more")
@@ -137,7 +138,8 @@ class Channel(Generic[T]):
         self._entries.put(End(error))
 
     def _send(self) -> None:
-        outbox, self._outbox = self._outbox, []
+        outbox = self._outbox
+        self._outbox = []
         for entry in outbox:
             self._entries.put(entry)
 
@@ -150,9 +152,8 @@ class Channel(Generic[T]):
             self._vacancy = asyncio.get_running_loop().create_future()
             self._resume_below = max(0, min(self._limit // 2, self._limit - weight))
             try:
-                if not self._fits(
-                    weight
-                ):  # checked again, now that the consumer can see this put wait
+                # Checked again, now that the consumer can see this put wait.
+                if not self._fits(weight):
                     await self._vacancy
             finally:
                 self._resume_below = None

@@ -52,8 +52,9 @@ CLOSED = (
 
 
 class SyncIterator(Generic[T]):
-    """Iterates in this thread over the items that `produce(put)` puts on the loop thread; see the
-    top of this file.
+    """Iterates in this thread over the items that `produce(put)` puts on the loop thread.
+
+    See the top of this file.
 
     The producer starts at once, before the first `next`. It should end the tasks that it starts (a
     task group). Each `await put(item, weight)` queues one item, and waits while it does not fit in
@@ -77,10 +78,9 @@ class SyncIterator(Generic[T]):
         self._turn = threading.RLock()  # one consumer takes at a time
         self._ended = False  # a consumer got the end, or the producer's error
         self._closed = False
-        # before the start: an interrupt from here on drops the iterator, and so cancels the job
-        weakref.finalize(
-            self, job.cancel, orphan=True
-        ).atexit = False  # at exit the loop thread cancels all
+        # Before the start: an interrupt from here on drops the iterator, and so cancels the job. At
+        # exit the loop thread cancels all.
+        weakref.finalize(self, job.cancel, orphan=True).atexit = False
         job.start()
 
     def __iter__(self) -> Iterator[T]:
@@ -89,6 +89,9 @@ class SyncIterator(Generic[T]):
     def __next__(self) -> T:
         job = self._job
         check_owner(job.maker, job.thread)
+        # CPython runs signal handlers before it takes the lock or within the block, never between,
+        # so the lock is always released; an interrupt may have taken an item, so it closes the
+        # iterator.
         try:
             with self._turn:
                 if self._ended or self._closed:
@@ -111,8 +114,9 @@ class SyncIterator(Generic[T]):
         return raise_unless_exiting(error)
 
     def close(self) -> None:
-        """Cancels the producer, waits for its cleanup, and drops the queued items. No effect after
-        the end.
+        """Cancels the producer, waits for its cleanup, and drops the queued items.
+
+        No effect after the end.
         """
         job = self._job
         if is_inherited(job.maker):

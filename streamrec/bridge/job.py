@@ -78,9 +78,8 @@ class Job(Generic[T]):
         self.maker = os.getpid()
         self._call = function, args
         self._context = copy_context()
-        if (
-            sniffio is not None
-        ):  # a trio program's context says "trio", and anyio on our loop would believe it
+        # A trio program's context says "trio", and anyio on our loop would believe it.
+        if sniffio is not None:
             self._context.run(sniffio.current_async_library_cvar.set, None)
         self._channel = channel
         self._latch = Latch()
@@ -111,8 +110,9 @@ class Job(Generic[T]):
         return cast(T, self._result)
 
     def stop(self) -> None:
-        """Cancels the work and blocks until its cleanup is done; raises an error of the cleanup,
-        once.
+        """Cancels the work and blocks until its cleanup is done.
+
+        Raises an error of the cleanup, once.
         """
         if (error := self._cancel_and_wait()) is not None:
             raise error
@@ -128,8 +128,9 @@ class Job(Generic[T]):
             self.thread.post(self._cancel, again, orphan)
 
     def _cancel_and_wait(self) -> BaseException | None:
-        """Cancels the work and waits for its end; returns the error of its cleanup, the first
-        time.
+        """Cancels the work and waits for its end.
+
+        Returns the error of its cleanup, the first time.
         """
         self.cancel()
         try:
@@ -141,7 +142,8 @@ class Job(Generic[T]):
             raise
         if not self._cancelled:
             return None
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         return error
 
     # Called on the loop thread.
@@ -166,10 +168,8 @@ class Job(Generic[T]):
             self._channel.refuse_puts()
         if self._task is None:
             self.end(None)  # the start was never posted, and will not be
-        elif (
-            again or not self._task.cancelling()
-        ):  # at exit the loop thread may have cancelled it already
-            self._task.cancel()
+        elif again or not self._task.cancelling():
+            self._task.cancel()  # unless the loop thread cancelled it already, at exit
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
         error: BaseException | None = None
@@ -183,14 +183,16 @@ class Job(Generic[T]):
             if error is None:
                 self._result = task.result()
             elif self._cancelled and isinstance(error, ClosedError):
-                error = (
-                    None  # a put found the iterator closed before the cancellation reached the work
-                )
-            elif (
-                self._orphan or self.thread.close_reason is EXITING
-            ) and error not in self._failures:
+                # A put found the iterator closed before the cancellation reached the work.
+                error = None
+            elif self._is_orphan and error not in self._failures:
                 self._log(error)
         self.end(error)
+
+    @property
+    def _is_orphan(self) -> bool:
+        """Whether no caller waits for the work."""
+        return self._orphan or self.thread.close_reason is EXITING
 
     def _log(self, error: BaseException) -> None:
         if self.thread.close_reason is EXITING:
@@ -215,8 +217,9 @@ class Job(Generic[T]):
 
 
 def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Runs `await function(*args)` on the process's loop thread, blocks the caller, and returns the
-    result.
+    """Runs `await function(*args)` on the process's loop thread.
+
+    It blocks the caller, and returns the result.
 
     Ctrl-C cancels the work and waits for its cleanup before it raises KeyboardInterrupt; a second
     Ctrl-C cuts the cleanup short. In a trio or asyncio program it blocks that program's loop as any
@@ -236,8 +239,9 @@ def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
 
 
 def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Returns the sync twin of an async function: `name_sync` runs `name` on the loop thread and
-    waits; see `run`.
+    """Returns the sync twin of an async function.
+
+    `name_sync` runs `name` on the loop thread and waits; see `run`.
     """
 
     @wraps(function)
@@ -252,8 +256,7 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 
 
 def detach(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[], bool]:
-    """Returns a function that starts `await function(*args)` for a time when no caller is left to
-    wait for it.
+    """Returns a function that starts `await function(*args)` without a caller that waits for it.
 
     It starts the work on the loop thread and returns at once; it is safe in a garbage collection.
     In a process that was forked since, it returns False and does nothing. Errors of the work are

@@ -52,14 +52,14 @@ FORKED = (
 )
 ON_LOOP = (
     "this call blocks streamrec's own event-loop thread, which it would wait for: use the async "
-    "interface there "
-    "(`async for`), or make the call in a thread (asyncio.to_thread)"
+    "interface there (`async for`), or make the call in a thread (asyncio.to_thread)"
 )
 
 
 class Latch:
-    """Opens once and stays open. Any number of threads may wait; any thread may call `open`, more
-    than once.
+    """Opens once and stays open.
+
+    Any number of threads may wait; any thread may call `open`, more than once.
 
     Why not `threading.Event`: it is a Condition in Python. A KeyboardInterrupt between two of its
     lines can leave its lock held, and then the loop thread hangs in `set`. Here each waiter has a
@@ -79,8 +79,9 @@ class Latch:
                 self._waiters.popleft().release()
 
     def wait(self, timeout: float = -1) -> bool:
-        """Blocks until the latch is open, or for `timeout` seconds (-1: no limit); returns whether
-        it is open.
+        """Blocks until the latch is open, or for `timeout` seconds (-1: no limit).
+
+        Returns whether it is open.
         """
         if self.is_open:
             return True
@@ -93,8 +94,9 @@ class Latch:
 
 
 class LoopThread:
-    """One asyncio loop on one daemon thread. `jobs` has the function that ends each running job
-    with an error.
+    """One asyncio loop on one daemon thread.
+
+    `jobs` has the function that ends each running job with an error.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -128,14 +130,14 @@ class LoopThread:
     def abandon(self) -> None:
         """Ends a thread that has not been used yet, at any point of its start."""
         self.dead = True
-        if (
-            self._made.is_open and self._failure is None
-        ):  # before that the thread checks `dead` itself
+        # Before that the thread checks `dead` itself.
+        if self._made.is_open and self._failure is None:
             self.post(self.loop.stop)
 
     def post(self, callback: Callable[..., object], *args: object) -> bool:
-        """Makes the loop call `callback(*args)` soon, from any thread, without a lock; False if the
-        loop is closed.
+        """Makes the loop call `callback(*args)` soon, from any thread, without a lock.
+
+        Returns False if the loop is closed.
         """
         try:
             self.loop.call_soon_threadsafe(callback, *args)
@@ -202,14 +204,14 @@ class LoopThread:
         if tasks:
             await asyncio.wait(tasks)  # no caller waits for them, and they must not be destroyed
         await self.loop.shutdown_asyncgens()
-        if (
-            self.close_reason is not EXITING
-        ):  # at exit the interpreter has joined the pool's threads
+        # At exit the interpreter has joined the pool's threads.
+        if self.close_reason is not EXITING:
             await self.loop.shutdown_default_executor()
 
     async def _cancel_all(self) -> set[asyncio.Task[Any]]:
-        """Cancels every task, and those that cleanup starts; returns the tasks that still run after
-        GRACE seconds.
+        """Cancels every task, and those that cleanup starts.
+
+        Returns the tasks that still run after GRACE seconds.
 
         A task is cancelled only after its first step: before that, anyio would never await the
         task's coroutine.
@@ -240,8 +242,9 @@ class LoopThread:
 
 
 class _Pool(ThreadPoolExecutor):
-    """The loop's threads. When the interpreter exits, they take no more work: `submit` calls the
-    function itself.
+    """The loop's threads.
+
+    When the interpreter exits, they take no more work: `submit` calls the function itself.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -271,8 +274,9 @@ _inherited: list[_Process] = []  # the state of this process's parents, which is
 
 
 def loop_thread() -> LoopThread:
-    """The loop thread of this process, made on first use; refused on that thread, and when the
-    interpreter exits.
+    """The loop thread of this process, made on first use.
+
+    It is refused on that thread, and when the interpreter exits.
     """
     with _process.lock:
         if _process.exiting:
@@ -287,8 +291,9 @@ def loop_thread() -> LoopThread:
 
 
 def check_owner(maker: int, thread: LoopThread) -> None:
-    """Refuses a blocking call on an object of another process (`maker`), or on the loop's own
-    thread.
+    """Refuses a blocking call on another process's object, or on the loop's own thread.
+
+    `maker` is the process that made the object.
     """
     if maker != _process.pid:
         raise ClosedError(FORKED.format(maker=maker, here=_process.pid))
@@ -302,8 +307,9 @@ def is_inherited(maker: int) -> bool:
 
 
 def raise_unless_exiting(error: BaseException) -> NoReturn:
-    """Raises an error of the work; in a daemon thread of a process that exits, waits for the
-    process's end instead.
+    """Raises an error of the work.
+
+    In a daemon thread of a process that exits, it waits for the process's end instead.
     """
     if _process.exiting and threading.current_thread().daemon:
         Latch().wait()

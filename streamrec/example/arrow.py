@@ -66,10 +66,11 @@ class ArrowBatch:
 
     Examples:
         >>> import pyarrow
-        >>> batch = pyarrow.record_batch(ArrowBatch({"label": np.array([3, 4]), "name": np.array([b"a", b"b"])}))
+        >>> columns = {"label": np.array([3, 4]), "name": np.array([b"a", b"b"])}
+        >>> batch = pyarrow.record_batch(ArrowBatch(columns))
         >>> batch["label"].to_pylist(), batch["name"].to_pylist()
         ([3, 4], [b'a', b'b'])
-    """  # noqa: E501
+    """
 
     def __init__(self, columns: Mapping[str, Any], *, text: Iterable[str] = ()) -> None:
         text = frozenset(text)
@@ -124,21 +125,25 @@ def _check_utf8(name: str, strings: Any, per_row: int) -> None:
 
 
 def arrow_array(name: str, column: Any, text: bool = False) -> Any:
+    """The `pyarrow.Array` of a column, which may be a dict of columns (a struct).
+
+    Raises:
+        FeatureError: The column has no counterpart in Arrow; `text` is asked for a column without
+            byte strings, or for bytes that are not UTF-8.
+    """
     if isinstance(column, RaggedTensor):
         return _ragged_array(name, column, text)
     if isinstance(column, SparseTensor):
         return _ragged_array(name, RaggedTensor(column.values, (list_splits(column, name),)), text)
     if hasattr(column, "spans"):  # Frames, or a BytesColumn
-        return _strings(
-            name, column.shape if isinstance(column, BytesColumn) else (len(column),), column, text
-        )
+        shape = column.shape if isinstance(column, BytesColumn) else (len(column),)
+        return _strings(name, shape, column, text)
     if not isinstance(column, Mapping):
         if np.ma.is_masked(column):
             raise FeatureError("a masked array lacks some values: fill it first", name)
         array = with_nulls(column, np.asarray(column))
-        if (
-            array.dtype.kind == "S"
-        ):  # strings of limited length, of which NumPy drops the zeros at the end
+        # Strings of limited length, of which NumPy drops the zeros at the end.
+        if array.dtype.kind == "S":
             array = array.astype(object)
         if array.dtype == object:
             strings = array.reshape(-1).tolist()

@@ -1,5 +1,6 @@
-"""Turns a walk's raw values into the columns that TensorFlow returns, in NumPy, a whole column at a
-time.
+"""Turns a walk's raw values into the columns that TensorFlow returns.
+
+It works in NumPy, a whole column at a time.
 
 The functions serve Examples and SequenceExamples, and values of every kind, and never read a
 message. Byte strings that are requested as spans become BytesColumns. A single message is a batch
@@ -106,15 +107,17 @@ def _part(slot: FeatureSlot, found: Found, count: int, spanned: Records | None) 
 def _values(
     values: Array, dtype: Dtype, spanned: Records | None, default: Array | None = None
 ) -> Values:
-    """Values as they are returned: spans of byte strings as a BytesColumn, which has the default
-    for spans of -1.
+    """Values as they are returned: spans of byte strings become a BytesColumn.
+
+    The column has the default for spans of -1.
     """
     return values if spanned is None or dtype is not bytes else _column(spanned, values, default)
 
 
 def _column(records: Records, spans: Array, default: Array | None) -> BytesColumn:
-    """A column over the records' buffers; a copy if it has defaults, or is less than half of
-    scattered records.
+    """A column over the records' buffers.
+
+    A copy if it has defaults, or is less than half of scattered records.
     """
     missing = None if default is None else spans[..., 0] < 0
     if missing is not None and missing.any():
@@ -125,9 +128,10 @@ def _column(records: Records, spans: Array, default: Array | None) -> BytesColum
             strings[missing] = fill[missing]
             return BytesColumn.of(strings.reshape(-1).tolist(), strings.shape)
     column = BytesColumn.over(records.buffer, spans)
-    return (
-        column.compact() if records.is_scattered and 2 * column.nbytes < records.nbytes else column
-    )
+    # Little data must not keep much memory alive.
+    if records.is_scattered and 2 * column.nbytes < records.nbytes:
+        return column.compact()
+    return column
 
 
 def positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
@@ -148,7 +152,8 @@ def _pad_rows(
     slot: FeatureSlot, form: FixedLenSequenceFeature, found: Rows, spanned: Records | None
 ) -> Values:
     """Pads rows of byte strings, or of feature lists, to one array of `[rows, longest, *shape]`."""
-    values, pad = found.flat_values, padding_of(form)
+    values = found.flat_values
+    pad = padding_of(form)
     splits = found.splits * slot.size if isinstance(found.values, Rows) else found.splits
     lengths = np.diff(splits)
     longest = int(lengths.max(initial=0))
@@ -158,9 +163,8 @@ def _pad_rows(
         full[np.arange(longest) < lengths[:, None]] = values
     else:
         fill = np.full(values.shape[1:], pad if values.ndim == 1 else -1, values.dtype)
-        full = np.frombuffer(
-            memoryview(kernels.pad_rows(values, splits, longest, fill)), values.dtype
-        )
+        padded = kernels.pad_rows(values, splits, longest, fill)
+        full = np.frombuffer(memoryview(padded), values.dtype)
     shaped = full.reshape(len(lengths), longest // slot.size, *form.shape, *values.shape[1:])
     return _values(shaped, slot.dtype, spanned, np.array(pad, dtype=object))
 
@@ -198,16 +202,16 @@ def _partition(
                         f"{partition.key!r} holds nothing, and row splits start with 0"
                     )
         part = partition_batch(part, feature, rows)
-    splits, values = [part.splits], part.values
+    splits = [part.splits]
+    values = part.values
     while isinstance(values, Rows):
         splits.append(values.splits)
         values = values.values
     most = max(int(each[-1]) for each in splits)
     if feature.row_splits_dtype is np.int32 and most >= 2**31:
         raise FeatureError(f"{most:,} values exceed int32: give row_splits_dtype=np.int64")
-    return RaggedTensor(
-        values, tuple(each.astype(feature.row_splits_dtype, copy=False) for each in splits)
-    )
+    kind = feature.row_splits_dtype
+    return RaggedTensor(values, tuple(each.astype(kind, copy=False) for each in splits))
 
 
 def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
@@ -226,13 +230,13 @@ def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTenso
     for name, key in zip(feature.index_keys, keys, strict=True):
         assert isinstance(key, SparseTensor)
         assert isinstance(key.values, np.ndarray)
-        found, wanted = counts(key), counts(values)
+        found = counts(key)
+        wanted = counts(values)
         other = np.flatnonzero(found != wanted)
         if len(other):
             raise FeatureError(
                 f"{name!r} has {found[other[0]]:,} positions, but {feature.value_key!r} has "
-                f"{wanted[other[0]]:,} "
-                "values: each value needs one position",
+                f"{wanted[other[0]]:,} values: each value needs one position",
                 None,
                 int(other[0]),
             )
@@ -241,17 +245,20 @@ def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTenso
     tensor = sparse_tensor(values.values, columns, shape)
     if feature.already_sorted:
         return tensor
+    # `lexsort` takes the most significant key last; it is stable.
     order = np.lexsort(tensor.indices.T[::-1])
     return SparseTensor(tensor.indices[order], tensor.values[order], tensor.dense_shape)
 
 
 def counts(tensor: SparseTensor) -> Offsets:
+    """The number of values in each row, int64 [rows]."""
     return np.bincount(tensor.indices[:, 0], minlength=int(tensor.dense_shape[0]))
 
 
 def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) -> Rows:
-    """Splits each row's values by the same row of the partitions, from the innermost to the
-    outermost.
+    """Splits each row's values by the same row of the partitions.
+
+    It begins with the innermost partition.
 
     A batch has one row of values for each example; for feature lists, a row of steps. The
     partitions' int64 rows are as deep.
@@ -263,7 +270,8 @@ def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Ro
         split = partitions[key]
         other = np.flatnonzero(rows.lengths != split.lengths)
         if len(other):
-            found, wanted = split.lengths[other[0]], rows.lengths[other[0]]
+            found = split.lengths[other[0]]
+            wanted = rows.lengths[other[0]]
             reason = f"{key!r} has another number of steps, {found:,}, than the values, {wanted:,}"
             raise FeatureError(reason, None, int(other[0]))
         assert isinstance(split.values, Rows)
@@ -276,11 +284,13 @@ def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Ro
 
 
 def split_rows(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) -> Rows:
+    """Applies all partitions of a feature to each row, the innermost first."""
     for partition in reversed(feature.partitions):
         if isinstance(partition, RaggedFeature.UniformRowLength):
             rows = split_evenly(rows, partition.length)
             continue
-        found, wanted = len(partitions[partition.key].lengths), len(rows.lengths)
+        found = len(partitions[partition.key].lengths)
+        wanted = len(rows.lengths)
         if found != wanted:  # steps of one example
             raise FeatureError(
                 f"{partition.key!r} has another number of steps, {found:,}, than the values, "
@@ -291,6 +301,10 @@ def split_rows(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) 
 
 
 def split_evenly(rows: Rows, length: int) -> Rows:
+    """Splits each row into rows of `length` values; a FeatureError for a row with a rest.
+
+    Uniform rows of plain values are a dimension of the array.
+    """
     odd = np.flatnonzero(rows.lengths % length)
     if len(odd):
         raise FeatureError(
@@ -303,35 +317,36 @@ def split_evenly(rows: Rows, length: int) -> Rows:
 
 
 def split_by(rows: Rows, partition: KeyedPartition, split: Rows) -> Rows:
-    """Applies one partition to each row of a batch; `split` has a row of numbers for each of
-    them.
+    """Applies one partition to each row of a batch.
+
+    `split` has a row of numbers for each of them.
     """
     if isinstance(partition, RaggedFeature.ValueRowIds):
         ends, counts = ends_by_row_ids(rows, partition, split)
     else:
         ends, counts = ends_by_bounds(rows, partition, split)
-    splits, outer = np.append(0, ends), np.append(0, np.cumsum(counts))
+    splits = np.append(0, ends)
+    outer = np.append(0, np.cumsum(counts))
     descents = np.repeat(np.arange(len(counts)), counts)[splits[1:] < splits[:-1]]
     # Sums of forged numbers may wrap around: splits that ascend from 0 to the number of values
     # prove that none did.
-    refuse(
-        np.append(descents, np.flatnonzero(splits[outer[1:]] != rows.splits[1:])),
-        rows,
-        partition,
-        split,
-    )
+    elsewhere = np.flatnonzero(splits[outer[1:]] != rows.splits[1:])
+    refuse(np.append(descents, elsewhere), rows, partition, split)
     return Rows(Rows(rows.values, splits), outer)
 
 
 def ends_by_bounds(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[Offsets, Offsets]:
-    """The ends of the new rows, as offsets among all values, and how many of them each row of the
-    batch has.
+    """The ends of the new rows, and how many of them each row of the batch has.
+
+    Ends are offsets among all values.
     """
-    numbers, counts = np.asarray(split.values), split.lengths
+    numbers = np.asarray(split.values)
+    counts = split.lengths
     if isinstance(partition, RaggedFeature.RowLengths):
         return np.cumsum(numbers), counts
     full = counts > 0
-    firsts, owners = split.splits[:-1][full], np.repeat(np.arange(len(counts)), counts)
+    firsts = split.splits[:-1][full]
+    owners = np.repeat(np.arange(len(counts)), counts)
     ends = numbers + rows.splits[owners]
     if isinstance(partition, RaggedFeature.RowLimits):
         return ends, counts
@@ -345,7 +360,8 @@ def ends_by_bounds(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[
 
 def ends_by_row_ids(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[Offsets, Offsets]:
     """The same as `ends_by_bounds`, from the row of each value."""
-    numbers, counts = np.asarray(split.values), split.lengths
+    numbers = np.asarray(split.values)
+    counts = split.lengths
     owners = np.repeat(np.arange(len(counts)), counts)
     descend = (numbers[1:] < numbers[:-1]) & (owners[1:] == owners[:-1])
     wrong = [owners[numbers < 0], owners[1:][descend], np.flatnonzero(counts != rows.lengths)]
@@ -353,9 +369,10 @@ def ends_by_row_ids(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple
     full = counts > 0
     new_counts = np.zeros_like(counts)
     new_counts[full] = numbers[split.splits[1:][full] - 1]
-    if int(new_counts.max(initial=0)) > MAX_EMPTY_ROWS or int(
-        new_counts.sum()
-    ) > MAX_EMPTY_ROWS + len(numbers):
+    # The last row id of a record is its number of rows: a forged one of a few bytes must not fill
+    # the memory. Each is looked at first, since the sum of forged ones may wrap around.
+    most = int(new_counts.max(initial=0))
+    if most > MAX_EMPTY_ROWS or int(new_counts.sum()) > MAX_EMPTY_ROWS + len(numbers):
         record = int(new_counts.argmax())
         reason = (
             f"{new_counts[record]:,} rows, of which most are empty: a batch may have "
@@ -364,9 +381,8 @@ def ends_by_row_ids(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple
         raise FeatureError(reason, None, record)
     new_counts[full] += 1
     before = np.cumsum(new_counts) - new_counts
-    return np.cumsum(
-        np.bincount(numbers + before[owners], minlength=int(new_counts.sum()))
-    ), new_counts
+    lengths = np.bincount(numbers + before[owners], minlength=int(new_counts.sum()))
+    return np.cumsum(lengths), new_counts
 
 
 def refuse(wrong: Offsets, rows: Rows, partition: KeyedPartition, split: Rows) -> None:
@@ -375,7 +391,10 @@ def refuse(wrong: Offsets, rows: Rows, partition: KeyedPartition, split: Rows) -
         record = int(wrong.min())
         found = np.asarray(split.values)[split.splits[record] : split.splits[record + 1]]
         shown = ", ".join(map(str, found[:8].tolist())) + (", ..." if len(found) > 8 else "")
-        key, rule, count = partition.key, RULES[type(partition)], rows.lengths[record]
+        count = rows.lengths[record]
+        rule = RULES[type(partition)]
         raise FeatureError(
-            f"{key!r} is [{shown}], which does not split {count:,} values: {rule}", None, record
+            f"{partition.key!r} is [{shown}], which does not split {count:,} values: {rule}",
+            None,
+            record,
         )

@@ -1,6 +1,4 @@
-"""The results of parsing: SparseTensor, RaggedTensor, and BytesColumn for strings without a
-copy.
-"""
+"""The results of parsing: SparseTensor, RaggedTensor, and BytesColumn for uncopied strings."""
 
 from __future__ import annotations
 
@@ -19,12 +17,13 @@ from streamrec.errors import FeatureError
 from streamrec.kernels.arrow_buffers import export_binary
 
 MAX_EMPTY_ROWS: Final = 1 << 25
-"""A batch may have this many more rows than values: a few bytes that claim more must not fill the
-memory."""
+"""A batch may have this many more rows than values.
+
+A few bytes that claim more must not fill the memory.
+"""
 NO_GAPS: Final = (
     "the values of a list are in order, without gaps: write indices and values as two features, "
-    "and parse them with a "
-    "SparseFeature"
+    "and parse them with a SparseFeature"
 )
 
 
@@ -140,9 +139,9 @@ class BytesColumn:
 
     def __getitem__(self, index: Any) -> Any:
         """One string as bytes; for any other NumPy index, a BytesColumn over the same buffers."""
-        places = (
-            self.places[(*index, slice(None))] if isinstance(index, tuple) else self.places[index]
-        )
+        if isinstance(index, tuple):
+            index = (*index, slice(None))
+        places = self.places[index]
         if places.ndim == 1:
             return self._string(*places.tolist())
         return BytesColumn.over(self._sources, places)
@@ -176,21 +175,18 @@ class BytesColumn:
     def compact(self) -> BytesColumn:
         """A copy with the strings back to back in one new buffer."""
         flat = np.ascontiguousarray(self.places.reshape(-1, self.places.shape[-1]))
-        copied = (
-            kernels.pick(self._sources, flat)
-            if self.is_scattered
-            else kernels.gather(self._sources, None, flat)
-        )
-        spans = np.frombuffer(memoryview(copied[1]), np.int64).reshape(*self.shape, 2)
-        return BytesColumn.over((memoryview(copied[0]),), spans)
+        if self.is_scattered:
+            buffer, packed = kernels.pick(self._sources, flat)
+        else:
+            buffer, packed = kernels.gather(self._sources, None, flat)
+        spans = np.frombuffer(memoryview(packed), np.int64).reshape(*self.shape, 2)
+        return BytesColumn.over((memoryview(buffer),), spans)
 
     def to_numpy(self) -> npt.NDArray[np.object_]:
         """An object array of bytes of the column's shape, as parsing returns it by default."""
         array = np.empty(self.shape, dtype=object).reshape(-1)
-        array[:] = [
-            self._string(*place)
-            for place in self.places.reshape(-1, self.places.shape[-1]).tolist()
-        ]
+        flat = self.places.reshape(-1, self.places.shape[-1])
+        array[:] = [self._string(*place) for place in flat.tolist()]
         return array.reshape(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -237,8 +233,9 @@ class CompositeTensor:
         return tuple(getattr(self, name) for name in self.__match_args__)
 
     def map_parts(self, function: Callable[[Any], Any]) -> Self:
-        """A tensor of the function's results for each part; the row splits, a tuple, are one
-        part.
+        """A tensor of the function's results for each part.
+
+        The row splits, a tuple, are one part.
         """
         kind: Any = type(self)
         mapped: Self = kind(*map(function, self.parts))
@@ -254,7 +251,8 @@ class CompositeTensor:
 
     def __repr__(self) -> str:
         parts = zip(self.__match_args__, self.parts, strict=True)
-        return f"{type(self).__name__}({', '.join(f'{name}={format_values(part)}' for name, part in parts)})"  # noqa: E501
+        shown = ", ".join(f"{name}={format_values(part)}" for name, part in parts)
+        return f"{type(self).__name__}({shown})"
 
 
 @dataclass(slots=True, repr=False)
@@ -287,11 +285,9 @@ class SparseTensor(CompositeTensor):
     def _rows(self, splits: npt.NDArray[np.int64], rows: Any) -> Any:
         """One row, or a tensor of an array of rows."""
         places, new_splits = places_of_rows(splits, np.atleast_1d(rows))
-        indices, values, shape = (
-            np.asarray(self.indices)[places],
-            select(self.values, places),
-            self.dense_shape,
-        )
+        indices = np.asarray(self.indices)[places]
+        values = select(self.values, places)
+        shape = self.dense_shape
         if np.ndim(rows):
             indices[:, 0] = np.repeat(np.arange(len(rows)), np.diff(new_splits))
             return SparseTensor(indices, values, np.array([len(rows), *shape[1:]], np.int64))
@@ -300,14 +296,16 @@ class SparseTensor(CompositeTensor):
         return dense(values, [np.zeros(len(places), np.int64)], [1], None)[0]
 
     def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
-        """An array of `dense_shape`, as from `tf.sparse.to_dense`; by default missing values are 0
-        or b"".
+        """An array of `dense_shape`, as from `tf.sparse.to_dense`.
+
+        By default missing values are 0 or b"".
 
         Examples:
-            >>> words = SparseTensor(np.array([[0, 0], [2, 0], [2, 1]]), np.array([7, 8, 9]), np.array([3, 2]))
+            >>> indices = np.array([[0, 0], [2, 0], [2, 1]])
+            >>> words = SparseTensor(indices, np.array([7, 8, 9]), np.array([3, 2]))
             >>> words.to_dense(-1).tolist(), words.to_list()
             ([[7, -1], [-1, -1], [8, 9]], [[7], [], [8, 9]])
-        """  # noqa: E501
+        """
         return dense(self.values, check_indices(self).T, self.dense_shape, default_value)
 
     def to_list(self) -> list[Any]:
@@ -340,13 +338,15 @@ class RaggedTensor(CompositeTensor):
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
-        rows, kept = np.arange(len(self))[index], list[Any]()
+        rows = np.arange(len(self))[index]
+        kept: list[Any] = []
         if rows.ndim:
             for splits in check_splits(self):
                 rows, new_splits = places_of_rows(splits, rows)
                 kept.append(new_splits.astype(splits.dtype))
             return RaggedTensor(select(self.flat_values, rows), tuple(kept))
-        first, last = int(rows), int(rows) + 1
+        first = int(rows)
+        last = first + 1
         for splits in self.nested_row_splits:
             if not 0 <= first <= last < len(splits):
                 check_splits(self)  # raises with the reason
@@ -358,8 +358,9 @@ class RaggedTensor(CompositeTensor):
         return RaggedTensor(values, tuple(kept[1:])) if kept[1:] else values
 
     def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
-        """An array with all rows padded to the longest, as from TensorFlow's `to_tensor`; by
-        default with 0 or b"".
+        """An array with all rows padded to the longest, as from TensorFlow's `to_tensor`.
+
+        By default with 0 or b"".
 
         Examples:
             >>> words = RaggedTensor(np.array([7, 8, 9]), (np.array([0, 1, 1, 3]),))
@@ -367,7 +368,9 @@ class RaggedTensor(CompositeTensor):
             ([[7, -1], [-1, -1], [8, 9]], [[7], [], [8, 9]])
         """
         levels = check_splits(self)
-        shape, places = [len(levels[0]) - 1], [np.arange(len(levels[0]) - 1)]
+        count = len(levels[0]) - 1
+        shape = [count]
+        places = [np.arange(count)]
         for splits in levels:
             lengths = np.diff(splits)
             places = [np.repeat(place, lengths) for place in places]
@@ -394,14 +397,15 @@ def places_of_rows(
 
 def select(values: Any, places: npt.NDArray[Any]) -> Any:
     """The values at some indices; adapters may have strings in a list."""
-    return (
-        [values[place] for place in places.tolist()] if isinstance(values, list) else values[places]
-    )
+    if isinstance(values, list):
+        return [values[place] for place in places.tolist()]
+    return values[places]
 
 
 def call_each(part: Any, method: str, *args: Any, **options: Any) -> Any:
-    """Calls a method of an array, or of each array in a tuple; an array without the method stays as
-    it is.
+    """Calls a method of an array, or of each array in a tuple.
+
+    An array without the method stays as it is.
     """
     if isinstance(part, tuple):
         return tuple(call_each(each, method, *args, **options) for each in part)
@@ -430,8 +434,9 @@ def objects_of(values: Any) -> npt.NDArray[Any]:
 def dense(
     values: Any, places: Iterable[Any], shape: Iterable[int], default: Any
 ) -> npt.NDArray[Any]:
-    """An array with values at some places, an array of indices for each dimension, and the default
-    elsewhere.
+    """An array with values at some places, and the default elsewhere.
+
+    `places` has an array of indices for each dimension.
     """
     values = objects_of(values)
     out = np.empty((*shape, *values.shape[1:]), values.dtype)
@@ -454,8 +459,9 @@ def check_column(column: object, name: str | None = None) -> None:
 
 
 def check_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any]]:
-    """Checks and returns the row splits of a ragged tensor, outermost first; the last of them
-    splits the values.
+    """Checks and returns the row splits of a ragged tensor, outermost first.
+
+    The last of them splits the values.
     """
     levels = [np.asarray(splits) for splits in ragged.nested_row_splits]
     if not levels or not np.ndim(ragged.flat_values):
@@ -466,10 +472,11 @@ def check_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any]]
         if splits.ndim != 1 or not len(splits) or splits.dtype.kind not in "iu":
             shape = f"row splits of shape {list(splits.shape)} and dtype {splits.dtype}"
             raise FeatureError(f"{shape} must be integers of shape [rows + 1]", name)
-    for splits, count in zip(
-        levels, [*(len(inner) - 1 for inner in levels[1:]), len(ragged.flat_values)], strict=True
-    ):
-        first, last = int(splits[0]), int(splits[-1])
+    # Arrow's readers, torch and jax trust splits, and read outside the values if these are wrong.
+    counts = [*(len(inner) - 1 for inner in levels[1:]), len(ragged.flat_values)]
+    for splits, count in zip(levels, counts, strict=True):
+        first = int(splits[0])
+        last = int(splits[-1])
         if first != 0 or last != count:
             reason = (
                 f"row splits from {first:,} to {last:,} must go from 0 to {count:,}, the number of "
@@ -487,11 +494,10 @@ def check_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any]]
 
 def check_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
     """Checks and returns the indices of a sparse tensor, int64 of shape `[values, rank]`."""
-    indices, shape, count = (
-        np.asarray(sparse.indices),
-        np.asarray(sparse.dense_shape),
-        len(sparse.values),
-    )
+    indices = np.asarray(sparse.indices)
+    shape = np.asarray(sparse.dense_shape)
+    count = len(sparse.values)
+    # TensorFlow's and a user's tensors come here, too, so nothing is certain of the three.
     fits = shape.ndim == 1 and indices.shape == (count, len(shape))
     if not fits or indices.dtype.kind not in "iu" or shape.dtype.kind not in "iu":
         parts = (
@@ -521,7 +527,8 @@ def row_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
     indices = check_indices(sparse, name)
     if not indices.shape[1]:
         raise FeatureError("a sparse tensor without a dimension has no rows", name)
-    rows, count = indices[:, 0], int(sparse.dense_shape[0])
+    rows = indices[:, 0]
+    count = int(sparse.dense_shape[0])
     if count > MAX_EMPTY_ROWS + len(rows):
         reason = f"a sparse tensor of {count:,} rows has only {len(rows):,} values"
         raise FeatureError(f"{reason}: only {MAX_EMPTY_ROWS:,} rows may be empty", name)
@@ -533,16 +540,19 @@ def row_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
 
 
 def list_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
-    """The row splits of a sparse tensor whose rows are lists without gaps, as
-    `tf.RaggedTensor.from_sparse` needs.
+    """The row splits of a sparse tensor whose rows are lists without gaps.
+
+    `tf.RaggedTensor.from_sparse` needs such rows, too.
     """
-    splits, indices = row_splits(sparse, name), np.asarray(sparse.indices)
+    splits = row_splits(sparse, name)
+    indices = np.asarray(sparse.indices)
     if indices.shape[1] != 2:
         reason = (
             f"a sparse tensor has {indices.shape[1]} dimensions: it must have 2, a list in each row"
         )
         raise FeatureError(f"{reason}; parse the feature with a RaggedFeature", name)
-    rows, places = indices[:, 0], indices[:, 1]
+    rows = indices[:, 0]
+    places = indices[:, 1]
     wrong = np.flatnonzero(places != np.arange(len(rows)) - splits[:-1][rows])
     if len(wrong):
         row, place = indices[wrong[0]].tolist()
@@ -553,13 +563,13 @@ def list_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
 
 
 def with_nulls(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """An Arrow, Polars or pandas column's array; if NumPy made null NaN, an array of objects with
-    None instead.
+    """An Arrow, Polars or pandas column's array.
+
+    If NumPy made null NaN, an array of objects with None instead.
     """
     na_value = getattr(getattr(value, "dtype", None), "na_value", None)
-    if not (hasattr(value, "null_count") or type(na_value).__name__ == "NAType") or not holds_nan(
-        array
-    ):
+    may_have_nulls = hasattr(value, "null_count") or type(na_value).__name__ == "NAType"
+    if not may_have_nulls or not holds_nan(array):
         return array
     if hasattr(value, "isna"):
         items = array.astype(object)
@@ -573,6 +583,7 @@ def with_nulls(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def holds_nan(array: npt.NDArray[Any]) -> bool:
+    """Whether floats, also in arrays within an object array, have a NaN."""
     if array.dtype == object:
         return any(isinstance(item, np.ndarray) and holds_nan(item) for item in array.flat)
     return array.dtype.kind == "f" and bool(np.isnan(array).any())

@@ -1,5 +1,6 @@
-"""Dtypes of NumPy, TensorFlow and other libraries, by name. Only ml_dtypes is imported, for its own
-dtypes.
+"""Dtypes of NumPy, TensorFlow and other libraries, by name.
+
+Only ml_dtypes is imported, for its own dtypes.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ _FLOAT: Final = re.compile("b?float|double|half")
 
 
 def dtype_name(dtype: object) -> str:
-    """NumPy's name of a dtype; for any other object, the part of its name or repr after the last
-    dot.
+    """NumPy's name of a dtype.
+
+    For any other object, the part of its name or repr after the last dot.
 
     >>> dtype_name(np.int64), dtype_name("torch.int64"), dtype_name(np.dtype("S7"))
     ('int64', 'int64', 'bytes56')
     """
-    name = (
-        dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
-    )  # np.dtype and tf.DType have one
+    # np.dtype and tf.DType have a name.
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
     if not isinstance(name, str):
         try:
             return str(np.dtype(cast(Any, dtype)).name) if dtype is not None else "None"
@@ -74,8 +75,9 @@ def nearest_kind(name: str) -> str:
 
 
 def tensor_dtype(dtype: object) -> np.dtype[Any]:
-    """Converts a dtype, a Python type, a name or a TensorFlow DType to a NumPy dtype; object for
-    strings.
+    """Converts a dtype, a Python type, a name or a TensorFlow DType to a NumPy dtype.
+
+    Object for strings.
     """
     name = dtype_name(dtype)
     if name == "object" or name.startswith(("bytes", "str")):

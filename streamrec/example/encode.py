@@ -161,17 +161,18 @@ def encode_examples(
 
     Example:
         >>> records = encode_examples({"label": np.arange(3), "words": [["a"], [], ["b", "c"]]})
-        >>> len(records), records[1] == encode_example({"label": 1, "words": []}, kinds={"words": bytes})
+        >>> second = encode_example({"label": 1, "words": []}, kinds={"words": bytes})
+        >>> len(records), records[1] == second
         (3, True)
-    """  # noqa: E501
+    """
     packed_columns = to_columns(columns, kinds)
     packed: list[_Packed] = [
-        (encode_name(col.name), NUMBERS[col.kind], *col[2:5]) for col in packed_columns
+        (encode_name(column.name), NUMBERS[column.kind], *column[2:5]) for column in packed_columns
     ]
-    buffer, spans = _run(packed, packed_columns[0].rows if packed_columns else 0, deterministic)
-    return BytesColumn.over(
-        memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2)
-    )
+    rows = packed_columns[0].rows if packed_columns else 0
+    buffer, spans = _run(packed, rows, deterministic)
+    places = np.frombuffer(spans, dtype="<i8").reshape(-1, 2)
+    return BytesColumn.over(memoryview(buffer).toreadonly(), places)
 
 
 def encode_sequence_example(
@@ -204,12 +205,10 @@ def encode_sequence_example(
         columns.sort(key=lambda column: encode_name(column.name))
     # Concatenated messages are merged, so a map's entries can be written one by one, in the order
     # wanted.
-    lists = [
-        FeatureLists(
-            feature_list={encode_name(col.name).decode(): FeatureList(feature=_steps(col))}
-        )
-        for col in columns
-    ]
+    lists = []
+    for column in columns:
+        name = encode_name(column.name).decode()
+        lists.append(FeatureLists(feature_list={name: FeatureList(feature=_steps(column))}))
     body = b"".join(item.SerializeToString() for item in lists)
     # An Example is a SequenceExample without lists; a BytesList has the length's bytes, under
     # another tag.
@@ -218,12 +217,14 @@ def encode_sequence_example(
 
 
 def _steps(column: PackedColumn) -> Iterator[Feature]:
-    values, splits = column.values, column.splits
+    values = column.values
+    splits = column.splits
     if column.spans is not None:
         values = tuple(BytesColumn(values, column.spans))
     bounds = np.arange(column.rows + 1) * splits if isinstance(splits, int) else splits
     for step in range(column.rows):
-        first, last = int(bounds[step]), int(bounds[step + 1])
+        first = int(bounds[step])
+        last = int(bounds[step + 1])
         if not 0 <= first <= last <= len(values):
             raise FeatureError(_FAILURES[1], column.name, step)
         yield feature_of(column.kind, values[first:last])

@@ -1,5 +1,6 @@
-"""TensorFlow's five feature configurations, which describe how to parse a feature, with its names
-and arguments.
+"""TensorFlow's five feature configurations, which describe how to parse a feature.
+
+They have TensorFlow's names and arguments.
 
 Rules of this file:
 - A configuration is a frozen value: its constructor converts lists to tuples and dtypes to one of
@@ -44,8 +45,9 @@ _KINDS: Final[Mapping[str, Dtype]] = {"int64": np.int64, "float32": np.float32, 
 
 
 def as_dtype(dtype: object) -> Dtype:
-    """Converts a NumPy dtype, a TensorFlow DType, a Python type or a name to one of the three
-    kinds.
+    """Converts a dtype to one of the three kinds.
+
+    It may be NumPy's, TensorFlow's, a Python type or a name.
     """
     if dtype is float:
         return np.float32
@@ -78,8 +80,9 @@ def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
 
 
 def _freeze(value: Any, dtype: Dtype) -> Any:
-    """Converts arrays and lists to nested tuples of Python scalars, so that configurations are
-    immutable.
+    """Converts arrays and lists to nested tuples of Python scalars.
+
+    So configurations are immutable.
 
     NumPy's numbers are cast to the feature's kind, as in TensorFlow: np.float64(1.0) is a default
     for int64, the float 1.0 is not.
@@ -88,18 +91,18 @@ def _freeze(value: Any, dtype: Dtype) -> Any:
         value = value.numpy()
     if isinstance(value, np.ndarray | np.generic):
         numeric = value.dtype.kind in "biuf" and dtype is not bytes
-        with np.errstate(
-            over="ignore"
-        ):  # a float64 beyond float32 becomes infinite, as in TensorFlow
+        # A float64 beyond float32 becomes infinite, as in TensorFlow.
+        with np.errstate(over="ignore"):
             value = value.astype(cast(Any, dtype)).tolist() if numeric else value.tolist()
-    return (
-        tuple(_freeze(item, dtype) for item in value) if isinstance(value, list | tuple) else value
-    )
+    if isinstance(value, list | tuple):
+        return tuple(_freeze(item, dtype) for item in value)
+    return value
 
 
 def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Converts a default value to an array of `shape`; str becomes UTF-8 bytes, as in
-    TensorFlow.
+    """Converts a default value to an array of `shape`.
+
+    Str becomes UTF-8 bytes, as in TensorFlow.
     """
     flat = list(_flatten(value))
     wanted = math.prod(shape)
@@ -108,11 +111,8 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
             f"the default has {len(flat)} values, but the shape {list(shape)} has {wanted}: give "
             "one for each element"
         )
-    wanted_types = {
-        bytes: bytes | str,
-        np.int64: int,
-        np.float32: int | float,
-    }  # bool is an int, as in TensorFlow
+    # A bool is an int, as in TensorFlow.
+    wanted_types = {bytes: bytes | str, np.int64: int, np.float32: int | float}
     for item in flat:
         if not isinstance(item, wanted_types[dtype]):
             what = "bytes" if dtype is bytes else add_article(dtype.__name__)
@@ -139,6 +139,7 @@ def _flatten(value: Any) -> Iterable[Any]:
 
 
 def encode_name(name: object) -> bytes:
+    """A feature's name as UTF-8; a FeatureError for other types and for lone surrogates."""
     if not isinstance(name, str):
         raise FeatureError(f"a feature's name is {describe_value(name)}: it must be a str")
     try:
@@ -164,8 +165,9 @@ def _set(feature: object, **values: object) -> None:
 
 @dataclass(frozen=True)
 class FixedLenFeature:
-    """A feature with the same number of values in every example: a dense array of
-    `[batch, *shape]`.
+    """A feature with the same number of values in every example.
+
+    It becomes a dense array of `[batch, *shape]`.
 
     Args:
         shape: Sizes of one example's array; `[]` for a scalar, 3 for `[3]`. Each example must have
@@ -275,16 +277,20 @@ class SparseFeature:
         size: int | Iterable[int],
         already_sorted: bool = False,
     ) -> None:
-        keys = (
-            index_key
-            if isinstance(index_key, str)
-            else tuple(_as_key(key, "index_key") for key in index_key)
-        )
+        # A single key and a list of one key are different: TensorFlow pairs a key with a number,
+        # and a list with a list.
+        keys: str | tuple[str, ...]
+        if isinstance(index_key, str):
+            keys = index_key
+        else:
+            keys = tuple(_as_key(key, "index_key") for key in index_key)
         if not keys:
             raise FeatureError("index_key is empty: name the feature of the positions")
-        sizes = (
-            tuple(map(operator.index, size)) if isinstance(size, Iterable) else operator.index(size)
-        )
+        sizes: int | tuple[int, ...]
+        if isinstance(size, Iterable):
+            sizes = tuple(map(operator.index, size))
+        else:
+            sizes = operator.index(size)
         if isinstance(keys, str) != isinstance(sizes, int):
             raise FeatureError(
                 f"index_key {index_key!r} and size {size!r} must both be lists or neither"
@@ -324,8 +330,7 @@ class RaggedFeature:
         value_key: The feature of the values; by default the key of this configuration.
         partitions: The splits of an example's values, from the outermost dimension to the
             innermost: any of `RowSplits`, `RowLengths`, `RowStarts`, `RowLimits`, `ValueRowIds`
-                (each with the key of an int64
-            feature) and `UniformRowLength` (with a length).
+            (each with the key of an int64 feature) and `UniformRowLength` (with a length).
         row_splits_dtype: `np.int32` (the default, as in TensorFlow) or `np.int64`.
         validate: Accepted for compatibility: partitions that do not fit the values of their record
             are always an error.

@@ -195,8 +195,9 @@ def _parse_dim(data: bytes) -> Any:
 
 
 def _pickle_dim(dim: Any) -> tuple[Any, ...]:
-    """Pickles a nested message: protobuf's own unpickling searches the default pool, which does not
-    have it.
+    """Pickles a nested message.
+
+    protobuf's own unpickling searches the default pool, which does not have it.
     """
     return _parse_dim, (dim.SerializeToString(),)
 

@@ -1,5 +1,6 @@
-"""`parse_example`, `parse_sequence_example` and their variants for one message, with TensorFlow's
-semantics.
+"""`parse_example`, `parse_sequence_example`, and their variants for one message.
+
+They have TensorFlow's semantics.
 
 TensorFlow 2.21 is the specification, including the order of the results' keys and the names of
 arguments; `string_columns` is an addition. If TensorFlow raises InvalidArgumentError, ValueError or
@@ -80,11 +81,12 @@ def parse_example(
         TypeError: An item of `serialized` is not bytes.
 
     Example:
-        >>> record = bytes([10, 14, 10, 12, 10, 1, 120, 18, 7, 26, 5, 10, 3, 1, 2, 3])  # x: [1, 2, 3]
+        >>> from streamrec.example.encode import encode_example
         >>> from streamrec.example.features import VarLenFeature
+        >>> record = encode_example({"x": [1, 2, 3]})
         >>> parse_example([record, record], {"x": VarLenFeature("int64")})["x"].dense_shape
         array([2, 3])
-    """  # noqa: E501
+    """
     if is_scalar(serialized):
         return parse_single_example(
             serialized,
@@ -92,9 +94,9 @@ def parse_example(
             example_names,  # type: ignore[arg-type]
             string_columns=string_columns,
         )
-    return parse_batch(make_plan("examples", features), serialized, string_columns, example_names)[
-        0
-    ]
+    plan = make_plan("examples", features)
+    columns, _ = parse_batch(plan, serialized, string_columns, example_names)
+    return columns
 
 
 def parse_single_example(
@@ -104,8 +106,9 @@ def parse_single_example(
     *,
     string_columns: bool = False,
 ) -> dict[str, Column]:
-    """Parses one serialized Example message, without a batch dimension, as
-    `tf.io.parse_single_example` does.
+    """Parses one serialized Example message, without a batch dimension.
+
+    It does so as `tf.io.parse_single_example`.
 
     Args:
         serialized: The message, as bytes.
@@ -123,9 +126,9 @@ def parse_single_example(
         TypeError: `serialized` is not bytes.
     """
     record, names = single_record(serialized, example_names)
-    return parse_batch(make_plan("example", features), record, string_columns, names, single=True)[
-        0
-    ]
+    plan = make_plan("example", features)
+    columns, _ = parse_batch(plan, record, string_columns, names, single=True)
+    return columns
 
 
 def parse_batch(
@@ -160,8 +163,9 @@ def parse_sequence_example(
     *,
     string_columns: bool = False,
 ) -> tuple[Columns, Columns, dict[str, Offsets]]:
-    """Parses a batch of serialized SequenceExample messages, as `tf.io.parse_sequence_example`
-    does.
+    """Parses a batch of serialized SequenceExample messages.
+
+    It does so as `tf.io.parse_sequence_example`.
 
     Args:
         serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader,
@@ -191,7 +195,12 @@ def parse_sequence_example(
     if single:
         serialized, example_names = single_record(serialized, example_names)
     return parse_sequences(
-        serialized, context_features, sequence_features, example_names, string_columns, single
+        serialized,
+        context_features,
+        sequence_features,
+        example_names,
+        string_columns,
+        single=single,
     )
 
 
@@ -228,17 +237,19 @@ def parse_single_sequence_example(
 
 
 def parse_sequences(
-    serialized: Any, context: Any, lists: Any, names: Any, string_columns: bool, single: bool
+    serialized: Any, context: Any, lists: Any, names: Any, string_columns: bool, *, single: bool
 ) -> tuple[Columns, Columns, dict[str, Offsets]]:
     """Parses a batch of SequenceExamples; a `single` message is a batch of one."""
     if not context and not lists:
         raise FeatureError(
             "context_features and sequence_features are empty; describe at least one feature"
         )
-    plan, list_plan = make_plan("context", context or {}), make_plan("lists", lists or {})
+    plan = make_plan("context", context or {})
+    list_plan = make_plan("lists", lists or {})
     records = as_records(serialized, string_columns)
     check_names(names, len(records))
-    count, spanned = len(records), records if string_columns else None
+    count = len(records)
+    spanned = records if string_columns else None
     required = [slot for slot in plan.slots if slot.dense and slot.required and slot.size]
     try:
         if not count and required:  # TensorFlow rejects these even for an empty batch
@@ -263,8 +274,9 @@ def name_example(
     records: Records,
     lists: Any = None,
 ) -> FeatureError:
-    """Adds the example's name to an error, and for a missing feature the names that the record has
-    instead.
+    """Adds the example's name to an error.
+
+    For a missing feature it also adds the names that the record has instead.
     """
     reason = error.reason
     if error.feature is not None and error.record is not None and len(records):
@@ -275,20 +287,27 @@ def name_example(
 
 
 def _describe_missing(name: str, data: bytes, lists: Any) -> str:
-    """Advice for a feature that a record does not have, for the end of a message; "" if it has the
-    feature.
+    """Advice for a feature that a record does not have, for the end of a message.
+
+    "" if it has the feature.
     """
     try:
-        message = example.SequenceExample.FromString(
-            data
-        )  # the context of an Example is its features
+        # The context of an Example is its features.
+        message = example.SequenceExample.FromString(data)
     except Exception:  # the caller's error says more
         return ""
-    here, there = set(message.context.feature), set(message.feature_lists.feature_list)
-    advice, other = "a default_value", "is a SequenceExample that has it as a feature list"
+    context = set(message.context.feature)
+    steps = set(message.feature_lists.feature_list)
     if lists is not None and name in lists:
-        here, there = there, here
-        advice, other = "allow_missing=True", "has it as a feature, not as a feature list"
+        here = steps
+        there = context
+        advice = "allow_missing=True"
+        other = "has it as a feature, not as a feature list"
+    else:
+        here = context
+        there = steps
+        advice = "a default_value"
+        other = "is a SequenceExample that has it as a feature list"
     if name in here:
         return ""
     near = get_close_matches(name, here, 3, 0.5)
@@ -360,5 +379,6 @@ def _to_list(array: npt.NDArray[Any]) -> list[Any]:
 
 
 def check_names(names: Any, count: int) -> None:
+    """Checks that there are as many `example_names` as examples; None for no names."""
     if names is not None and (isinstance(names, str | bytes) or len(names) != count):
         raise FeatureError(f"example_names must be a list of {count:,} names, one for each example")

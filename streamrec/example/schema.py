@@ -32,7 +32,7 @@ from streamrec.example.kinds import describe_other, kind_and_message
 from streamrec.example.messages import SequenceExample
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FeatureSummary:
     """Statistics of one feature.
 
@@ -172,8 +172,7 @@ class _Counter:
             assert self.dtype is not None
             raise FeatureError(
                 f"{dtype.__name__}, but earlier records have {self.dtype.__name__}: one "
-                "description "
-                "cannot parse both; write the data again with one kind",
+                "description cannot parse both; write the data again with one kind",
                 self.name,
                 record,
             )
@@ -195,9 +194,18 @@ class _Counter:
         if self.lists:
             shortest_list = 0 if self.lists < records else shortest_list
             records = self.steps
-        seen = self.present, *(self.lengths or (0, 0)), self.without_kind
+        shortest, longest = self.lengths or (0, 0)
         return FeatureSummary(
-            self.name, self.dtype, records, *seen, shortest_list, longest_list, without_values
+            name=self.name,
+            dtype=self.dtype,
+            records=records,
+            present=self.present,
+            shortest=shortest,
+            longest=longest,
+            without_kind=self.without_kind,
+            shortest_list=shortest_list,
+            longest_list=longest_list,
+            without_values=without_values,
         )
 
 
@@ -231,14 +239,15 @@ def infer_features(
 
     Example:
         >>> from streamrec.example.encode import encode_example
-        >>> print(infer_features([encode_example({"label": i, "words": ["a"] * i}) for i in range(3)]))
+        >>> rows = [{"label": number, "words": ["a"] * number} for number in range(3)]
+        >>> print(infer_features(map(encode_example, rows)))
         from streamrec import FixedLenFeature, RaggedFeature
         <BLANKLINE>
         features = {
             'label': FixedLenFeature([], 'int64'),  # 1 value
             'words': RaggedFeature('string'),  # 1 to 2 values, missing in 33.3%
         }
-    """  # noqa: E501
+    """
     check_integer("sample", sample, 0, none=True)
     source: Any = records
     if isinstance(source, str | bytes) or hasattr(source, "__fspath__"):
@@ -249,6 +258,7 @@ def infer_features(
     features: dict[str, _Counter] = {}
     lists: dict[str, _Counter] = {}
     count = 0
+    # Only the counts are kept, so any number of records may be examined.
     for record, data in enumerate(islice(records, sample)):
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(

@@ -1,16 +1,18 @@
-"""Arrays as bytes and from bytes, as `tf.io.serialize_tensor`, `parse_tensor`, `decode_raw` and
-`decode_json_example`.
+"""Arrays as bytes, and bytes as arrays.
+
+These are `serialize_tensor`, `parse_tensor`, `decode_raw` and `decode_json_example` of `tf.io`.
 
 Rules of this file:
 - Arrays are written as TensorFlow's TensorProto, byte for byte: numbers as `tensor_content` in
   little-endian order, strings in `string_val`.
 - Everything that TensorFlow reads can be read, including the typed fields (`float_val`, `half_val`,
-  ...): their last value, or zero or `b""` without values, fills the rest of the shape; surplus values are ignored.
+  ...): their last value, or zero or `b""` without values, fills the rest of the shape; surplus
+  values are ignored.
 - A message may declare any shape, so filling is bounded: a few bytes never become more than
   `max_fill_bytes`. Values that the message contains have no limit.
 - bfloat16, float8 and int4 dtypes are those of ml_dtypes. (TensorFlow itself does not write float8
   and int4.)
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -89,9 +91,8 @@ def _tensor_array(tensor: Any) -> npt.NDArray[Any]:
         return np.asarray(tensor)
     try:
         array = np.asarray(tensor)
-        if (
-            array.dtype.kind in "SU"
-        ):  # NumPy pads these with NULs; objects keep the strings as they are
+        # NumPy pads these with NULs; objects keep the strings as they are.
+        if array.dtype.kind in "SU":
             return np.array(tensor, dtype=object)
     except Exception as error:  # other libraries' tensors raise anything
         raise FeatureError(
@@ -202,8 +203,7 @@ def _numbers(
     if len(content) != math.prod(shape) * dtype.itemsize:
         raise FeatureError(
             f"{len(content)} bytes of content where the shape {_short(shape)} of {dtype.name} "
-            "needs "
-            f"{math.prod(shape) * dtype.itemsize}; the tensor is damaged"
+            f"needs {math.prod(shape) * dtype.itemsize}; the tensor is damaged"
         )
     if dtype == np.bool_ and max(content) > 1:
         raise FeatureError(
@@ -227,7 +227,8 @@ def _read_values(message: TensorProto, dtype: np.dtype[Any]) -> npt.NDArray[Any]
 
 
 def _strings(message: TensorProto, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    content, count = message.tensor_content, math.prod(shape)
+    content = message.tensor_content
+    count = math.prod(shape)
     items = _string_list(content, count) if content and count else list(message.string_val)
     array = np.empty(len(items), dtype=object)
     array[:] = items
@@ -235,8 +236,9 @@ def _strings(message: TensorProto, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def _string_list(content: bytes, count: int) -> list[bytes]:
-    """Reads strings in tensor_content: the lengths of all strings as varints, then all strings
-    joined.
+    """Reads strings in tensor_content.
+
+    It holds the lengths of all strings as varints, then all strings joined.
     """
     lengths: list[int] = []
     at = 0
@@ -244,7 +246,8 @@ def _string_list(content: bytes, count: int) -> list[bytes]:
         length = shift = 0
         while at < len(content) and content[at] >= 0x80 and shift < 28:
             length |= (content[at] & 0x7F) << shift
-            at, shift = at + 1, shift + 7
+            at += 1
+            shift += 7
         if at == len(content):
             break
         lengths.append(length | content[at] << shift)
@@ -258,8 +261,9 @@ def _string_list(content: bytes, count: int) -> list[bytes]:
 
 
 def _fill(values: npt.NDArray[Any], count: int, max_fill_bytes: int) -> npt.NDArray[Any]:
-    """Exactly `count` values: the last value, or zero or `b""` without values, fills the rest, as
-    in TensorFlow.
+    """Exactly `count` values, of which the last one fills the rest, as in TensorFlow.
+
+    Without values, zero or `b""` does.
     """
     if count <= len(values):
         return values[:count].copy()
@@ -313,8 +317,7 @@ def decode_raw(
     elif other is not None:
         raise FeatureError(
             f"string {other} has {len(items[other])} bytes where {length} are expected, as in the "
-            "first one; "
-            "pass fixed_length to cut and fill"
+            "first one; pass fixed_length to cut and fill"
         )
     if fixed_length is not None and fixed_length <= 0:
         raise FeatureError(f"fixed_length is {fixed_length}; it must be greater than 0")
@@ -324,6 +327,7 @@ def decode_raw(
         raise FeatureError(f"{what} {length} bytes where {wanted}")
     joined = b"".join(item[:length].ljust(length, b"\x00") for item in items)
     shape = (*strings.shape, length // dtype.itemsize)
+    # Any byte but 0 is true, as in TensorFlow; NumPy's view would keep other numbers than 0 and 1.
     if dtype == np.bool_:
         return np.not_equal(np.frombuffer(joined, np.uint8), 0).reshape(shape)
     stored = dtype.newbyteorder("<" if little_endian else ">")

@@ -1,5 +1,4 @@
-"""Converts the values of a feature, or of a column of features, to one of the three kinds that an
-Example supports.
+"""Converts the values of a feature, or of a column of features, to an Example's three kinds.
 
 Rules of this file:
 - The value determines the kind, as in TensorFlow's TFRecord tutorial: bytes and str are bytes
@@ -48,8 +47,9 @@ Data: TypeAlias = npt.NDArray[Any] | tuple[bytes, ...]
 
 
 class KindValues(NamedTuple):
-    """The values of one feature: int64 or float32 of shape `[n]`, C-contiguous, or a tuple of
-    bytes.
+    """The values of one feature.
+
+    They are int64 or float32 of shape `[n]`, C-contiguous, or a tuple of bytes.
 
     A feature without a kind is written without a list; it has an empty tuple.
     """
@@ -73,9 +73,9 @@ class PackedColumn(NamedTuple):
     name: str
     kind: Dtype | None
     values: Any
-    spans: npt.NDArray[np.int64] | None
-    splits: npt.NDArray[np.int64] | int
-    rows: int
+    spans: npt.NDArray[np.int64] | None = None
+    splits: npt.NDArray[np.int64] | int = 0
+    rows: int = 0
 
 
 _NOTHING = KindValues(None, ())
@@ -105,14 +105,13 @@ _LITTLE_FLOAT32 = np.dtype("<f4")
 
 
 def resolve_kinds(kinds: Mapping[str, Any] | None, names: Mapping[str, Any]) -> dict[str, Dtype]:
-    """Converts the declared dtypes, Python types, names or feature configurations of the features
-    `names` to kinds.
+    """Converts what was declared of the features `names` to kinds.
+
+    It may be dtypes, Python types, names or feature configurations.
     """
-    return (
-        {name: _resolve_kind(dtype, name) for name, dtype in kinds.items() if name in names}
-        if kinds
-        else {}
-    )
+    if not kinds:
+        return {}
+    return {name: _resolve_kind(dtype, name) for name, dtype in kinds.items() if name in names}
 
 
 def _resolve_kind(dtype: object, name: str) -> Dtype:
@@ -185,12 +184,12 @@ def _of_composite(value: Any, declared: Dtype | None, name: str | None) -> KindV
 
 
 def _ml_dtype_kind(name: str) -> Dtype | None:
-    """The kind of bfloat16, float8_e5m2, int4 and other dtypes of ml_dtypes, which have NumPy's
-    kind "V".
+    """The kind of a dtype of ml_dtypes, such as bfloat16, float8_e5m2 or int4.
+
+    NumPy gives all of these the kind "V".
     """
-    return _ML_DTYPES.get(
-        name if name == "bfloat16" else name.partition("_")[0].rstrip("0123456789")
-    )
+    family = name if name == "bfloat16" else name.partition("_")[0].rstrip("0123456789")
+    return _ML_DTYPES.get(family)
 
 
 def _check_declared(
@@ -282,7 +281,8 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
     if not any(nested):
         return value
     if not all(nested):
-        one, other = value[nested.index(True)], value[nested.index(False)]
+        one = value[nested.index(True)]
+        other = value[nested.index(False)]
         raise FeatureError(
             f"a ragged list: {type(one).__name__} next to {type(other).__name__}", name
         )
@@ -291,8 +291,7 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
         found = next(shape for shape in shapes if shape != shapes[0])
         raise FeatureError(
             f"a ragged list: rows of shape {list(shapes[0])} and {list(found)}; an Example holds "
-            "flat lists: "
-            "give the values flat and the row lengths as a feature of their own",
+            "flat lists: give the values flat and the row lengths as a feature of their own",
             name,
         )
     rows = [item.tolist() if isinstance(item, np.ndarray) else item for item in value]
@@ -324,9 +323,8 @@ def _of_leaves(
     try:
         if kind is np.float32:
             return KindValues(kind, _to_floats(np.array(leaves, dtype=np.float64)))
-        numbers = (
-            leaves if types == {int} else [int(leaf) for leaf in leaves]
-        )  # NumPy would wrap its own uint64
+        # As Python's ints: NumPy would wrap its own uint64.
+        numbers = leaves if types == {int} else [int(leaf) for leaf in leaves]
         return KindValues(kind, np.array(numbers, dtype=_LITTLE_INT64))
     except OverflowError as error:
         if kind is np.float32:
@@ -389,8 +387,7 @@ def to_columns(
         if column.rows != packed[0].rows:
             raise FeatureError(
                 f"{column.rows:,} rows where {packed[0].rows:,} are expected, as in "
-                f"{packed[0].name!r}; "
-                "every column needs one row for each record",
+                f"{packed[0].name!r}; every column needs one row for each record",
                 column.name,
             )
     return packed
@@ -416,7 +413,12 @@ def _of_spans(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
     if spans.ndim < 2 or spans.shape[-1] != 2:
         raise FeatureError(f"spans of shape {list(spans.shape)} where [n, 2] is expected", name)
     return PackedColumn(
-        name, bytes, value.buffer, spans.reshape(-1, 2), math.prod(spans.shape[1:-1]), len(spans)
+        name=name,
+        kind=bytes,
+        values=value.buffer,
+        spans=spans.reshape(-1, 2),
+        splits=math.prod(spans.shape[1:-1]),
+        rows=len(spans),
     )
 
 
@@ -444,7 +446,7 @@ def _column_of_array(name: str, value: Any, declared: Dtype | None) -> PackedCol
         return _of_list(name, array.tolist(), declared)
     kind, data = to_values(array, declared, name)
     width = 0 if kind is None else math.prod(array.shape[1:])
-    return PackedColumn(name, kind, data, None, width, len(array))
+    return PackedColumn(name, kind, data, splits=width, rows=len(array))
 
 
 def _of_ragged(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
@@ -452,9 +454,8 @@ def _of_ragged(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
     if inner:
         raise FeatureError(
             f"a ragged tensor of {1 + len(inner)} ragged dimensions, and a feature of an Example "
-            "is one list: write "
-            "the values as RaggedTensor(flat_values, (splits[1][splits[0]],)), and the lengths of "
-            "the inner rows as "
+            "is one list: write the values as RaggedTensor(flat_values, "
+            "(splits[1][splits[0]],)), and the lengths of the inner rows as "
             "RaggedTensor(np.diff(splits[1]), (splits[0],)), a feature that "
             "RaggedFeature.RowLengths names",
             name,
@@ -464,14 +465,15 @@ def _of_ragged(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
     kind, data = to_values(array, declared, name)
     width = 0 if kind is None else math.prod(array.shape[1:])
     bounds = np.ascontiguousarray(splits.astype(np.int64) * width, dtype="<i8")
-    return PackedColumn(name, kind, data, None, bounds, len(splits) - 1)
+    return PackedColumn(name, kind, data, splits=bounds, rows=len(splits) - 1)
 
 
 def _of_list(name: str, value: Sequence[Any], declared: Dtype | None) -> PackedColumn:
     if all(natural_kind(of) is not None for of in set(map(type, value))):
         kind, data = to_values(value, declared, name)
-        return PackedColumn(name, kind, data, None, 0 if kind is None else 1, len(value))
-    kind, rows = None, list[Data]()
+        return PackedColumn(name, kind, data, splits=0 if kind is None else 1, rows=len(value))
+    kind = None
+    rows: list[Data] = []
     for index, row in enumerate(value):
         try:
             found, data = to_values(row, declared, name)
@@ -484,8 +486,7 @@ def _of_list(name: str, value: Sequence[Any], declared: Dtype | None) -> PackedC
         rows.append(data)
     splits = np.zeros(len(rows) + 1, dtype="<i8")
     np.cumsum(list(map(len, rows)), out=splits[1:])
-    arrays = [
-        data for data in rows if isinstance(data, np.ndarray)
-    ]  # without empty lists that have no kind
+    # Without empty lists, which have no kind.
+    arrays = [data for data in rows if isinstance(data, np.ndarray)]
     joined = np.concatenate(arrays) if arrays else tuple(chain.from_iterable(rows))
-    return PackedColumn(name, kind, joined, None, splits, len(rows))
+    return PackedColumn(name, kind, joined, splits=splits, rows=len(rows))

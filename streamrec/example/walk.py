@@ -53,8 +53,9 @@ Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
 class Records(NamedTuple):
-    """Serialized messages: bytes objects, or spans over one or several buffers. Either `items` or
-    `spans` is None.
+    """Serialized messages: bytes objects, or spans over one or several buffers.
+
+    Either `items` or `spans` is None.
 
     The spans are int64 of shape `[n, 2]`, start and end of each message in `buffer`; with a tuple
     of buffers `[n, 4]`: start, end, the number of the buffer times 2**32, and an unused number.
@@ -79,12 +80,12 @@ class Records(NamedTuple):
 
     def first(self, count: int) -> Records:
         """The first messages, at most `count`."""
-        items, spans = self.items, self.spans
-        return Records(
-            items and items[:count], self.buffer, None if spans is None else spans[:count]
-        )
+        items = None if self.items is None else self.items[:count]
+        spans = None if self.spans is None else self.spans[:count]
+        return Records(items, self.buffer, spans)
 
     def message(self, record: int) -> bytes:
+        """A copy of one message, for error messages and the like."""
         if self.items is not None:
             return self.items[record]
         assert self.spans is not None
@@ -92,8 +93,9 @@ class Records(NamedTuple):
         return bytes(memoryview(self.buffer[owner[0] >> 32] if owner else self.buffer)[start:end])
 
     def make_rows(self, counts: Any) -> Array:
-        """Rows for `counts` strings of each message in several buffers, which the walk
-        completes.
+        """Rows for `counts` strings of each message in several buffers.
+
+        The walk completes them.
         """
         assert self.spans is not None
         owners = np.repeat(self.spans[:, 2], counts)
@@ -102,7 +104,7 @@ class Records(NamedTuple):
         return rows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class FeatureSlot:
     """One key that the walk looks for.
 
@@ -143,8 +145,10 @@ Slots: TypeAlias = tuple[FeatureSlot, ...]
 
 
 MessagePart: TypeAlias = Literal["examples", "example", "context", "lists"]
-"""The subject of a description: a batch of Examples, one Example, or the context or feature lists
-of SequenceExamples."""
+"""The subject of a description.
+
+It is a batch of Examples, one Example, or the context or feature lists of SequenceExamples.
+"""
 
 _OF_EXAMPLES = (
     VarLenFeature,
@@ -187,8 +191,9 @@ class ParsePlan:
     names: tuple[str, ...] = ()
 
     def look(self, records: Records) -> None:
-        """Notes which optional features the records have; logs the warning after the last record to
-        check.
+        """Notes which optional features the records have.
+
+        Logs the warning after the last record to check.
         """
         part = records.first(self.left)
         self.left -= len(part)
@@ -245,41 +250,40 @@ def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> ParsePla
         if not isinstance(feature, _FEATURES[part]):
             wanted = ", ".join(kind.__name__ for kind in _FEATURES[part])
             raise FeatureError(f"{type(feature).__name__} where one of {wanted} is expected", name)
-        if (
-            isinstance(feature, FixedLenSequenceFeature)
-            and part != "lists"
-            and not feature.allow_missing
-        ):
-            raise FeatureError(
-                "a FixedLenSequenceFeature of an Example needs allow_missing=True", name
-            )
-        if (
-            isinstance(feature, FixedLenSequenceFeature)
-            and part == "lists"
-            and feature.default_value is not None
-        ):
-            raise FeatureError(
-                "a feature list is padded with 0 or b''; leave default_value out", name
-            )
+        if isinstance(feature, FixedLenSequenceFeature):
+            _check_sequence(part, name, feature)
+    # Sorted, so that the order of the columns does not depend on the description's.
     features = dict(sorted(items))
     slots = tuple(_slot(part, name, form) for name, form in _forms(features).items())
     composite = any(
         isinstance(feature, SparseFeature | RaggedFeature) for feature in features.values()
     )
     watched = slots if part in ("examples", "example") else ()
-    return ParsePlan(
-        features, slots, composite, {slot.name: slot for slot in watched if not slot.required}
-    )
+    unseen = {slot.name: slot for slot in watched if not slot.required}
+    return ParsePlan(features, slots, composite, unseen)
+
+
+def _check_sequence(part: MessagePart, name: str, feature: FixedLenSequenceFeature) -> None:
+    if part == "lists":
+        if feature.default_value is not None:
+            raise FeatureError(
+                "a feature list is padded with 0 or b''; leave default_value out", name
+            )
+    elif not feature.allow_missing:
+        raise FeatureError("a FixedLenSequenceFeature of an Example needs allow_missing=True", name)
 
 
 def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The keys that features need, with the form of their results; a key with two forms is an
-    error.
+    """The keys that features need, with the form of their results.
+
+    A key with two forms is an error.
     """
     sparse: dict[str, Feature] = {}
     dense: dict[str, Feature] = {}
     ragged: dict[str, Feature] = {}
 
+    # Several features may share a key, such as the positions of two sparse features: the walk looks
+    # for it once.
     def want(group: dict[str, Feature], key: str, form: Feature) -> None:
         if group.setdefault(key, form) != form:
             raise FeatureError(
@@ -308,6 +312,7 @@ def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:
 
 
 def padding_of(form: FixedLenSequenceFeature) -> Any:
+    """The value that pads shorter records: the default value, or 0 or b""."""
     default = form.default_value
     while isinstance(default, tuple):  # one value, in any nesting
         default = default[0]
@@ -319,24 +324,36 @@ def padding_of(form: FixedLenSequenceFeature) -> Any:
 def _slot(part: MessagePart, name: str, form: Feature) -> FeatureSlot:
     is_list = part == "lists"
     if isinstance(form, FixedLenFeature):
-        size, default = math.prod(form.shape), None
+        size = math.prod(form.shape)
+        default = None
         if form.default_value is not None and size:  # TensorFlow treats an empty default as None
             default = default_array(form.default_value, form.dtype, form.shape)
-        as_found = not form.shape and form.dtype is not bytes
-        required = default is None
         return FeatureSlot(
-            name, form, form.dtype, True, size, default, required, False, form.shape, None, as_found
+            name=name,
+            form=form,
+            dtype=form.dtype,
+            dense=True,
+            size=size,
+            default=default,
+            required=default is None,
+            shape=form.shape,
+            as_found=not form.shape and form.dtype is not bytes,
         )
     if isinstance(form, FixedLenSequenceFeature):
-        required = is_list and not form.allow_missing
-        pad = (
-            None if is_list or form.dtype is bytes else np.dtype(form.dtype).type(padding_of(form))
-        )
-        size = math.prod(form.shape)
+        pad = None
+        if not is_list and form.dtype is not bytes:
+            pad = np.dtype(form.dtype).type(padding_of(form))
         return FeatureSlot(
-            name, form, form.dtype, is_list, size, required=required, shape=form.shape, pad=pad
+            name=name,
+            form=form,
+            dtype=form.dtype,
+            dense=is_list,
+            size=math.prod(form.shape),
+            required=is_list and not form.allow_missing,
+            shape=form.shape,
+            pad=pad,
         )
-    return FeatureSlot(name, form, form.dtype, empty_counts=part == "examples")
+    return FeatureSlot(name=name, form=form, dtype=form.dtype, empty_counts=part == "examples")
 
 
 class Rows(NamedTuple):
@@ -363,8 +380,10 @@ class Rows(NamedTuple):
 
 
 Found: TypeAlias = "Array | Rows"
-"""The values that a walk found for a slot of an Example or a context; without rows if it is dense
-or padded."""
+"""The values that a walk found for a slot of an Example or a context.
+
+Without rows if it is dense or padded.
+"""
 
 
 class Code(enum.IntEnum):
@@ -391,6 +410,7 @@ def failure(
             "right type?"
         )
         return FeatureError(reason, None if slot is None else slot.name, record)
+    # Protobuf lets any field number occur, so the kind may be none of the three.
     wanted = slot.dtype.__name__
     kind = next((dtype for dtype, number in NUMBERS.items() if number == found), None)
     if code is Code.KIND and kind is None:
@@ -417,8 +437,9 @@ def failure(
 
 
 def walk_examples(records: Records, slots: Slots, spans: bool) -> tuple[list[Found], int]:
-    """Finds the values of Example messages for each slot, and the number of their features without
-    a slot.
+    """Finds the values of Example messages for each slot.
+
+    Also counts the features of these that have no slot.
 
     The names of slots are unique. With `spans`, the records must be spans, too.
     """
@@ -433,10 +454,12 @@ def walk_examples(records: Records, slots: Slots, spans: bool) -> tuple[list[Fou
 def walk_sequences(
     records: Records, context: Slots, lists: Slots, spans: bool
 ) -> tuple[list[Found], list[Rows]]:
-    """Finds the values of SequenceExamples for each slot of the context, and the rows of each
-    feature list's steps.
+    """Finds the values of SequenceExamples.
+
+    Returns them for each slot of the context, and the rows of each feature list's steps.
     """
-    (features, layout), (steps, _) = _compile_plan(context), _compile_plan(lists)
+    features, layout = _compile_plan(context)
+    steps, _ = _compile_plan(lists)
     arrays = _arrays(layout, len(records))
     splits = tuple(np.empty(len(records) + 1, dtype=np.int64) for _ in lists)
     found = _native.decode_sequences(features, steps, *records, arrays, splits)
@@ -448,37 +471,42 @@ def walk_sequences(
 
 
 _Layout: TypeAlias = "list[tuple[int, int, np.dtype[Any]] | None]"
-"""The array that the walk fills for each slot, with dense numbers or splits: elements per record,
-further elements, dtype. None for dense byte strings, and for padded numbers, whose count is unknown
-before the walk."""
+"""The array that the walk fills for each slot, with dense numbers or splits.
+
+It has the elements per record, further elements, and the dtype. It is None for dense byte strings,
+and for padded numbers, whose count is unknown before the walk.
+"""
 
 _SPLITS = 1, 1, np.dtype(np.int64)
 
 
 @functools.lru_cache(maxsize=256)
 def _compile_plan(slots: Slots) -> tuple[object, _Layout]:
-    """Compiles slots for the kernel. The cache compares slots by identity: equal descriptions share
-    a plan.
+    """Compiles slots for the kernel.
+
+    The cache compares slots by identity: equal descriptions share a plan.
     """
-    compiled, layout = [], list[tuple[int, int, np.dtype[Any]] | None]()
+    compiled = []
+    layout: list[tuple[int, int, np.dtype[Any]] | None] = []
     for slot in slots:
-        fills = slot.default if slot.pad is None else slot.pad
-        fill = (
-            None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
-        )
-        kind, padded = NUMBERS[slot.dtype], slot.pad is not None
+        padded = slot.pad is not None
+        fills = slot.pad if padded else slot.default
+        fill = None
+        if fills is not None and slot.dtype is not bytes:
+            fill = np.ascontiguousarray(fills).tobytes()
         form = slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
-        compiled.append((slot.name.encode(), kind, *form))
-        none = padded or (slot.dense and slot.dtype is bytes)
-        layout.append(
-            None if none else (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS
-        )
+        compiled.append((slot.name.encode(), NUMBERS[slot.dtype], *form))
+        if padded or (slot.dense and slot.dtype is bytes):
+            layout.append(None)
+        else:
+            layout.append((slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS)
     return _native.decode_plan(tuple(compiled)), layout
 
 
 def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
-    """Allocates the arrays for `count` records. A batch may need dozens, so this calls no Python
-    function for each.
+    """Allocates the arrays for `count` records.
+
+    A batch may need dozens, so this calls no Python function for each.
     """
     return tuple([each and np.empty(count * each[0] + each[1], each[2]) for each in layout])
 
@@ -504,7 +532,8 @@ def _result(slot: FeatureSlot, array: Any, block: Any, spanned: Records | None) 
 def _steps(
     slot: FeatureSlot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None
 ) -> Rows:
-    values, inner = blocks[0], np.frombuffer(blocks[1], dtype=np.int64)
+    values, ends = blocks
+    inner = np.frombuffer(ends, dtype=np.int64)
     return Rows(Rows(_values(slot, values, inner[splits], spanned), inner), splits)
 
 
@@ -515,8 +544,9 @@ def _values(slot: FeatureSlot, block: Any, splits: Array, spanned: Records | Non
 
 
 def _strings(slot: FeatureSlot, block: Any, splits: Array | None, spanned: Records | None) -> Array:
-    """Byte strings as objects, or as spans in the records of `spanned`; `splits` is None for a
-    dense slot.
+    """Byte strings as objects, or as spans in the records of `spanned`.
+
+    `splits` is None for a dense slot.
     """
     count = memoryview(block).nbytes // 16
     if spanned is not None:

@@ -48,14 +48,18 @@ OK: Final = 0
 BAD_LENGTH_CRC: Final = 1
 """The CRC of a length is wrong, so the offset of the next record is unknown."""
 BAD_PAYLOAD_CRC: Final = 2
-"""The CRC of a payload is wrong; its length is good, so the next record begins at position +
-wants."""
+"""The CRC of a payload is wrong.
+
+Its length is good, so the next record begins at position + wants.
+"""
 TOO_LONG: Final = 3
 """A length with a good CRC is above max_record_bytes."""
 
 BytesLike: TypeAlias = "Buffer | npt.NDArray[Any]"
-"""A C-contiguous object of the buffer protocol (type checkers know this of arrays from Python 3.12
-on)."""
+"""A C-contiguous object of the buffer protocol.
+
+Type checkers know this of arrays from Python 3.12 on.
+"""
 Int64s: TypeAlias = npt.NDArray[np.int64] | memoryview
 """A C-contiguous buffer of int64 elements, in the shape that the function names."""
 Scan: TypeAlias = "tuple[Buffer, int, int, int]"

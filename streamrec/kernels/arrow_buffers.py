@@ -12,6 +12,7 @@ from streamrec.errors import MissingExtraError, install_command
 
 
 def load_pyarrow() -> Any:
+    """pyarrow; a MissingExtraError names the extra if it is not installed."""
     try:
         return import_module("pyarrow")
     except ImportError as error:
@@ -32,16 +33,16 @@ def large_binary(buffer: Any, spans: npt.NDArray[np.int64], text: bool = False) 
     pa = load_pyarrow()
     offsets = np.append(spans[:, 0], spans[-1:, 1] if len(spans) else 0)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
-    return pa.Array.from_buffers(
-        pa.large_string() if text else pa.large_binary(), len(spans), buffers
-    )
+    kind = pa.large_string() if text else pa.large_binary()
+    return pa.Array.from_buffers(kind, len(spans), buffers)
 
 
 def export_binary(
     buffer: Any, spans: npt.NDArray[np.int64], requested_schema: object = None
 ) -> tuple[object, object]:
-    """The capsules `arrow_schema` and `arrow_array` of byte strings that follow each other, as for
-    `large_binary`.
+    """The capsules `arrow_schema` and `arrow_array` of byte strings that follow each other.
+
+    The strings are those of `large_binary`.
     """
     capsules: tuple[object, object] = large_binary(buffer, spans).__arrow_c_array__(
         requested_schema

@@ -55,8 +55,11 @@ MAGIC: Final[dict[CompressionType, re.Pattern[bytes]]] = {
         b"|".join(re.escape(header) for header in _ZLIB_HEADERS if int.from_bytes(header) % 31 == 0)
     ),
 }
-"""The first bytes of a compressed stream. zstd (RFC 8878, 3.1): a frame or a skippable frame. zlib
-(RFC 1950, 2.2): method 8, a window of up to 32 KiB, and two bytes that are a multiple of 31."""
+"""The first bytes of a compressed stream.
+
+zstd (RFC 8878, 3.1): a frame or a skippable frame. zlib (RFC 1950, 2.2): method 8, a window of up
+to 32 KiB, and two bytes that are a multiple of 31.
+"""
 
 DETECT_BYTES = HEADER_BYTES
 """How many of a file's first bytes the detection needs."""
@@ -107,33 +110,41 @@ ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports
 """Part of Python since 3.14; the `zstd` extra installs its backport."""
 
 ZSTD_JOB_BYTES = 2 << 20
-"""How much a thread of zstd compresses at a time, at least one window. Its default of four windows
-needs four times the memory for files of the same size."""
+"""How much a thread of zstd compresses at a time, at least one window.
+
+Its default of four windows needs four times the memory for files of the same size.
+"""
 
 ISAL_LEVEL = 2
-"""Of 0 to 3: nearly as fast as 1, and files as small as zlib's; 3 takes twice as long and saves
-nothing."""
+"""Of 0 to 3: nearly as fast as 1, and files as small as zlib's.
+
+Level 3 takes twice as long and saves nothing.
+"""
 
 INPUT_BYTES = 64 << 10
 """How much input is inflated at a time: the libraries copy the input that they do not use."""
 
 OUTPUT_BYTES = 120 << 10
 """How much output is inflated at a time: it is still in the cache when it is copied to be framed.
+
 From 128 KiB on, the C library may return memory to the kernel after each use, and the kernel clears
-it for the next use."""
+it for the next use.
+"""
 
 
 def check_compression_type(name: str | None) -> CompressionType | None:
-    """Checks the name of a compression type; None stays None, and any other name is a
-    ValueError.
+    """Checks the name of a compression type.
+
+    None stays None, and any other name is a ValueError.
     """
     return check_choice("compression_type", name, (*COMPRESSION_TYPES, None))
 
 
 @dataclass(frozen=True, slots=True)
 class TFRecordOptions:
-    """How a shard is compressed. The fields are those of `tf.io.TFRecordOptions`, which are zlib's
-    parameters.
+    """How a shard is compressed.
+
+    The fields are those of `tf.io.TFRecordOptions`, which are zlib's parameters.
 
     Args:
         compression_type: `""` or None for none, `"GZIP"`, `"ZLIB"`, or `"ZSTD"` (which TensorFlow
@@ -157,7 +168,7 @@ class TFRecordOptions:
             None compresses in the writing thread. Each thread needs about 5 MB, at high levels a
             window and more. The bytes are the same for any number of threads; those of None differ,
             and every zstd reads both. Only ZSTD has threads: with other compressions, write several
-                shards at a time.
+            shards at a time.
 
     Raises:
         ValueError: The type, the library or its level does not exist, or the library has no
@@ -178,8 +189,9 @@ class TFRecordOptions:
 
     @classmethod
     def of(cls, options: Any) -> TFRecordOptions:
-        """Converts an `options` argument: ours, a `tf.io.TFRecordOptions`, or a compression
-        type.
+        """Converts an `options` argument.
+
+        It may be ours, a `tf.io.TFRecordOptions`, or a compression type.
         """
         if isinstance(options, cls):
             return options
@@ -222,8 +234,9 @@ class TFRecordOptions:
 
 
 def detect_compression(head: bytes) -> CompressionType:
-    """Detects the compression of a shard from its first `DETECT_BYTES` bytes, or fewer if the shard
-    is shorter.
+    """Detects the compression of a shard from its first `DETECT_BYTES` bytes.
+
+    A shorter shard has fewer.
 
     A length with a right CRC means no compression; otherwise the magic bytes of gzip, zstd and zlib
     decide. Any other bytes count as not compressed, and the framer describes the damage.
@@ -240,8 +253,9 @@ def is_record_header(head: bytes) -> bool:
 
 
 def looks_like(head: bytes) -> str | None:
-    """Describes a file that is not a plain TFRecord file, and what to do, for a message; None if it
-    is unknown.
+    """Describes a file that is not a plain TFRecord file, and what to do, for a message.
+
+    None if it is unknown.
 
     >>> looks_like(b"<!DOCTYPE html>"), looks_like(bytes(12))
     ("an HTML page, such as a login page or a server's error", None)
@@ -309,7 +323,8 @@ class _ZlibStream:
 
     def decompress(self, data: Buffer, limit: int) -> bytes:
         plain = self._stream.decompress(data or self._stream.unconsumed_tail, limit)
-        self.eof, self.unused_data = self._stream.eof, self._stream.unused_data
+        self.eof = self._stream.eof
+        self.unused_data = self._stream.unused_data
         self.needs_input = not self._stream.unconsumed_tail
         return plain
 
@@ -317,8 +332,9 @@ class _ZlibStream:
 def open_decompressor(
     compression_type: CompressionType,
 ) -> tuple[Decompressor, type[Exception]]:
-    """A decompressor for one gzip member, zlib stream or zstd frame, and the error that it raises
-    for damage.
+    """A decompressor for one gzip member, zlib stream or zstd frame.
+
+    With it comes the error that it raises for damage.
 
     ISA-L's `igzip_lib` makes one call for a `decompress`; its copy of zlib makes one for each
     doubling of the output.
@@ -340,24 +356,20 @@ def open_compressor(options: TFRecordOptions) -> tuple[Compressor, int, int]:
         stream = _zstd_compressor(options)
         return stream, stream.FLUSH_BLOCK, stream.FLUSH_FRAME
     stream = _isal_compressor(options) if options.library == "isal" else _zlib_compressor(options)
-    return (
-        stream,
-        zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode,
-        zlib.Z_FINISH,
-    )
+    flush_mode = zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode
+    return stream, flush_mode, zlib.Z_FINISH
 
 
 def _zlib_compressor(options: TFRecordOptions) -> Any:
+    def either(value: int | None, default: int) -> int:
+        return default if value is None else value
+
     return zlib.compressobj(
-        zlib.Z_DEFAULT_COMPRESSION
-        if options.compression_level is None
-        else options.compression_level,
-        zlib.DEFLATED if options.compression_method is None else options.compression_method,
-        options.zlib_window_bits,
-        9 if options.mem_level is None else options.mem_level,
-        zlib.Z_DEFAULT_STRATEGY
-        if options.compression_strategy is None
-        else options.compression_strategy,
+        level=either(options.compression_level, zlib.Z_DEFAULT_COMPRESSION),
+        method=either(options.compression_method, zlib.DEFLATED),
+        wbits=options.zlib_window_bits,
+        memLevel=either(options.mem_level, 9),
+        strategy=either(options.compression_strategy, zlib.Z_DEFAULT_STRATEGY),
     )
 
 
@@ -370,26 +382,23 @@ def _isal_compressor(options: TFRecordOptions) -> Any:
 
 
 def _zstd_compressor(options: TFRecordOptions) -> Any:
-    module, level = zstd_module(), options.compression_level
+    module = zstd_module()
+    level = options.compression_level
     parameter = module.CompressionParameter
+    parameters = {parameter.compression_level: 3 if level in (None, -1) else level}
     _, most = parameter.nb_workers.bounds()  # 0 where the library was built without threads
     threads = min(options.compression_threads or 0, most)
-    return module.ZstdCompressor(
-        options={
-            parameter.compression_level: 3 if level in (None, -1) else level,
-            **(
-                {parameter.nb_workers: threads, parameter.job_size: ZSTD_JOB_BYTES}
-                if threads
-                else {}
-            ),
-        }
-    )
+    if threads:
+        parameters[parameter.nb_workers] = threads
+        parameters[parameter.job_size] = ZSTD_JOB_BYTES
+    return module.ZstdCompressor(options=parameters)
 
 
 @cache
 def isal_module(name: str) -> Any:
-    """A module of ISA-L (`igzip_lib`, or `isal_zlib`, a copy of the `zlib` module); None if it is
-    not installed.
+    """A module of ISA-L; None if it is not installed.
+
+    It is `igzip_lib`, or `isal_zlib`, a copy of the `zlib` module.
     """
     try:
         return import_module(f"isal.{name}")
@@ -398,6 +407,7 @@ def isal_module(name: str) -> Any:
 
 
 def zstd_module() -> Any:
+    """The standard library's zstd, or its backport; a MissingExtraError if there is none."""
     try:
         return import_module(ZSTD_PACKAGE)
     except ImportError as error:
@@ -437,17 +447,20 @@ class Inflater:
         )
 
     def feed(self, data: Buffer) -> None:
-        """Takes the next compressed bytes; only while `needs_input`. `data` is used until it is
-        true again.
+        """Takes the next compressed bytes; only while `needs_input`.
+
+        `data` is used until it is true again.
         """
-        self._input, self._at = memoryview(data).cast("B"), 0
+        self._input = memoryview(data).cast("B")
+        self._at = 0
         if len(self._head) < DETECT_BYTES:
             self._head += bytes(self._input[: DETECT_BYTES - len(self._head)])
         self._consumed += len(self._input)
 
     def read(self, limit: int) -> bytes:
-        """Up to `limit` inflated bytes; b"" if another `feed` is needed, or at the end of the
-        stream.
+        """Up to `limit` inflated bytes.
+
+        It is `b""` if another `feed` is needed, or at the end of the stream.
         """
         if self._error is not None:
             raise self._error
@@ -462,8 +475,9 @@ class Inflater:
         return b""
 
     def read_into(self, buffer: memoryview) -> int:
-        """Fills a buffer of bytes from its start, until `read` would return b""; returns how many
-        it filled.
+        """Fills a buffer of bytes from its start, until `read` would return `b""`.
+
+        Returns how many bytes it filled.
 
         It raises an error only if it filled no bytes; else the next call does.
         """
@@ -482,21 +496,23 @@ class Inflater:
         return filled
 
     def close(self) -> None:
-        """Ends the compressed bytes; a TruncatedShardError if they ended within a compressed
-        stream.
+        """Ends the compressed bytes.
+
+        Raises a TruncatedShardError if they ended within a compressed stream.
         """
         if not self._between and self._consumed:
             raise TruncatedShardError(
                 f"the {self._type} stream ends unfinished after {self._consumed:,} compressed "
-                "bytes: its writer did "
-                "not finish, or the copy is incomplete; write or copy it again",
+                "bytes: its writer did not finish, or the copy is incomplete; write or copy it "
+                "again",
                 self._path,
                 self._produced,
             )
 
     def _starves(self, stream: Decompressor) -> bool:
-        """Whether the member needs more input. After a full output it may have more, whatever it
-        reports.
+        """Whether the member needs more input.
+
+        After a full output it may have more, whatever it reports.
         """
         return stream.needs_input and not self._has_more
 
@@ -515,17 +531,20 @@ class Inflater:
         self._has_more = len(inflated) == limit
         if stream.eof:
             self._put_back(stream.unused_data or b"")
-            self._stream, self._between = None, True
+            self._stream = None
+            self._between = True
         return inflated
 
     def _put_back(self, data: bytes) -> None:
-        """Returns bytes that a member did not use to the input; the first may be from an earlier
-        `feed`.
+        """Returns bytes that a member did not use to the input.
+
+        The first may be from an earlier `feed`.
         """
         if len(data) <= self._at:
             self._at -= len(data)
         else:
-            self._input, self._at = memoryview(data + bytes(self._input[self._at :])), 0
+            self._input = memoryview(data + bytes(self._input[self._at :]))
+            self._at = 0
 
     def _reason(self, error: Exception) -> str:
         """Describes damage, or a file that is not such a stream."""
@@ -533,8 +552,7 @@ class Inflater:
         if detect_compression(head) == self._type:
             return (
                 f"the {self._type} stream is damaged about {self._consumed:,} compressed bytes in "
-                f"({error}); "
-                "fetch or write the shard again"
+                f"({error}); fetch or write the shard again"
             )
         found = f"like {found}" if (found := looks_like(head)) else f"with {head.hex()}"
         if is_record_header(head):
@@ -571,9 +589,11 @@ class Deflater:
         return bytes(self._stream.compress(data) if self.compresses else memoryview(data))
 
     def flush(self) -> bytes:
+        """Compresses all bytes so far, for readers of an unfinished shard; may be b""."""
         return bytes(self._stream.flush(self._flush_mode)) if self.compresses else b""
 
     def close(self) -> bytes:
+        """Ends the stream; returns its last compressed bytes, b"" if not compressed."""
         return bytes(self._stream.flush(self._end_mode)) if self.compresses else b""
 
 
@@ -609,7 +629,8 @@ def _inflate_string(string: Any, compression_type: CompressionType) -> bytes:
         raise TypeError(f"bytes contains {describe_value(string)}: it must be compressed bytes")
     if not compression_type:
         return string
-    inflater, parts = Inflater(compression_type), []
+    inflater = Inflater(compression_type)
+    parts = []
     inflater.feed(string)
     while part := inflater.read(OUTPUT_BYTES):
         parts.append(part)

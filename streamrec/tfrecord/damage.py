@@ -58,8 +58,10 @@ TRUNCATED = -1
 """A code in addition to those of `scan_frames`: the stream ends within a record."""
 
 MAX_RECORD_BYTES = 1 << 46
-"""Default limit of a record's length: 64 TiB, above the size of any object in a store. A shard's
-size limits it too."""
+"""Default limit of a record's length: 64 TiB, above the size of any object in a store.
+
+A shard's size limits it too.
+"""
 
 WINDOW = 16 << 20
 """How many bytes of a record a search waits for before it searches within the record."""
@@ -96,8 +98,10 @@ class Loss:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
+    """How a framer reads: its arguments, checked. See `Framer`."""
+
     verify: bool
     max_record_bytes: int
     path: str | None
@@ -112,15 +116,17 @@ class Rules:
         return min(self.max_record_bytes, self.size)
 
     def error_for(self, code: int, damage: Loss, losses: int) -> StreamrecError | None:
-        """The error for this damage, after `losses` earlier ones; None if the policy skips the
-        damage.
+        """The error for this damage, after `losses` earlier ones.
+
+        None if the policy skips the damage.
         """
         skipped = self.on_error == "resync" or (
             self.on_error == "skip_record" and code == kernels.BAD_PAYLOAD_CRC
         )
         reason = damage.reason
         if skipped and self.max_skipped is not None and losses >= self.max_skipped:
-            skipped, reason = False, f"{reason} (one loss more than max_skipped={self.max_skipped})"
+            skipped = False
+            reason = f"{reason} (one loss more than max_skipped={self.max_skipped})"
         kind = TruncatedShardError if code == TRUNCATED else CorruptRecordError
         return None if skipped else kind(reason, self.path, damage.offset, damage.record)
 
@@ -189,7 +195,8 @@ class Walk:
         if self.at > self._limit and len(spans):
             count = int(np.searchsorted(spans[:, 0], self._limit + HEADER_BYTES))
             if count < len(spans):
-                self.done, self.at = True, int(spans[count, 0]) - HEADER_BYTES
+                self.done = True
+                self.at = int(spans[count, 0]) - HEADER_BYTES
                 spans = spans[:count]
         if len(spans):
             self.spans.append(spans)
@@ -202,14 +209,15 @@ class Walk:
         self.error = self.rules.error_for(code, damage, self.skipped + len(self.losses))
         if self.error is not None:
             return False
-        if (
-            code == kernels.BAD_PAYLOAD_CRC
-            and (good := self._has_good_length(self.at, self.at + self.wants)) is not True
-        ):
-            if good is None:
+        if code == kernels.BAD_PAYLOAD_CRC:
+            # Bytes that were inserted or removed in a record leave its length wrong, too: the next
+            # header is elsewhere, and to step over the length would lose good records.
+            has_good_length = self._has_good_length(self.at, self.at + self.wants)
+            if has_good_length is None:
                 self.wants += HEADER_BYTES
                 return False
-            code = kernels.BAD_LENGTH_CRC
+            if not has_good_length:
+                code = kernels.BAD_LENGTH_CRC
         if code == kernels.BAD_PAYLOAD_CRC:
             self.losses.append(replace(damage, nbytes=self.wants))
             self.at += self.wants
@@ -219,21 +227,22 @@ class Walk:
         return True
 
     def _has_good_length(self, start: int, end: int) -> bool | None:
-        """Whether another record, or the end, follows the damaged one from `start` to `end`; None
-        if still unknown.
+        """Whether another record, or the end, follows the damaged one from `start` to `end`.
+
+        None if that is still unknown.
         """
         if self.rules.on_error == "skip_record":
             return True
         left = len(self.data) - end
         if left < HEADER_BYTES:
             return not left and not self._is_filled(start, end) if self.final else None
-        return is_record_header(bytes(self.data[end : end + HEADER_BYTES])) and not self._is_filled(
-            start, end
-        )
+        follows = is_record_header(bytes(self.data[end : end + HEADER_BYTES]))
+        return follows and not self._is_filled(start, end)
 
     def _is_filled(self, start: int, end: int) -> bool:
         """Whether whole records after `start` end at `end`."""
-        data, limit = self.data[:end], self.rules.search_limit
+        data = self.data[:end]
+        limit = self.rules.search_limit
         position, wants = kernels.find_header(data, start + 1, True, limit)
         while wants != HEADER_BYTES:
             _, position, _, _ = kernels.scan_frames(data, position, True, limit)
@@ -249,9 +258,9 @@ class Walk:
         whole = self.at + self.wants <= len(self.data)
         if self.at >= self._limit:
             self.done = True
-            stop = min(
-                max(self.rules.end, self.search.offset + HEADER_BYTES), self.base + len(self.data)
-            )
+            # The loss contains the damaged header, even if the range ends within it.
+            end = max(self.rules.end, self.search.offset + HEADER_BYTES)
+            stop = min(end, self.base + len(self.data))
         elif whole or self.final:
             stop = self.base + self.at
         else:
@@ -271,24 +280,23 @@ class Walk:
                 "its writer did not finish, or the copy is incomplete; write or copy it again"
             )
         if code == kernels.BAD_LENGTH_CRC:
+            # Only the first bytes of a shard show that it is another kind of file.
             looks = looks_like(bytes(rest[:HEADER_BYTES])) if self.base + self.at == 0 else None
             if looks is not None:
-                twice = (
-                    "; if that was done, it is compressed twice: unpack it once"
-                    * looks.endswith("leave it out")
-                )
+                twice = ""
+                if looks.endswith("leave it out"):
+                    twice = "; if that was done, it is compressed twice: unpack it once"
                 return f"this is not a TFRecord file: it begins like {looks}{twice}"
             return (
                 f"the CRC32C of the record's length is wrong (bytes {rest[:HEADER_BYTES].hex()}): "
-                "the shard is damaged "
-                "here, has another compression_type, or is not a TFRecord file"
+                "the shard is damaged here, has another compression_type, or is not a TFRecord "
+                "file"
             )
         if code == kernels.TOO_LONG:
             if self.rules.max_record_bytes == MAX_RECORD_BYTES:
                 return (
                     f"the record claims to be {length:,} bytes long, more than any store holds: "
-                    "the shard is "
-                    "damaged here; fetch or write it again"
+                    "the shard is damaged here; fetch or write it again"
                 )
             return (
                 f"the record claims to be {length:,} bytes long, above "
@@ -305,8 +313,9 @@ class Walk:
 
 
 def search(data: Buffer, start: int, max_record_bytes: int, final: bool) -> tuple[int, int]:
-    """Searches for the next record at or after `start`; if the stream ends with `data`, only for a
-    whole one.
+    """Searches for the next record at or after `start`.
+
+    If the stream ends with `data`, it accepts only a whole record.
 
     Returns:
         position: Offset of the record, or of the first byte to keep for the next search; the end of

@@ -60,8 +60,9 @@ def _describe(value: object) -> str:
 
 
 def encode_record(record: Buffer) -> bytes:
-    """Encodes one record as shards store it: length, CRC of the length, payload, CRC of the
-    payload.
+    """Encodes one record as shards store it.
+
+    That is the length, its CRC, the payload, and its CRC.
 
     Raises:
         TypeError: The record is not bytes-like.

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
+    """Checks a policy for damage and its limit of losses; a ValueError for others."""
     if max_skipped is not None and max_skipped < 0:
         raise ValueError(
             f"max_skipped is {max_skipped}: it must be 0 or more losses, or None for no limit"
@@ -93,8 +94,15 @@ class Framer:
         size: int | None = None,
     ) -> None:
         policy = check_on_error(on_error, max_skipped)
-        stop, size = sys.maxsize if end is None else end, sys.maxsize if size is None else size
-        self._rules = Rules(verify, max_record_bytes, path, policy, max_skipped, stop, size)
+        self._rules = Rules(
+            verify=verify,
+            max_record_bytes=max_record_bytes,
+            path=path,
+            on_error=policy,
+            max_skipped=max_skipped,
+            end=sys.maxsize if end is None else end,
+            size=sys.maxsize if size is None else size,
+        )
         self._position = position
         self.record = record
         self.wants = HEADER_BYTES
@@ -109,14 +117,16 @@ class Framer:
 
     @property
     def position(self) -> int:
-        """Offset of the next unread record's header, or of the damage during a search for the next
-        record.
+        """Offset of the next unread record's header.
+
+        During a search for the next record, it is that of the damage.
         """
         return self._position if self._search is None else self._search.offset
 
     def take_losses(self) -> list[Loss]:
         """The losses since the last call, in order."""
-        losses, self._losses = self._losses, []
+        losses = self._losses
+        self._losses = []
         return losses
 
     @property
@@ -125,15 +135,20 @@ class Framer:
         return max(0, self.wants - HEADER_BYTES - FOOTER_BYTES) if self._search is None else 0
 
     def take_held(self) -> bytes:
-        """Takes the held bytes out of the framer. Next comes `skip`, or a `feed` of the same
-        bytes.
+        """Takes the held bytes out of the framer.
+
+        Next comes `skip`, or a `feed` of the same bytes.
         """
-        held, self._held, self.held, self.wants = b"".join(self._held), [], 0, HEADER_BYTES
+        held = b"".join(self._held)
+        self._held = []
+        self.held = 0
+        self.wants = HEADER_BYTES
         return held
 
     def skip(self, nbytes: int) -> None:
-        """Advances over the next record, `nbytes` long with header and footer, which the caller
-        read and checked.
+        """Advances over the next record, which the caller read and checked.
+
+        It is `nbytes` long with header and footer.
         """
         self._position += nbytes
         self.record += 1
@@ -159,8 +174,9 @@ class Framer:
         return self._scan(b"".join(self._held), self.held)
 
     def reserve(self, size: int) -> memoryview:
-        """A buffer for the next `size` bytes of the stream: fill it from its start, then call
-        `commit`.
+        """A buffer for the next `size` bytes of the stream.
+
+        Fill it from its start, then call `commit`.
 
         It follows the held bytes in memory, so its records are framed without another copy.
 
@@ -178,8 +194,9 @@ class Framer:
         return block[end:]
 
     def commit(self, size: int, multiple: int = 1) -> Frames:
-        """Frames the reserved bytes that were filled; returns the records that they complete, like
-        `feed`.
+        """Frames the reserved bytes that were filled.
+
+        Returns the records that they complete, like `feed`.
 
         Args:
             size: How many of the reserved bytes were filled.
@@ -188,7 +205,8 @@ class Framer:
         """
         if self._reserved is None:
             raise ValueError("commit without reserve: call reserve(size) and fill its start first")
-        block, self._reserved = self._reserved, None
+        block = self._reserved
+        self._reserved = None
         filled = self.held + size
         if filled > len(block):
             raise ValueError(f"commit({size}) of {len(block) - self.held} reserved bytes")
@@ -205,7 +223,8 @@ class Framer:
             CorruptRecordError: An earlier call found a bad record.
         """
         self._check()
-        held, size = b"".join(self._held), self.held
+        held = b"".join(self._held)
+        size = self.held
         frames = self._walk(held, size, final=True) if size or self._search else self._nothing()
         if not len(frames):
             self._check()
@@ -219,13 +238,16 @@ class Framer:
         return Frames(b"", NO_SPANS, self._position)
 
     def _scan(self, data: Buffer, size: int, multiple: int = 1) -> Frames:
-        """Frames `data`, which begins with the held bytes; keeps the bytes after the last returned
-        record.
+        """Frames `data`, which begins with the held bytes.
+
+        Keeps the bytes after the last returned record.
         """
         if self._search is not None or self.done:
             return self._walk(data, size)
         rules = self._rules
         spans, end, code, wants = kernels.scan_frames(data, 0, rules.verify, rules.max_record_bytes)
+        # The fast path knows neither damage nor the end of a byte range; a Walk goes through the
+        # same bytes a second time.
         beyond = wants > HEADER_BYTES and self._position + end + wants > rules.size
         if code != kernels.OK or beyond or self._position + end >= rules.end:
             return self._walk(data, size)
@@ -235,7 +257,8 @@ class Framer:
         if 0 < excess < count:
             count -= excess
             frames = frames.window(0, count)
-            end, wants = frames.offset(count) - self._position, HEADER_BYTES
+            end = frames.offset(count) - self._position
+            wants = HEADER_BYTES
         self._position += end
         self.record += count
         self.wants = wants
@@ -246,24 +269,37 @@ class Framer:
         """Frames `data` like `_scan`, across damage and up to the end of a byte range."""
         if self.done:
             return self._nothing()
-        origin, view = self._position, memoryview(data).cast("B")
-        walk = Walk(self._rules, view, origin, self.record, self._skipped, final, self._search)
+        origin = self._position
+        walk = Walk(
+            rules=self._rules,
+            data=memoryview(data).cast("B"),
+            base=origin,
+            record=self.record,
+            skipped=self._skipped,
+            final=final,
+            search=self._search,
+        )
         walk.run()
         self._position += walk.at
-        self.record, self.wants, self._search = walk.record, walk.wants, walk.search
+        self.record = walk.record
+        self.wants = walk.wants
+        self._search = walk.search
         self._losses += walk.losses
         self._skipped += len(walk.losses)
-        self._error, self.done = walk.error, walk.done
+        self._error = walk.error
+        self.done = walk.done
+        # Nothing is kept at the end of the stream or of the range; nor after an error, since each
+        # further call raises it.
         self._hold(data, size if final or walk.done or walk.error else walk.at, size)
         if not walk.spans:
             return self._nothing()
-        return Frames(
-            data, walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans), origin
-        )
+        spans = walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans)
+        return Frames(data, spans, origin)
 
     def _hold(self, data: Buffer, end: int, size: int) -> None:
-        """Keeps the bytes from `end` on; as a copy unless they are all of `data`, which would pin
-        the whole buffer.
+        """Keeps the bytes from `end` on.
+
+        They are copied unless they are all of `data`: they would pin the whole buffer.
         """
         self.held = size - end
         if not self.held:

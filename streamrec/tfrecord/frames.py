@@ -1,5 +1,4 @@
-"""Frames: many records as one buffer and an array of spans, without a Python object for each
-record.
+"""Frames: many records as one buffer and an array of spans, without an object for each.
 
 Rules:
 - Frames are immutable, and so is their buffer: its creator never writes to it again.
@@ -43,9 +42,11 @@ WASTE = 2
 """`trim` copies records whose buffer is more than this many times larger than they are."""
 
 SCATTERED_BYTES = 512
-"""Records of at least this average length stay in their buffers: a row for each costs less than
-copying them. Measured in processor time: a sixth more at 84 bytes, before a shuffle; a quarter less
-at 680 bytes, from S3."""
+"""Records of at least this average length stay in their buffers.
+
+A row for each costs less than copying them. Measured in processor time: a sixth more at 84 bytes,
+before a shuffle; a quarter less at 680 bytes, from S3.
+"""
 
 Spans = npt.NDArray[np.int64]
 
@@ -146,9 +147,8 @@ class Frames(Sequence[bytes]):
         """All payloads as bytes objects, in lists of about 256 KiB."""
         size = max(1, len(self) * (1 << 18) // max(1, self.extent))
         for first in range(0, len(self), size):
-            yield kernels.objects(
-                self.buffers, np.ascontiguousarray(self.places[first : first + size])
-            )
+            places = np.ascontiguousarray(self.places[first : first + size])
+            yield kernels.objects(self.buffers, places)
 
     def views(self) -> Iterator[memoryview]:
         """The payloads without a copy, one memoryview each, in order."""
@@ -165,14 +165,16 @@ class Frames(Sequence[bytes]):
 
     @property
     def start(self) -> int | None:
-        """Offset of the first record's header in the (decompressed) shard; None without an
-        `origin`.
+        """Offset of the first record's header in the (decompressed) shard.
+
+        None without an `origin`.
         """
         return None if self.origin is None else self.offset(0)
 
     def offset(self, index: int) -> int:
-        """Offset of record `index`'s header in the shard; for `len(frames)`, of the end of the last
-        record.
+        """Offset of record `index`'s header in the shard.
+
+        For `len(frames)`, it is that of the end of the last record.
 
         Raises:
             ValueError: The frames have no `origin`.
@@ -204,8 +206,9 @@ class Frames(Sequence[bytes]):
 
     @property
     def extent(self) -> int:
-        """Bytes from the first payload's start to the last one's end: an upper bound of `nbytes` in
-        constant time.
+        """Bytes from the first payload's start to the last one's end.
+
+        It is an upper bound of `nbytes` in constant time.
         """
         return int(self.spans[-1, 1]) - int(self.spans[0, 0]) if len(self.spans) else 0
 
@@ -215,8 +218,9 @@ class Frames(Sequence[bytes]):
         return Frames(buffer, as_spans(spans))
 
     def trim(self, factor: int = WASTE) -> Frames:
-        """The same records; as a copy if the buffers are more than `factor` times larger than they
-        are.
+        """The same records.
+
+        They are copied if the buffers are more than `factor` times larger than they are.
         """
         return self.compact() if self.pinned > factor * self.nbytes else self
 
@@ -318,9 +322,8 @@ class Scattered(Frames):
     def window(self, first: int, last: int) -> Frames:
         rows = self.places[first:last]
         if len(rows) and rows[0, 2] == rows[-1, 2] and (rows[:, 2] == rows[0, 2]).all():
-            return Frames(
-                self.buffers[int(rows[0, 2]) >> BUFFER_BITS], np.ascontiguousarray(rows[:, :2])
-            )
+            buffer = self.buffers[int(rows[0, 2]) >> BUFFER_BITS]
+            return Frames(buffer, np.ascontiguousarray(rows[:, :2]))
         return Scattered(self.buffers, rows)
 
     def take(self, indices: Any) -> Frames:
@@ -340,15 +343,15 @@ class Scattered(Frames):
 
 
 def join_frames(inputs: Sequence[Sequence[Frames]], block: int = 1) -> Frames:
-    """The records of several inputs, each in windows, `block` of each in turn; the last turn may be
-    shorter.
+    """The records of several inputs, each in windows, `block` of each in turn.
+
+    The last turn may be shorter.
 
     Short ones are copied, so that their buffers are freed; long ones stay in their buffers, unless
     they are a few records of a large one.
     """
     nbytes = sum(window.nbytes for windows in inputs for window in windows)
     if are_long(nbytes, sum(len(window) for windows in inputs for window in windows)):
-        return Scattered.in_turn(
-            [[window.trim() for window in windows] for windows in inputs], block
-        )
+        trimmed = [[window.trim() for window in windows] for windows in inputs]
+        return Scattered.in_turn(trimmed, block)
     return Frames.in_turn(inputs, block)

@@ -29,8 +29,11 @@ from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES
 
 BLOCK_RECORDS: Final = 1024
 MAX_BITS: Final = 57
-"""A length is unpacked from the eight bytes that begin with its first bit's byte: up to seven bits
-belong to others."""
+"""The widest difference of lengths in a block.
+
+A length is unpacked from the eight bytes that begin with its first bit's byte: up to seven bits
+belong to others.
+"""
 
 BLOCK: Final = np.dtype([("base", "<i8"), ("end", "<i8"), ("crc", "<u4"), ("width", "u1")])
 """A row of the table of blocks: 21 bytes."""
@@ -44,8 +47,9 @@ Blocks = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class PackedLengths:
-    """The lengths of a shard's records: packed blocks, one after the other, their table, and the
-    number of lengths.
+    """The lengths of a shard's records.
+
+    They are packed blocks, one after the other, with their table and the number of lengths.
     """
 
     data: bytes
@@ -54,8 +58,9 @@ class PackedLengths:
 
     @property
     def end(self) -> int:
-        """The offset at which the last frame ends: the shard's size, unless other bytes follow its
-        records.
+        """The offset at which the last frame ends.
+
+        This is the shard's size, unless other bytes follow its records.
         """
         return int(self.blocks["end"][-1]) if len(self.blocks) else 0
 
@@ -67,9 +72,9 @@ class LengthPacker:
         >>> packer = LengthPacker()
         >>> packer.add(np.array([100, 101, 103]))
         >>> packed = packer.finish()
-        >>> packed.data.hex(), packed.blocks["base"].tolist(), packed.blocks["width"].tolist(), packed.end
-        ('34', [100], [2], 352)
-    """  # noqa: E501
+        >>> packed.data.hex(), packed.blocks[["base", "width"]].tolist(), packed.end
+        ('34', [(100, 2)], 352)
+    """
 
     def __init__(self) -> None:
         self._waiting: list[Lengths] = []
@@ -126,8 +131,9 @@ def packed_sizes(blocks: Blocks, counts: Lengths) -> Lengths:
 
 
 def unpack(data: Sequence[bytes], blocks: Blocks, counts: Lengths) -> Lengths:
-    """Unpacks `counts` lengths of several blocks; each item of `data` contains one or more whole
-    ones.
+    """Unpacks `counts` lengths of several blocks.
+
+    Each item of `data` contains one or more whole ones.
 
     Examples:
         >>> packer = LengthPacker()
@@ -158,8 +164,10 @@ def unpack(data: Sequence[bytes], blocks: Blocks, counts: Lengths) -> Lengths:
 
 @cache
 def bit_layout(width: int) -> tuple[Lengths, npt.NDArray[np.uint64], np.uint64]:
-    """For the lengths in a block: the byte in which each begins, the bits before it in that byte,
-    and the mask.
+    """How lengths of this width lie in a block.
+
+    For each: the byte in which it begins, and the bits before it in that byte; and the mask for
+    all.
     """
     bits = np.arange(BLOCK_RECORDS) * width
     return bits >> 3, (bits & 7).astype(np.uint64), np.uint64((1 << width) - 1)
