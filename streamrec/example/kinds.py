@@ -1,5 +1,6 @@
-r"""Which message a record is: nothing in a record says so, and almost any message parses as almost
-any other one.
+r"""Which message a record is.
+
+Nothing in a record says so, and almost any message parses as almost any other one.
 
 Rules of this file:
 - A record is an Example, a SequenceExample or an ExampleListWithContext only if nothing else is in
@@ -44,8 +45,9 @@ def kind_of(record: bytes) -> Kind | None:
 
 
 def kind_and_message(record: bytes) -> tuple[Kind | None, Any]:
-    """The type of a record, and the record as a SequenceExample, of which an Example is one without
-    feature lists; None in its place if it is neither.
+    """The type of a record, and the record as a SequenceExample.
+
+    An Example is one without feature lists. If the record is neither, None takes its place.
     """
     message = parse_exact(record)
     if message is None:
@@ -60,8 +62,9 @@ def kind_and_message(record: bytes) -> tuple[Kind | None, Any]:
 
 
 def parse_exact(record: bytes) -> Any:
-    """The record as a SequenceExample; None if it does not parse, or has something that such a
-    message does not keep.
+    """The record as a SequenceExample.
+
+    None if it does not parse, or has something that such a message does not keep.
     """
     try:
         message: Any = messages.SequenceExample.FromString(record)
@@ -85,7 +88,8 @@ def has_unknown_fields(message: Any) -> bool:
 
 
 def dropped_in(exact: Any) -> Iterator[str]:
-    """Describes each place of an ExactSequenceExample that has several keys or kinds, of which
+    """Describes each place of an ExactSequenceExample that has several keys or kinds.
+
     protobuf keeps the last one.
     """
     entries = [*exact.context.feature, *exact.feature_lists.feature_list]
@@ -99,8 +103,9 @@ def dropped_in(exact: Any) -> Iterator[str]:
 
 
 def is_example_list(record: bytes) -> bool:
-    """Whether a record is an ExampleListWithContext with a value; parsed as one, an Example has
-    unknown fields.
+    """Whether a record is an ExampleListWithContext with a value.
+
+    Parsed as one, an Example has unknown fields.
     """
     try:
         exact: Any = messages.ExactExampleList.FromString(record)

@@ -87,7 +87,7 @@ class Run:
                 follows_memory = (
                     options.memory_budget is None and self.memory_budget != DEFAULT.most
                 )
-                within = RunContext(
+                context = RunContext(
                     session=opened,
                     meter=self.telemetry.root,
                     budget=budget,
@@ -96,7 +96,7 @@ class Run:
                     rank=options.rank,
                     follows_memory=follows_memory,
                 )
-                chain = within.chunks(self.chain, self.position, continue_on_error=True)
+                chain = context.chunks(self.chain, self.position, continue_on_error=True)
                 async with aclosing(chain) as chunks:
                     async for chunk in chunks:
                         yield chunk

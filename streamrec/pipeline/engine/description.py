@@ -3,11 +3,11 @@
 Rules:
 - A chain is a source and the stages after it. A source may hold chains (`Repeat`, `Zip`, ...).
 - A source is described and run in one file. Unlike a step it may await: it does I/O, or runs tasks.
-- `chunks(state, within)` starts or resumes a source: the state comes from its positions, and is
+- `chunks(state, context)` starts or resumes a source: the state comes from its positions, and is
   given only there.
-- A source that buffers takes a share of the budget by `within.take`, and runs its chains with the
+- A source that buffers takes a share of the budget by `context.take`, and runs its chains with the
   rest (`budget.py`).
-- A source runs the chains that it holds by `within.chunks`, which counts them.
+- A source runs the chains that it holds by `context.chunks`, which counts them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Source:
         """A source whose function must not make endless datasets; errors use the verb."""
         return self
 
-    def chunks(self, state: Mapping[str, Any] | None, within: Any) -> AsyncGenerator[Chunk]:
+    def chunks(self, state: Mapping[str, Any] | None, context: Any) -> AsyncGenerator[Chunk]:
         """Runs the source within a run, a `RunContext`.
 
         It begins at the start, or at the state of a chunk's positions (`position["source"]`).

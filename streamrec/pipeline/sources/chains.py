@@ -55,7 +55,7 @@ class Repeat(ChainSource):
         return self.count > 0 and self.inner.is_endless
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         source = self.inner.source
         size = source.count or 0 if isinstance(source, InMemory) and not self.inner.stages else 0
@@ -70,18 +70,18 @@ class Repeat(ChainSource):
                 yield chunk
             return
         epoch, position = (state["epoch"], state["inner"]) if state else (0, None)
-        batch_offset = within.batch_offset
+        batch_offset = context.batch_offset
         barren = 0
-        before = within.epoch * max(self.count, 1)
+        before = context.epoch * max(self.count, 1)
         while self.count < 0 or epoch < self.count:
             empty = position is None
-            epochs = replace(within, epoch=before + epoch, batch_offset=batch_offset)
+            epochs = replace(context, epoch=before + epoch, batch_offset=batch_offset)
             async with aclosing(
                 epochs.chunks(self.inner, position, preserve_batches=True, continue_on_error=True)
             ) as chunks:
                 async for chunk in chunks:
                     empty = empty and chunk.error is not None
-                    batch_offset = (batch_offset + len(chunk.elements)) % within.batch
+                    batch_offset = (batch_offset + len(chunk.elements)) % context.batch
                     yield replace(chunk, positions=Nested(chunk.positions, {"epoch": epoch}))
             if empty and self.count < 0 and epoch == 0:
                 return
@@ -131,12 +131,12 @@ class Prefetch(ChainSource):
         return "Prefetch"  # the depth changes no element
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
-        most, feeding = within.take(TUNED if tuned else Share(2, self.buffer_bytes))
+        most, feeding = context.take(TUNED if tuned else Share(2, self.buffer_bytes))
         depth = PrefetchDepth(most) if tuned else None
-        queue = within.meter.queue(most if depth is None else depth.limit)
+        queue = context.meter.queue(most if depth is None else depth.limit)
         queue.most_elements = self.buffer_size if self.buffer_size != AUTOTUNE else sys.maxsize
         refused = 0
         async with background() as tasks:
@@ -182,12 +182,12 @@ class Concatenate(Source):
         return any(part.is_endless for part in self.parts)
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         first, position = (state["part"], state["inner"]) if state else (0, None)
         for part, chain in enumerate(self.parts[first:], first):
             async with aclosing(
-                within.fork_seed(part).chunks(chain, position, continue_on_error=True)
+                context.fork_seed(part).chunks(chain, position, continue_on_error=True)
             ) as chunks:
                 async for chunk in chunks:
                     yield replace(chunk, positions=Nested(chunk.positions, {"part": part}))

@@ -84,12 +84,12 @@ class Generated(Source):
         return self.signature
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        ahead = ElementBuffer(AHEAD.of(within.budget))
+        ahead = ElementBuffer(AHEAD.of(context.budget))
         start = StartPoint(state["next"], state.get("state")) if state else StartPoint(0, None)
         task = asyncio.get_running_loop().create_task(
-            self._run(start, ahead, within.session.threads), name="streamrec generator"
+            self._run(start, ahead, context.session.threads), name="streamrec generator"
         )
         first = start.number
         saved = None if start.state is None else json.dumps(start.state)

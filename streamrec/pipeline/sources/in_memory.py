@@ -48,7 +48,7 @@ class InMemory(Source):
     def count(self) -> int | None:
         return None
 
-    def rows(self, first: int, last: int, within: RunContext | None = None) -> Any:
+    def rows(self, first: int, last: int, context: RunContext | None = None) -> Any:
         """Elements first to last (exclusive) of a run."""
         raise NotImplementedError
 
@@ -60,13 +60,13 @@ class InMemory(Source):
         return self.count is None
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         first = state["next"] if state else 0
         total = self.count
         while total is None or first < total:
             last = first + CHUNK_ROWS
-            rows = self.rows(first, last if total is None else min(total, last), within)
+            rows = self.rows(first, last if total is None else min(total, last), context)
             count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
             elements = window(rows, 0, count)
             await anyio.lowlevel.checkpoint()
@@ -99,7 +99,7 @@ class Range(InMemory):
     def count(self) -> int:
         return len(range(self.start, self.stop, self.step))
 
-    def rows(self, first: int, last: int, within: RunContext | None = None) -> Columns:
+    def rows(self, first: int, last: int, context: RunContext | None = None) -> Columns:
         numbers = range(self.start, self.stop, self.step)[first:last]
         return Columns(np.arange(numbers.start, numbers.stop, numbers.step).astype(self.dtype))
 
@@ -149,7 +149,7 @@ class Slices(InMemory):
     def count(self) -> int:
         return len(self.data)
 
-    def rows(self, first: int, last: int, within: RunContext | None = None) -> Any:
+    def rows(self, first: int, last: int, context: RunContext | None = None) -> Any:
         return window(self.data, first, last)
 
     def element_spec(self) -> Any:
@@ -183,7 +183,7 @@ class Counter(InMemory):
     def element_spec(self) -> Any:
         return TensorSpec((), self.dtype)
 
-    def rows(self, first: int, last: int, within: RunContext | None = None) -> Columns:
+    def rows(self, first: int, last: int, context: RunContext | None = None) -> Columns:
         return Columns((self.start + self.step * np.arange(first, last)).astype(self.dtype))
 
 
@@ -197,10 +197,10 @@ class RandomNumbers(InMemory):
     seed: int | None
     rerandomize: bool
 
-    def rows(self, first: int, last: int, within: RunContext | None = None) -> Columns:
-        assert within is not None
-        seed = within.seed if self.seed is None else self.seed
-        epoch = within.epoch if self.rerandomize else 0
+    def rows(self, first: int, last: int, context: RunContext | None = None) -> Columns:
+        assert context is not None
+        seed = context.seed if self.seed is None else self.seed
+        epoch = context.epoch if self.rerandomize else 0
         return Columns(self.draw(words(seed, epoch, first, last - first)))
 
     def element_spec(self) -> Any:

@@ -237,7 +237,7 @@ class InputBuffer(ArrivedElements, Fillable):
 async def run_inputs(
     chains: Sequence[Chain],
     positions: Sequence[Position | None],
-    within: RunContext,
+    context: RunContext,
     arrived: Signal,
 ) -> AsyncGenerator[list[InputBuffer]]:
     """Runs chains concurrently from their positions on, in the block of this context.
@@ -247,7 +247,7 @@ async def run_inputs(
     async with background() as tasks:
         buffers = []
         for number, (chain, position) in enumerate(zip(chains, positions, strict=True)):
-            limit, feeding = within.part(len(chains)).fork_seed(number).take(AHEAD)
+            limit, feeding = context.part(len(chains)).fork_seed(number).take(AHEAD)
             buffers.append(InputBuffer(limit, arrived, position))
             tasks.start_soon(
                 fill, buffers[-1], feeding.chunks(chain, position, continue_on_error=True)

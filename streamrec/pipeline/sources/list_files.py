@@ -65,9 +65,9 @@ class Names(Source):
         return record_spec()
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        session = within.session
+        session = context.session
         opened = await session.open(self, self.stores, 0, self.filenames, self.memo, patterns=True)
         listing = opened.listing
         # All names first: they are sorted or shuffled as a whole, and the digest is of all of them.
@@ -75,8 +75,8 @@ class Names(Source):
             await listing.until(len(listing.paths) + 1)
         names = [os.fsencode(path) for path in listing.paths]
         if self.shuffle:
-            seed = within.seed if self.seed is None else self.seed
-            keys = words(seed, within.epoch, 0, len(names))
+            seed = context.seed if self.seed is None else self.seed
+            keys = words(seed, context.epoch, 0, len(names))
             names = [names[index] for index in np.argsort(keys, kind="stable")]
         digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()
         first = resume(names, digest, state) if state else 0

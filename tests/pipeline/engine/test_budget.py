@@ -60,9 +60,9 @@ class Plenty(Source):
         yield "Plenty"
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        self.made.allowed.append(within.budget)
+        self.made.allowed.append(context.budget)
         for number in range(0, MANY * RECORDS, RECORDS):
             await anyio.lowlevel.checkpoint()
             self.made.nbytes += CHUNK
@@ -146,10 +146,10 @@ def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget
     taken: list[int] = []
     take = RunContext.take
 
-    def counted(within: RunContext, share: Any) -> tuple[int, RunContext]:
-        bytes_taken, rest = take(within, share)
+    def counted(context: RunContext, share: Any) -> tuple[int, RunContext]:
+        bytes_taken, rest = take(context, share)
         assert bytes_taken >= 0
-        assert bytes_taken + rest.budget == within.budget
+        assert bytes_taken + rest.budget == context.budget
         taken.append(bytes_taken)
         return bytes_taken, rest
 

@@ -287,7 +287,7 @@ class Gated(Source):
         yield f"Gated({self.first})"
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         await self.gate.opened.wait()
         for start in range(self.first, self.first + 15, 5):

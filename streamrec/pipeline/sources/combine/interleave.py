@@ -82,9 +82,9 @@ class Interleaved(Source):
         return replace(self, function=wraps(self.function)(call))
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        part = within.part(self.plan.open_inputs + 1)
+        part = context.part(self.plan.open_inputs + 1)
         arrived = Signal()
         outer_position = state["outer"] if state else None
         async with (
@@ -92,7 +92,7 @@ class Interleaved(Source):
             background() as tasks,
         ):
             inputs = InputOpener(self, outer, tasks, part, arrived)
-            plan = self.plan.within(within.deterministic)
+            plan = self.plan.within(context.deterministic)
             if state:
                 order = await inputs.resume(state, plan)
             else:
@@ -215,7 +215,7 @@ class InputOpener:
         source: Interleaved,
         outer: InputBuffer,
         tasks: TaskGroup,
-        within: RunContext,
+        context: RunContext,
         arrived: Signal,
     ) -> None:
         self.count = 0
@@ -223,7 +223,7 @@ class InputOpener:
         self._source = source
         self._outer = outer
         self._tasks = tasks
-        self._limit, self._within = within.take(AHEAD)
+        self._limit, self._context = context.take(AHEAD)
         self._arrived = arrived
 
     async def run(self, order: DatasetInterleave) -> None:
@@ -299,7 +299,7 @@ class InputOpener:
     ) -> None:
         """Calls the function for elements, and starts the chains that it makes."""
         work = partial(make_chains, self._source.function, [element for _, element in taken])
-        chains = await self._within.session.threads.run(work)
+        chains = await self._context.session.threads.run(work)
         for (entry, _), chain in zip(taken, chains, strict=True):
             if isinstance(chain, Exception):
                 entry.end_with(chain)
@@ -312,8 +312,8 @@ class InputOpener:
                     "was saved with, or start over without the state"
                 )
             entry.origin = entry.origin._replace(chain=chain)
-            within = self._within.fork_seed(1 + entry.origin.ordinal)
-            self._tasks.start_soon(fill, entry, run_branch(chain, position, within))
+            context = self._context.fork_seed(1 + entry.origin.ordinal)
+            self._tasks.start_soon(fill, entry, run_branch(chain, position, context))
 
 
 def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[Chain | Exception]:
@@ -336,16 +336,16 @@ def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[C
 
 
 async def run_branch(
-    chain: Chain, position: Position | None, within: RunContext
+    chain: Chain, position: Position | None, context: RunContext
 ) -> AsyncGenerator[Chunk]:
     """A chain's chunks.
 
     What it opens is closed after it, except for clients, which the run keeps.
     """
     async with (
-        within.session.branch() as session,
+        context.session.branch() as session,
         aclosing(
-            replace(within, session=session).chunks(chain, position, continue_on_error=True)
+            replace(context, session=session).chunks(chain, position, continue_on_error=True)
         ) as chunks,
     ):
         async for chunk in chunks:

@@ -76,7 +76,7 @@ class Choose(Source):
         return self.choices.is_endless and several(part.is_endless for part in self.parts)
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         """Runs each chain in a task of its own, with an equal share of the budget.
 
@@ -85,9 +85,9 @@ class Choose(Source):
         positions = state["parts"] if state else [None] * len(self.parts)
         choice = state["choices"] if state else None
         arrived = Signal()
-        budget = min(4 << 20, within.budget // (len(self.parts) + 1))
-        small = replace(within.fork_seed(len(self.parts)), budget=budget)
-        rest = replace(within, budget=within.budget - budget)
+        budget = min(4 << 20, context.budget // (len(self.parts) + 1))
+        small = replace(context.fork_seed(len(self.parts)), budget=budget)
+        rest = replace(context, budget=context.budget - budget)
         async with (
             run_inputs([self.choices], [choice], small, arrived) as (choices,),
             run_inputs(self.parts, positions, rest, arrived) as parts,

@@ -46,12 +46,12 @@ class Zip(Source):
         return all(chain.is_endless for chain in leaves(self.nest))
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         """Runs each chain in a task of its own, with an equal share of the budget."""
         chains = list(leaves(self.nest))
         positions = state["parts"] if state else [None] * len(chains)
-        async with run_inputs(chains, positions, within, Signal()) as buffers:
+        async with run_inputs(chains, positions, context, Signal()) as buffers:
             while True:
                 for buffer in buffers:
                     if not await buffer.more():

@@ -118,13 +118,13 @@ class GlobalShuffle(AssignedSource):
         return derive_seed(self.seed) >> (64 - SEED_BITS)
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        opened = await self.shards.listed(within.session)
+        opened = await self.shards.listed(context.session)
         index = await self._index(opened)
-        from_start = self._steps(len(index), self.rank or within.rank or rank_here())
+        from_start = self._steps(len(index), self.rank or context.rank or rank_here())
         steps = resume_steps(from_start, state, index.digest)
-        versions = versions_of(within.session, index)
+        versions = versions_of(context.session, index)
         note = check_versions(versions, index, state)
         verify = self.shards.options.verify
         records = IndexedRecords(opened.storages, index, verify=verify, note_version=note)
@@ -133,14 +133,14 @@ class GlobalShuffle(AssignedSource):
         taken = 0 if state is None else (state["position"] - steps.base) // steps.batch
         first = steps.next_own(taken)
         most = EXACT_CHUNK_BYTES if self._is_exact(index) else BLOCKS_CHUNK_BYTES
-        chunk_bytes = max(1, min(most, within.budget // 8))
+        chunk_bytes = max(1, min(most, context.budget // 8))
         most_steps = max(1, chunk_bytes // max(1, int(steps.share * mean_bytes(index))))
         self._warn_empty(steps, len(index))
-        order = self._order(index, within.epoch)
+        order = self._order(index, context.epoch)
         locate = partial(locate_position, index, order)
         marks = partial(versions.of_all, len(index.shards))
         # One chunk is taken by later stages while the next one is made.
-        budget = within.budget - 2 * chunk_bytes
+        budget = context.budget - 2 * chunk_bytes
         async with background() as tasks:
             if isinstance(order, ExactOrder):
                 # The step that fills up takes positions from elsewhere: it is fetched alone below.
@@ -155,7 +155,7 @@ class GlobalShuffle(AssignedSource):
                 groups = steps.groups(order, first)
                 windows = len(groups) * order.window * self.block_bytes
                 limit = self._limit(index, windows, len(groups), budget)
-                threads = within.session.threads
+                threads = context.session.threads
                 reading = BlockReading(
                     order, records, groups, tasks=tasks, limit=limit, threads=threads
                 )

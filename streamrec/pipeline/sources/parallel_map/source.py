@@ -80,9 +80,9 @@ class ParallelMap(ChainSource):
         return function.element_spec(spec)
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        max_bytes, feeding = within.take(IN_FLIGHT)
+        max_bytes, feeding = context.take(IN_FLIGHT)
         position, done = (state["inner"], state["done"]) if state else (None, ())
         # Ordinals mean the same elements only if the input comes in the same order again.
         fixed = replace(feeding, deterministic=feeding.deterministic or bool(done))
@@ -97,7 +97,7 @@ class ParallelMap(ChainSource):
                 in_flight=in_flight,
                 max_bytes=max_bytes,
                 tasks=tasks,
-                within=within,
+                context=context,
             )
             tasks.start_soon(
                 calling.take_in, fixed.chunks(self.inner, position, continue_on_error=True)
@@ -134,15 +134,15 @@ class ParallelCalls:
         in_flight: InFlight,
         max_bytes: int,
         tasks: TaskGroup,
-        within: RunContext,
+        context: RunContext,
     ) -> None:
         self._function = function
         self._calls = calls
         self._in_flight = in_flight
         self._half = max_bytes // 2
         self._tasks = tasks
-        self._threads = within.session.threads
-        self._meter = within.meter
+        self._threads = context.session.threads
+        self._meter = context.meter
         self._awaits = is_async(function)
         self._stopped = False
         self._halts: set[Halt] = set()

@@ -98,24 +98,24 @@ class Shards(Source):
         """The stores and the listing, without reading records."""
         return await session.open(self, self.stores, 0, self.filenames, self.memo)
 
-    async def opened(self, within: RunContext) -> OpenSource:
+    async def opened(self, context: RunContext) -> OpenSource:
         """Its stores and listing.
 
         Its stores may hold ahead what its queues leave of the budget, or half of it.
         """
-        ahead = max(within.budget // 2, within.budget - self.plan.open_inputs * QUEUE_BYTES)
-        return await within.session.open(self, self.stores, ahead, self.filenames, self.memo)
+        ahead = max(context.budget // 2, context.budget - self.plan.open_inputs * QUEUE_BYTES)
+        return await context.session.open(self, self.stores, ahead, self.filenames, self.memo)
 
     def element_spec(self) -> Any:
         return record_spec()
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        opened = await self.opened(within)
+        opened = await self.opened(context)
         if state is not None:
             await opened.listing.check_fingerprint(state["share"])
-        async with aclosing(read(self, state, within, opened)) as chunks:
+        async with aclosing(read(self, state, context, opened)) as chunks:
             async for chunk in chunks:
                 yield replace(chunk, positions=SharePositions(chunk.positions, opened.listing))
 
@@ -136,32 +136,32 @@ class SharePositions(Derived):
 
 
 def read(
-    shards: Shards, state: Mapping[str, Any] | None, within: RunContext, opened: OpenSource
+    shards: Shards, state: Mapping[str, Any] | None, context: RunContext, opened: OpenSource
 ) -> AsyncGenerator[Chunk]:
     """The records of the listed shards, in chunks."""
-    chunks = interleaved(shards, state, within, opened)
-    return run_ahead(chunks) if within.offloaded else chunks
+    chunks = interleaved(shards, state, context, opened)
+    return run_ahead(chunks) if context.offloaded else chunks
 
 
 async def interleaved(
-    shards: Shards, state: Mapping[str, Any] | None, within: RunContext, opened: OpenSource
+    shards: Shards, state: Mapping[str, Any] | None, context: RunContext, opened: OpenSource
 ) -> AsyncGenerator[Chunk]:
     """Pulls chunks from the interleave, and waits for more when nothing can be taken."""
     listing = opened.listing
-    versions = compared_versions(within.session, listing, state)
+    versions = compared_versions(context.session, listing, state)
     interleave = ShardInterleave(
-        shards.plan.within(within.deterministic),
+        shards.plan.within(context.deterministic),
         0,
         state,
-        batch=within.batch,
-        skip=within.skip - within.batch_offset,
-        max_bytes=within.budget // 8,  # two or three pulls are under way
+        batch=context.batch,
+        skip=context.skip - context.batch_offset,
+        max_bytes=context.budget // 8,  # two or three pulls are under way
         paths=listing.labels,
         versions=versions,
     )
-    parts = within.session.held.parts
+    parts = context.session.held.parts
     async with background() as tasks:
-        fetchers = Fetchers(shards, opened, tasks, within, interleave)
+        fetchers = Fetchers(shards, opened, tasks, context, interleave)
         parts.append(fetchers)
         try:
             while True:
@@ -211,7 +211,7 @@ class Fetchers:
         shards: Shards,
         opened: OpenSource,
         tasks: TaskGroup,
-        within: RunContext,
+        context: RunContext,
         interleave: ShardInterleave,
     ) -> None:
         self._shards = shards
@@ -220,13 +220,13 @@ class Fetchers:
         self._connections = opened.storages.connections
         self._listing = opened.listing
         self._tasks = tasks
-        self._budget = within.budget
-        self._batch = within.batch
+        self._budget = context.budget
+        self._batch = context.batch
         self._sizes: deque[int] = deque(maxlen=16)
         self._typical_bytes = 0
         self._started: set[int] = set()
         self._interleave = interleave
-        self._run = within.session.held
+        self._run = context.session.held
         self._behind = 0
         self._awaited: set[ShardQueue] = set()
         self._arrival: asyncio.Future[None] | None = None

@@ -47,14 +47,14 @@ class Refetch(Source):
         yield f"Refetch({len(self.locations.references)})"
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        opened = await self.shards.opened(within)
+        opened = await self.shards.opened(context)
         plan = self._plan()
         if plan:
             await opened.listing.until(plan[-1].shard + 1)
         largest = max((run.end - run.start for run in plan), default=1)
-        parallel = max(1, min(16, within.budget // 2 // largest))
+        parallel = max(1, min(16, context.budget // 2 // largest))
         for first in range(0, len(plan), parallel):
             for frames in await self._fetch_all(opened, plan[first : first + parallel]):
                 yield Chunk(frames, Positions(), memoryview(frames.buffer).nbytes)

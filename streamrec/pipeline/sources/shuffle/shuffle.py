@@ -118,20 +118,20 @@ class Shuffle(ChainSource):
         )
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        share, before = within.fork_seed(0).take(BUFFER)
+        share, before = context.fork_seed(0).take(BUFFER)
         # The order depends on the limit, so a resumed run keeps the saved one, in later epochs too.
-        _, saved_limit = within.session.kept.setdefault(
+        _, saved_limit = context.session.kept.setdefault(
             id(self), (self, state["limit"] if state else None)
         )
-        epoch = within.epoch if self.reshuffle else 0
-        key = derive_seed(within.seed if self.seed is None else self.seed, epoch)
+        epoch = context.epoch if self.reshuffle else 0
+        key = derive_seed(context.seed if self.seed is None else self.seed, epoch)
         limit = share // 2 if saved_limit is None else saved_limit
-        strict = saved_limit is None and within.follows_memory
+        strict = saved_limit is None and context.follows_memory
         rule = ShuffleRule(self.buffer_size, limit, key, strict)
         shards = find_shards(self.inner)
-        ordered = shards is not None or in_order(self.inner, within.deterministic)
+        ordered = shards is not None or in_order(self.inner, context.deterministic)
         if not ordered:
             warn_once(f"state_dict() of this run will be an error: {UNORDERED}")
         buffer = ShuffleBuffer(rule, shards is not None, ordered, state and state["inner"])
@@ -140,12 +140,12 @@ class Shuffle(ChainSource):
         failure: Exception | None = None
         if shards is not None:
             # A full buffer gives as many as it takes, so batches end where those of the input do.
-            offset = (within.batch_offset - within.skip - buffer.room) % within.batch
+            offset = (context.batch_offset - context.skip - buffer.room) % context.batch
             before = replace(before, batch_offset=offset)
         before = replace(before, offloaded=False)  # it runs ahead already
         nbytes = 0
-        given = within.batch_offset - within.skip
-        threads = within.session.threads
+        given = context.batch_offset - context.skip
+        threads = context.session.threads
         inner = before.chunks(
             self.inner,
             state and state["inner"],
@@ -167,7 +167,7 @@ class Shuffle(ChainSource):
                 raise
             except Exception as error:
                 failure = error  # raised after all elements before it
-        left = buffer.drain(within.batch, given % within.batch)
+        left = buffer.drain(context.batch, given % context.batch)
         while outputs := await collect_outputs(threads, islice(left, 1), nbytes):
             yield outputs[0]
         if failure is not None:
@@ -187,18 +187,18 @@ async def refetch(
     state: Mapping[str, Any],
     inner: Chain,
     shards: Shards | Distribute,
-    within: RunContext,
+    context: RunContext,
 ) -> None:
     """Restores a buffer whose elements are held by reference."""
     held = HeldElements.from_json(state["held"])
     assert held.sizes is not None, "references have sizes"
     order = np.argsort(held.numbers, kind="stable")
     if isinstance(shards, Distribute):
-        await shards.check(state["inner"], within)
+        await shards.check(state["inner"], context)
     locations = RecordLocations(held.numbers[order], held.sizes[order], held.shards or {})
-    buffer.paths = (await shards.opened(within)).listing.paths
+    buffer.paths = (await shards.opened(context)).listing.paths
     slots = RestoredSlots(held, buffer.rule.limit)
-    async with aclosing(within.chunks(remake(inner, Refetch(shards, locations)), None)) as chunks:
+    async with aclosing(context.chunks(remake(inner, Refetch(shards, locations)), None)) as chunks:
         async for chunk in chunks:
             slots.fill(chunk.elements, order[slots.count : slots.count + len(chunk.elements)])
     slots.restore(buffer, state["step"], Entry(NO_ROWS, FixedPosition(state["inner"]), 0), 0)
