@@ -39,8 +39,10 @@ INSTALL = "pip install {options}'.{extra}' in a checkout of streamrec"
 release to PyPI changes this line alone: "pip install {options}'streamrec{extra}'"."""
 
 MESSAGE_CHARS = 3000
-"""The length of a reason. In the traceback that a DataLoader's worker sends, its end (a third) is
-the whole error."""
+"""The length of a reason.
+
+In the traceback that a DataLoader's worker sends, its end (a third) is the whole error.
+"""
 
 
 def _message(where: list[str], reason: str, path: str | None = None) -> str:
@@ -99,8 +101,9 @@ class DataError(StreamrecError):
 
 
 class CorruptRecordError(DataError):
-    """The CRC32C of a record is wrong, its length is above the limit, or the compressed stream is
-    damaged.
+    """The CRC32C or length of a record is wrong, or the compressed stream is damaged.
+
+    A length is wrong if it is above the limit.
     """
 
 
@@ -182,14 +185,16 @@ class NotFoundError(StorageError, FileNotFoundError):
 
 
 class AlreadyExistsError(StorageError, FileExistsError):
-    """An object of this name exists, and the writer must not replace it (`overwrite=False`). Final:
-    never retried.
+    """An object of this name exists, and the writer must not replace it (`overwrite=False`).
+
+    Final: never retried.
     """
 
 
 class IntegrityError(StorageError):
-    """The stored object has another size or checksum than the data that was sent. Write it
-    again.
+    """The stored object has another size or checksum than the data that was sent.
+
+    Write it again.
     """
 
 
@@ -206,8 +211,9 @@ class StorageTimeoutError(StorageError, TimeoutError):
 
 
 class ObjectChangedError(StorageError):
-    """The object was replaced while it was being read, or since it was listed. Final: list it or
-    read it again.
+    """The object was replaced while it was being read, or since it was listed.
+
+    Final: list it or read it again.
     """
 
 
@@ -216,8 +222,9 @@ class UnsupportedOperationError(StorageError):
 
 
 class UploadEndedError(StorageError):
-    """The store no longer has this upload: another writer started on the same name, or the store
-    removed it.
+    """The store no longer has this upload.
+
+    Another writer started on the same name, or the store removed it.
     """
 
 
@@ -251,6 +258,4 @@ class ClosedError(StreamrecError, RuntimeError):
 
 
 class LoopThreadError(StreamrecError, RuntimeError):
-    """A blocking call was made on the event loop's own thread, where it would wait for itself
-    forever.
-    """
+    """A blocking call on the event loop's own thread, where it would wait for itself forever."""

@@ -123,9 +123,11 @@ def describe_other(record: bytes) -> str:
     r"""What a record of kind "bytes" is, for a message.
 
     Examples:
-        >>> describe_other(b"hello"), describe_other(b"\x08\x01\x12\x02hi")
-        ('5 bytes that are not an Example', '6 bytes of another message type, with the fields 1, 2, not an Example')
-    """  # noqa: E501
+        >>> describe_other(b"hello")
+        '5 bytes that are not an Example'
+        >>> describe_other(b"\x08\x01\x12\x02hi")
+        '6 bytes of another message type, with the fields 1, 2, not an Example'
+    """
     size = f"{len(record):,} bytes"
     try:
         fields = unknown_numbers(messages.AnyMessage.FromString(record))

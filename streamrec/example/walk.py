@@ -231,8 +231,7 @@ def make_plan(part: MessagePart, features: Any) -> ParsePlan:
     if not isinstance(features, Mapping):
         raise FeatureError(
             f"features is {describe_value(features)}: it must be a dict of feature configurations, "
-            "such as "
-            "{'image': FixedLenFeature([], bytes)}"
+            "such as {'image': FixedLenFeature([], bytes)}"
         )
     items = tuple(features.items())
     try:

@@ -443,5 +443,7 @@ class InterleavedPositions(Positions):
         ready = self.turns.ready
         block = self.turns.block
         number = index // block % len(ready) if len(ready) > 1 else 0
-        slot, before = self.slots[ready[number]], shares_of(index, len(ready), block)[number]
-        return () if slot is None else slot.positions.origins(before, row)
+        slot = self.slots[ready[number]]
+        if slot is None:
+            return ()
+        return slot.positions.origins(shares_of(index, len(ready), block)[number], row)
