@@ -256,8 +256,9 @@ class SourceMeter(Meter):
         return error
 
     def request(self) -> SourceRequest:
-        """A request for a chunk, as a context manager. Its `chunk` is set to what the source
-        gave.
+        """A request for a chunk, as a context manager.
+
+        Its `chunk` is set to what the source gave.
         """
         return SourceRequest(self)
 

@@ -267,6 +267,9 @@ class RunContext:
         self, chain: Chain, position: Position, preserve_batches: bool, continue_on_error: bool
     ) -> ChainRun:
         """Starts the source and the steps of a chain; see `chunks`."""
+        # Starting and resuming share this path: a start is a position without anything. Stages have
+        # their numbers as keys, so a chain that gained or lost a stage is refused before
+        # (`states.py`).
         states = position.get("stages", {})
         skip = position.get("skip", 0)
         meter = self.meter.chain(chain)

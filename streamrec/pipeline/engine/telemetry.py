@@ -56,8 +56,9 @@ class ConsumerMeter:
         self._clock.enter(CONSUMER_WORKING, perf_counter())
 
     def take(self, chunk: Chunk, elements: Iterator[Any], now: float) -> None:
-        """It gets a chunk, whose elements it takes from an iterator that knows how many are
-        left.
+        """It gets a chunk, whose elements it takes from an iterator.
+
+        The iterator knows how many elements are left.
         """
         self._clock.enter(CONSUMER_WORKING, now, len(chunk.elements))
         self.taken.add(chunk)
