@@ -3,6 +3,7 @@ no server.
 """
 
 import asyncio
+import copy
 import pickle
 from functools import partial
 from pathlib import Path
@@ -189,3 +190,20 @@ async def test_a_loop_over_elements_that_are_ready_lets_others_have_their_turn()
     assert max(stretches) <= 4096
     with dataset.iterate(state) as rest:
         assert next(rest) == b"10001"
+
+
+DESCRIPTIONS = [
+    Dataset.range(9).window(3, shift=2),
+    Dataset.range(9).bucket_by_sequence_length(len, [3], [1, 2]),
+    TFRecordDataset("a-*.tfrecord"),
+    Dataset.list_files("a-*.tfrecord", shuffle=True, seed=3),
+    TFRecordDataset("a-*.tfrecord").global_shuffle(seed=1, index="a.index"),
+]
+
+
+@pytest.mark.parametrize("dataset", DESCRIPTIONS, ids=lambda dataset: repr(dataset.chain.source))
+def test_copies_of_a_description_are_equal(dataset: Dataset[Any]) -> None:
+    """Loader workers get pickled copies, and saved states compare the lines."""
+    for duplicate in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        assert duplicate.chain == dataset.chain
+        assert list(duplicate.chain.lines()) == list(dataset.chain.lines())
