@@ -91,7 +91,7 @@ def test_ranks_and_workers_share_the_global_batches(
 
 
 def test_one_process_takes_all_positions() -> None:
-    steps = Steps(10, 4)
+    steps = Steps(total=10, batch=4)
     assert [steps.positions(step).tolist() for step in range(steps.count)] == [
         [0, 1, 2, 3],
         [4, 5, 6, 7],
