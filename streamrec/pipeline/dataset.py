@@ -1156,8 +1156,8 @@ class Dataset(Runnable[T]):
         this Dataset, or one made from it, lives; if they do not fit, they are read again each
         epoch, with a warning. With a name, they are stored in that file, for all runs and
         processes. Only a pass to the end fills a cache. The file appears when it is complete, and
-        is never replaced: remove it when the data has changed. Ranks and workers that read
-        different records need different names.
+        is never replaced: remove it when the data has changed. Ranks and loader workers that read
+        different records each have a file: `NAME-00001-of-00004` is that of reader 1 of 4.
 
         Args:
             filename: A path or URL; "" for memory. A file can store records, arrays, numbers,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamrec.arguments import check_integer
-from streamrec.display import warn_once
+from streamrec.display import logger, warn_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,15 @@ def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) ->
             f"rank {most} of {len(ranks)} gets {times:.1f} times as much as rank {least} of "
             f"{what}. {remedy}"
         )
+
+
+def log_reader(reader: Reader, what: str) -> None:
+    """Logs which part is read here. Other code that divides the data once more can be seen from
+    it.
+    """
+    if reader.readers > 1:
+        message = "reader %d of %d (ranks times loader workers) reads its part of %s"
+        logger.info(message, reader.number, reader.readers, what)
 
 
 def worker_here() -> tuple[int, int]:

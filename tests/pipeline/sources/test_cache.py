@@ -380,3 +380,54 @@ def written(name: str) -> None:
 def test_names_that_no_store_takes(call: Callable[[str], Any], name: str) -> None:
     with pytest.raises(StorageError, match="this name"):
         call(name)
+
+
+READERS = [
+    lambda shards, rank: shards.distribute().with_options(rank=rank, world_size=2),
+    lambda shards, rank: shards.distribute(rank=rank, world_size=2),
+]
+
+
+@pytest.mark.parametrize("assign", READERS, ids=["options", "distribute"])
+def test_each_reader_has_a_file_of_its_own(assign: Callable[..., Any], tmp_path: Path) -> None:
+    for shard in range(4):
+        (tmp_path / f"{shard}.tfrecord").write_bytes(encode_records([b"%d" % shard] * 5))
+    shards = TFRecordDataset(str(tmp_path / "*.tfrecord"))
+    ranks = [assign(shards, rank).cache(tmp_path / "cache") for rank in range(2)]
+    first, later = ([list(rank) for rank in ranks] for _ in range(2))
+    assert first == later
+    assert sorted(first[0] + first[1]) == sorted(b"%d" % (number % 4) for number in range(20))
+    names = sorted(path.name for path in tmp_path.glob("cache*"))
+    assert names == ["cache-00000-of-00002", "cache-00001-of-00002"]
+    again = [list(assign(shards, rank).cache(tmp_path / "cache")) for rank in range(2)]
+    assert again == first
+    alone = shards.distribute().with_options(rank=0, world_size=1).cache(tmp_path / "cache")
+    assert sorted(alone) == sorted(first[0] + first[1])  # another number of readers: other files
+
+
+def test_ranks_with_a_global_shuffle_do_not_share_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(encode_records([b"%d" % n for n in range(30)]))
+    index = str(tmp_path / "index")
+    streamrec.write_index_sync(str(tmp_path / "a.tfrecord"), index)
+    shards = TFRecordDataset(str(tmp_path / "a.tfrecord"))
+    for _ in range(2):
+        got = [
+            list(
+                shards.global_shuffle(1, index=index, rank=rank, world_size=2).cache(
+                    tmp_path / "cache"
+                )
+            )
+            for rank in range(2)
+        ]
+        assert sorted(got[0] + got[1], key=int) == [b"%d" % number for number in range(30)]
+
+
+def test_readers_of_the_same_elements_share_one_file(tmp_path: Path) -> None:
+    upstream = Upstream("records")
+    ranks = [
+        upstream.dataset.with_options(rank=rank, world_size=2).cache(tmp_path / "cache")
+        for rank in range(2)
+    ]
+    assert list(ranks[0]) == list(ranks[1])
+    assert upstream.calls == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]

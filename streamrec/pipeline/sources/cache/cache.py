@@ -47,7 +47,7 @@ from streamrec.pipeline.engine.description import ChainSource, Source
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import Memo
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
-from streamrec.pipeline.sources.shards.distribute import readers_lines
+from streamrec.pipeline.sources.shards.distribute import reader_of, readers_lines
 from streamrec.tfrecord import Frames
 
 MEMORY: Final = Share(2)
@@ -97,26 +97,28 @@ class Cache(ChainSource):
         self, state: Mapping[str, Any] | None, within: RunContext
     ) -> AsyncGenerator[Chunk]:
         """The chain, or its stored elements, from a position on."""
-        lines = readers_lines(self.inner, within)
+        reader = reader_of(self.inner, within)
+        lines = readers_lines(self.inner, reader)
+        file = None if self.file is None else self.file.of_reader(reader)
         cached = self.memo.setdefault(lines, CacheState())
         # The same budget whether the chain fills the cache or not, since orders may depend on it.
-        _, feeding = within.take(MEMORY if self.file is None else UPLOAD)
+        _, feeding = within.take(MEMORY if file is None else UPLOAD)
         if state is not None and "next" not in state:
             return nest(feeding.chunks(self.inner, state["inner"], continue_on_error=True))
         first: int = state["next"] if state else 0
         if cached.parts is not None:
             return number_chunks(read_parts(cached.parts), first)
-        if self.file is not None:
-            version = await self.file.find(lines, within)
+        if file is not None:
+            version = await file.find(lines, within)
             if version is not None:
                 same = bool(version) and state is not None and state.get("version") == version
-                chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
+                chunks = within.chunks(file.chain, state["inner"] if state and same else None)
                 return number_chunks(
-                    chunks, first, first if same else 0, FileVersion(self.file.path, version)
+                    chunks, first, first if same else 0, FileVersion(file.path, version)
                 )
         chunks = feeding.chunks(self.inner, None, continue_on_error=True)
-        if self.file is not None:
-            chunks = self.file.write_through(chunks, lines)
+        if file is not None:
+            chunks = file.write_through(chunks, lines)
         elif (limit := MEMORY.of(within.budget)) > cached.over:
             chunks = store(chunks, cached, limit)
         return nest(chunks) if state is None else number_chunks(chunks, first)

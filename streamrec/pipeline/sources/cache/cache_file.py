@@ -11,6 +11,8 @@ Rules:
 - It is never replaced, so readers are not disturbed. If two writers compete, the first to complete
   wins, and the other one's file is dropped. (If a store cannot guarantee that, the last one wins;
   on S3 the last to begin aborts the other upload. Neither writer fails.)
+- Readers of different records (`distribute`, `global_shuffle`) each have a file of their own:
+  `NAME-00001-of-00004` is that of reader 1 of 4. All others share one.
 - A cache of another pipeline is refused. Pipelines are compared by their lines, not by their data:
   after a change of the data, or of the body of a function, the user removes the file.
 """
@@ -20,7 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, ClassVar
 
@@ -40,6 +42,7 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.description import Chain
+from streamrec.pipeline.engine.ranks import Reader
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
@@ -84,6 +87,13 @@ class CacheFile:
         stores = SourceStores(options, filesystem, retry)
         reading = ReadOptions("", max_record_bytes=1 << 40)
         return cls(Shards(filenames=(path,), plan=Plan(), options=reading, stores=stores))
+
+    def of_reader(self, reader: Reader) -> CacheFile:
+        """The file of one of several readers of different records: its number follows the name."""
+        if reader.readers == 1:
+            return self
+        path = f"{self.path}-{reader.number:05d}-of-{reader.readers:05d}"
+        return CacheFile(replace(self.shards, filenames=(path,)))
 
     @property
     def path(self) -> str:

@@ -28,10 +28,11 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.elements.specs import record_spec
-from streamrec.pipeline.engine.description import Chain, Source, is_assigned
+from streamrec.pipeline.engine.description import Chain, Source, is_assigned, parts_of
 from streamrec.pipeline.engine.ranks import (
     Rank,
     Reader,
+    log_reader,
     rank_here,
     reader_here,
     warn_uneven,
@@ -74,6 +75,7 @@ class AssignedSource(Source):
     __slots__ = ()
     is_assigned: ClassVar[bool] = True
     rank: Rank | None
+    even: Even | None
     memo: Memo
 
     async def count(self, opened: Session, rank: Rank | None) -> int:
@@ -192,6 +194,7 @@ class Distribute(AssignedSource):
         if share is None:
             share = await share_of(self, reader, await self.shards.opened(within))
             self.memo[reader] = share
+            log_reader(reader, describe(self.shards.filenames))
         return share
 
 
@@ -296,11 +299,20 @@ class Portions(Source):
                 yield chunk
 
 
-def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
+def reader_of(chain: Chain, within: RunContext) -> Reader:
+    """The reader whose part a chain gives here: 0 of 1 if all readers get the same."""
+    assigned = [part for part in parts_of(chain) if isinstance(part, AssignedSource)]
+    if not assigned:
+        return Reader(0, 1)
+    given = (part.rank for part in assigned if part.rank is not None)
+    return reader_here(next(given, within.rank))
+
+
+def readers_lines(chain: Chain, reader: Reader) -> tuple[str, ...]:
     """A chain's lines, with the reader if its sources are assigned, so that readers' lines
     differ.
     """
-    return (*chain.lines(), *([str(reader_here(within.rank))] if is_assigned(chain) else []))
+    return (*chain.lines(), *([str(reader)] if is_assigned(chain) else []))
 
 
 async def complete(opened: OpenSource) -> Listing:
