@@ -27,8 +27,8 @@ from streamrec import Dataset
 from streamrec.errors import LoopThreadError, PositionMismatchError
 from streamrec.pipeline import DatasetIterator
 from streamrec.pipeline.dataset import check_dataset
+from streamrec.pipeline.dividing import check_assigned
 from streamrec.pipeline.engine.ranks import Rank, rank_here
-from streamrec.pipeline.loading import check_assigned
 
 __all__ = ["IterDataset"]
 

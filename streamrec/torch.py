@@ -26,6 +26,9 @@ Rules of `IterableDataset`:
   the stores.
 - If a state is loaded before the workers are made, each worker resumes from it once. A flag for
   each worker, in shared memory, says which have not yet.
+- Accelerate divides any IterableDataset by itself (`dividers.py`). Where process 0 dispatches, it
+  reads everything, as one rank, and the others read nothing. Where each process keeps its turns, it
+  reads its own part, and gives placeholders for the rest.
 
 Rules of `Loader`:
 - On the CPU, a tensor shares the column's memory if that is writeable.
@@ -42,7 +45,6 @@ Rules of `Loader`:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from inspect import currentframe
 from multiprocessing import get_all_start_methods, get_start_method
@@ -62,13 +64,19 @@ from torch.utils import data
 from streamrec import Dataset
 from streamrec.arguments import check_integer
 from streamrec.display import warn_once
-from streamrec.errors import LoopThreadError
-from streamrec.pipeline import DatasetIterator, stages
+from streamrec.pipeline import DatasetIterator
 from streamrec.pipeline.dataset import check_dataset
+from streamrec.pipeline.dividing import (
+    check_assigned,
+    check_divided,
+    is_batched,
+    refuse_to_read,
+)
 from streamrec.pipeline.engine.description import parts_of
+from streamrec.pipeline.engine.dividers import Divider, divider_here, in_turns
 from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.states import check_state
-from streamrec.pipeline.loading import Epochs, check_assigned, convert_leaves
+from streamrec.pipeline.loading import Epochs, LoaderIterator, convert_leaves
 from streamrec.pipeline.sources.global_shuffle.steps import job_state as job_state_of
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.storage import import_client
@@ -109,6 +117,7 @@ class IterableDataset(data.IterableDataset[Any]):
         self._dataset = dataset
         self._tensors = tensors
         self._rank: Rank | None = None
+        self._divider: Divider | None = None
         self._first_epoch = shared_zeros(1)
         self._epochs_begun = shared_zeros(MAX_WORKERS)  # by each worker, since the first epoch
         self._must_resume = shared_zeros(
@@ -134,6 +143,9 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration, in all workers, also in persistent ones."""
+        divider = divider_here()
+        if divider is not None:  # here each process sees what is wrong, not only the first
+            check_divided(self._dataset, divider)
         self._first_epoch[0] = epoch
         self._epochs_begun.zero_()
 
@@ -144,10 +156,14 @@ class IterableDataset(data.IterableDataset[Any]):
             ValueError: Other processes iterate too, and `distribute` does not assign the data to
                 them.
         """
-        rank = self._find_rank()
-        check_assigned(self._dataset, rank)
+        divider = divider_here() or self._divider
         here = currentframe()
-        collates = here and here.f_back and here.f_back.f_locals.get("auto_collation")
+        collates = bool(here and here.f_back and here.f_back.f_locals.get("auto_collation"))
+        if divider is not None:
+            check_divided(self._dataset, divider)
+            collates = divider.batch_size is not None
+        rank = self._find_rank(divider)
+        check_assigned(self._dataset, rank)
         if collates and is_batched(self._dataset):
             warn_once(
                 "a DataLoader makes batches of the batches of this dataset: pass batch_size=None "
@@ -162,32 +178,45 @@ class IterableDataset(data.IterableDataset[Any]):
         first = int(self._first_epoch[0])
         epoch = first + int(self._epochs_begun[worker]) if state is None else int(state["epoch"])
         self._epochs_begun[worker] = epoch + 1 - first
+        if divider is not None and divider.dispatches and divider.rank.rank:
+            return LoaderIterator(partial(refuse_to_read, divider), to_tensors)
         dataset = self._dataset.with_options(
             epoch=epoch, rank=rank.rank, world_size=rank.world_size
         )
-        self._run = dataset.iterate(state)
+        self._run = run = dataset.iterate(state)
+        elements = LoaderIterator(lambda: run, self._converter(collates)).start()
+        if divider is None or divider.dispatches:
+            return elements
+        return in_turns(elements, divider)
+
+    def _converter(self, collates: bool) -> Callable[[Any], Any]:
+        """How elements are converted, in this process or in a worker that sends them."""
         if not self._tensors:
-            return self._elements(self._run, lambda element: element)
+            return lambda element: element
         if collates or data.get_worker_info() is None:
-            return self._elements(self._run, to_tensors)
+            return to_tensors
         ForkingPickler.register(torch.Tensor, reduce_in_block)
-        return self._elements(self._run, to_joined_tensors)
+        return to_joined_tensors
 
     def __len__(self) -> int:
         """The number of elements of an epoch of this rank; a TypeError if `len(dataset)` is not
         known.
 
         Each worker of a DataLoader may add up to one batch, because its last batch may be
-        incomplete.
+        incomplete. Asked by Accelerate, which divides it, this is the number of all ranks together.
         """
-        rank = self._find_rank()
-        return len(self._dataset.with_options(rank=rank.rank, world_size=rank.world_size))
+        divider = divider_here()
+        rank = self._find_rank(divider)
+        count = len(self._dataset.with_options(rank=rank.rank, world_size=rank.world_size))
+        return count if divider is None or divider.dispatches else count * rank.world_size
 
     def __bool__(self) -> bool:
         """True, as a Dataset is."""
         return True
 
-    def _find_rank(self) -> Rank:
+    def _find_rank(self, divider: Divider | None = None) -> Rank:
+        if divider is not None:
+            return divider.reader
         return self._dataset.options.rank or self._rank or rank_here()
 
     def state_dict(self) -> dict[str, Any]:
@@ -208,21 +237,13 @@ class IterableDataset(data.IterableDataset[Any]):
         self._run = None
 
     def __getstate__(self) -> dict[str, Any]:
-        rank = self._rank
+        rank, divider = self._rank, self._divider
         if get_spawning_popen() is not None:  # a worker of this process has this process's rank
             check_picklable(self._dataset)
             here = rank or rank_here()
             rank = here if here.world_size > 1 else None
-        return {**self.__dict__, "_rank": rank, "_run": None}
-
-    def _elements(self, run: DatasetIterator[Any], convert: Callable[[Any], Any]) -> Iterator[Any]:
-        try:
-            yield from map(convert, run)
-        finally:
-            with suppress(
-                LoopThreadError
-            ):  # the garbage collector runs this on the loop's thread, too
-                run.close()
+            divider = divider_here() or divider
+        return {**self.__dict__, "_rank": rank, "_divider": divider, "_run": None}
 
 
 def import_clients(dataset: Dataset[Any]) -> None:
@@ -232,20 +253,6 @@ def import_clients(dataset: Dataset[Any]) -> None:
     for part in parts_of(dataset.chain):
         if isinstance(part, Shards) and part.filenames:
             import_client(part.filenames[0], part.stores.storage_options, part.stores.filesystem)
-
-
-def is_batched(dataset: Dataset[Any]) -> bool:
-    """Whether the stages of a dataset make batches and do not take them apart."""
-    batching = (
-        stages.Batch,
-        stages.PaddedBatch,
-        stages.RaggedBatch,
-        stages.CyclicBatch,
-        stages.Bucket,
-    )
-    parts = list(parts_of(dataset.chain))
-    unbatches = any(isinstance(part, stages.Unbatch) for part in parts)
-    return not unbatches and any(isinstance(part, batching) for part in parts)
 
 
 def check_picklable(dataset: Dataset[Any]) -> None:

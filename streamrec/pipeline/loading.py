@@ -7,23 +7,28 @@ Rules:
   after the end, that of the first element of the next epoch.
 - An error is raised once, after all elements before it; then the iteration ends.
 - Nothing runs in a thread: `next` converts. A conversion may continue on a device.
+- An iterator that is dropped ends its run, by `weakref.finalize`. A `finally` in a generator would
+  do the same until the interpreter exits. Then Python closes generators after modules have lost
+  their names, and each prints a traceback. At exit the loop thread ends all runs.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
-from typing import Any, Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.errors import LoopThreadError
 from streamrec.example import BytesColumn
 from streamrec.example.columns import CompositeTensor, check_column
 from streamrec.pipeline.dataset import Dataset, check_dataset
-from streamrec.pipeline.engine.description import is_assigned
-from streamrec.pipeline.engine.ranks import Rank, reader_here
+from streamrec.pipeline.dividing import check_assigned
+from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.states import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.tfrecord import Frames
@@ -88,6 +93,71 @@ class Lookahead(Generic[T]):
         return not self._converted or (len(self._converted) <= self._ahead and self._run.ready)
 
 
+class Elements(Protocol):
+    """Elements of a run, which `close` ends."""
+
+    def __next__(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class LoaderIterator(Generic[T]):
+    """One iteration of a loader. Closing or dropping it ends the reading; so does an error.
+
+    `begin` starts the reading, when the first element is asked for, and returns the elements;
+    `deliver` converts each when it is given.
+    """
+
+    def __init__(self, begin: Callable[[], Elements], deliver: Callable[[Any], T]) -> None:
+        self._begin = begin
+        self._deliver = deliver
+        self._elements: Elements | None = None
+        self._is_over = False
+
+    def start(self) -> Self:
+        """Starts the reading."""
+        self._elements = elements = self._begin()
+        weakref.finalize(self, close_dropped, elements).atexit = False
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        if self._is_over:
+            raise StopIteration
+        if self._elements is None:
+            self.start()
+        assert self._elements is not None
+        try:
+            return self._deliver(next(self._elements))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the reading: when this returns, no task or connection of it is left. Closing twice
+        is allowed.
+        """
+        self._is_over = True
+        if self._elements is not None:
+            self._elements.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def close_dropped(elements: Elements) -> None:
+    """Closes the elements of an iterator that was dropped, possibly by a garbage collection on the
+    loop's thread, which must not wait: there the run ends when it is dropped, too.
+    """
+    with suppress(LoopThreadError):
+        elements.close()
+
+
 class Epochs(Generic[T]):
     """Iterates over epochs of a Dataset through a Lookahead.
 
@@ -131,7 +201,7 @@ class Epochs(Generic[T]):
         """Makes the next iteration this epoch; otherwise it is the one after the last."""
         self._dataset = self._dataset.with_options(epoch=epoch)
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> LoaderIterator[T]:
         """Iterates over the next epoch, or once over the rest of one after `load_state_dict`.
 
         Reading begins when the first element is asked for, since trainers make iterators that they
@@ -144,7 +214,7 @@ class Epochs(Generic[T]):
                 element.
         """
         check_assigned(self._with_rank(), self._dataset.options.rank)
-        return self._deliver_all()
+        return LoaderIterator(self._begin_epoch, self._deliver)
 
     def __len__(self) -> int:
         """How many elements an epoch of this rank has; a TypeError if `len(dataset)` is unknown."""
@@ -181,25 +251,13 @@ class Epochs(Generic[T]):
             self._dataset = self._dataset.with_options(rank=rank.rank, world_size=rank.world_size)
         return self._dataset
 
-    def _deliver_all(self) -> Iterator[T]:
+    def _begin_epoch(self) -> Lookahead[Any]:
         state = self._state
         self._state = None
         self._current = elements = Lookahead(
             self._dataset.iterate(state), self._convert, self._ahead
         )
-        with closing(elements):
-            for element in elements:
-                yield self._deliver(element)
-
-
-def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
-    """Refuses a dataset that each of several processes would read completely."""
-    readers = reader_here(rank).readers
-    if readers > 1 and not is_assigned(dataset.chain):
-        raise ValueError(
-            f"{readers} processes (ranks times loader workers) would each read all of this "
-            "dataset: call .distribute() directly after TFRecordDataset, or use one process"
-        )
+        return elements
 
 
 def convert_leaves(

@@ -36,6 +36,8 @@ from streamrec.interchange.arrow import NullableParser
 from streamrec.pipeline.arrow_stream import arrow_chain
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.description import Chain
+from streamrec.pipeline.iterators import DatasetIterator
+from streamrec.pipeline.loading import LoaderIterator
 from streamrec.pipeline.sources.shards.distribute import Portions, load_of
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.telemetry.stats import Stats
@@ -266,12 +268,31 @@ def read_tables(
         dataset = records.map(NullableParser(survey.inferred, text))
     else:
         dataset = Dataset(arrow_chain(records.parse_example(survey.features).chain, text))
-    with dataset.iterate() as run:
+    return LoaderIterator(
+        lambda: CountedRun(shards.filenames, dataset.iterate()),
+        lambda batch: pa.Table.from_batches([pa.record_batch(batch)]),
+    )
+
+
+class CountedRun:
+    """The run of a task. Its counters are reported when it ends."""
+
+    def __init__(self, paths: Sequence[str], run: DatasetIterator[Any]) -> None:
+        self._paths = paths
+        self._run = run
+        self._is_reported = False
+
+    def __next__(self) -> Any:
+        return next(self._run)
+
+    def close(self) -> None:
+        """Ends the run."""
         try:
-            for batch in run:
-                yield pa.Table.from_batches([pa.record_batch(batch)])
+            if not self._is_reported:
+                self._is_reported = True
+                report_counters(self._paths, self._run.stats())
         finally:
-            report_counters(shards.filenames, run.stats())
+            self._run.close()
 
 
 def report_counters(paths: Sequence[str], stats: Stats) -> None:

@@ -1,5 +1,6 @@
 """The cases of test_in_processes.py: a cluster of four workers for all of them."""
 
+import json
 import logging
 import os
 import re
@@ -521,3 +522,33 @@ def test_the_snippets_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     snippets = [block.text for block in blocks(page) if block.kind == "python"]
     assert len(snippets) == 4
     exec(compile("\n".join(snippets), str(page), "exec"), {})
+
+
+def test_two_workers_of_ray_train_read_each_record_once(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    write(tmp_path / "a.tfrecord", 400)
+
+    def train() -> None:
+        import ray.train.torch
+        from torch.utils.data import DataLoader
+
+        import streamrec.torch
+
+        dataset = streamrec.TFRecordDataset(f"{tmp_path}/a.tfrecord").distribute().batch(10)
+        examples = streamrec.torch.IterableDataset(dataset.parse_example(FEATURES))
+        prepared = ray.train.torch.prepare_data_loader(DataLoader(examples, batch_size=None))
+        ids = [number for batch in prepared for number in batch["id"].tolist()]
+        rank = ray.train.get_context().get_world_rank()
+        (tmp_path / f"{rank}.json").write_text(json.dumps(ids))
+
+    TorchTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=str(tmp_path / "results")),
+    ).fit()
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert len(first) > 100
+    assert sorted(first + second) == list(range(400))

@@ -30,6 +30,7 @@ from streamrec.pipeline.elements.positions import Position, Positions, RecordLoc
 from streamrec.pipeline.engine.ranks import (
     Rank,
     Reader,
+    log_reader,
     rank_here,
     warn_uneven,
     worker_here,
@@ -136,6 +137,8 @@ class GlobalShuffle(AssignedSource):
         chunk_bytes = max(1, min(most, context.budget // 8))
         most_steps = max(1, chunk_bytes // max(1, int(steps.share * mean_bytes(index))))
         self._warn_empty(steps, len(index))
+        reader = Reader(steps.rank * steps.workers + steps.worker, steps.world_size * steps.workers)
+        log_reader(reader, f"the records of {display_name(self.index)}")
         order = self._order(index, context.epoch)
         locate = partial(locate_position, index, order)
         marks = partial(versions.of_all, len(index.shards))

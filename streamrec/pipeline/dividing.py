@@ -1,0 +1,149 @@
+"""Checks that a data set is divided among processes once, and neither more nor less often.
+
+Those of wrappers that divide it (`engine/dividers.py`) make the same error in each process, before
+the first batch: one that only process 0 saw would leave the others waiting for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from streamrec.display import logger, warn_once
+from streamrec.pipeline import sources, stages
+from streamrec.pipeline.dataset import Dataset
+from streamrec.pipeline.engine.description import is_assigned, parts_of
+from streamrec.pipeline.engine.dividers import Divider
+from streamrec.pipeline.engine.ranks import Rank, rank_here, reader_here
+from streamrec.pipeline.sources.shards.distribute import AssignedSource
+
+
+def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
+    """Refuses a dataset that each of several processes would read completely."""
+    readers = reader_here(rank).readers
+    if readers > 1 and not is_assigned(dataset.chain):
+        raise ValueError(
+            f"{readers} processes (ranks times loader workers) would each read all of this "
+            "dataset: call "
+            ".distribute() directly after TFRecordDataset, or use one process"
+        )
+    if is_assigned(dataset.chain):
+        warn_divided_twice(dataset, rank or rank_here())
+
+
+def warn_divided_twice(dataset: Dataset[Any], rank: Rank) -> None:
+    """Says that `shard` keeps a part of this process's part: then most elements are never read."""
+    for part in parts_of(dataset.chain):
+        if not isinstance(part, stages.Shard) or part.num_shards == 1:
+            continue
+        if (part.index, part.num_shards) == (rank.rank, rank.world_size):
+            warn_once(
+                f"shard({part.num_shards}, {part.index}) keeps 1 of {part.num_shards} elements of "
+                f"what process {rank.rank} of {rank.world_size} gets anyway, and no process reads "
+                "the others: leave shard() out"
+            )
+
+
+def check_divided(dataset: Dataset[Any], divider: Divider) -> None:
+    """Refuses what a wrapper cannot divide without losing, repeating or mixing elements."""
+    check_ranks(dataset, divider)
+    warn_divided_twice(dataset, divider.rank)
+    if divider.batch_size is not None and is_batched(dataset):
+        raise ValueError(
+            f"{divider.name} takes single examples, of which the DataLoader makes batches of "
+            f"{divider.batch_size}, but this dataset has batches: leave batch() out, or append "
+            ".unbatch(), or pass batch_size=None to the DataLoader"
+        )
+    if divider.dispatches:
+        check_dispatched(dataset, divider)
+    else:
+        check_in_turns(dataset, divider)
+    logger.info(
+        "%s: process %d of %d reads %s",
+        divider.name,
+        divider.rank.rank,
+        divider.rank.world_size,
+        "its own part" if not divider.dispatches else "nothing" if divider.rank.rank else "all",
+    )
+
+
+def check_ranks(dataset: Dataset[Any], divider: Divider) -> None:
+    """Refuses a rank that the user gave, unless process 0 alone reads and it says the same."""
+    for given in given_ranks(dataset):
+        if not divider.dispatches or given != divider.reader:
+            raise ValueError(
+                f"{divider.name} divides this dataset among {divider.rank.world_size} processes, "
+                f"but it has {given} by rank= and world_size=, so that records would be lost or "
+                "repeated: leave these arguments out, or do not prepare this DataLoader"
+            )
+
+
+def check_dispatched(dataset: Dataset[Any], divider: Divider) -> None:
+    """Refuses a dataset that each loader worker of process 0 would read completely."""
+    if divider.workers > 1 and not is_assigned(dataset.chain):
+        raise ValueError(
+            f"{divider.workers} loader workers would each read all of this dataset: call "
+            ".distribute() directly after TFRecordDataset, or pass num_workers=1"
+        )
+
+
+def check_in_turns(dataset: Dataset[Any], divider: Divider) -> None:
+    """Refuses a dataset of which this process cannot read its own part, or maybe more or less than
+    the others do.
+    """
+    processes = divider.rank.world_size
+    if divider.batch_size is None:
+        raise ValueError(
+            f"{divider.name} cannot divide a DataLoader with batch_size=None: pass "
+            "dispatch_batches=True, or a batch_size and a dataset of single examples; or do not "
+            "prepare this DataLoader"
+        )
+    if not is_assigned(dataset.chain):
+        raise ValueError(
+            f"{divider.name}: each of {processes} processes would read all of this dataset: call "
+            ".distribute(even='drop', manifest=...) directly after TFRecordDataset, or pass "
+            "dispatch_batches=True"
+        )
+    assigned = (part for part in parts_of(dataset.chain) if isinstance(part, AssignedSource))
+    if any(part.even is None for part in assigned):
+        raise ValueError(
+            f"{divider.name}: each of {processes} processes must get the same number of examples, "
+            "or some wait for the others: pass even='drop' (or 'pad') and manifest= to "
+            "distribute(), or even= to global_shuffle(); or pass dispatch_batches=True"
+        )
+
+
+def given_ranks(dataset: Dataset[Any]) -> Iterator[Rank]:
+    """The ranks that the user gave, to the whole pipeline or to one of its sources."""
+    if dataset.options.rank is not None:
+        yield dataset.options.rank
+    for part in parts_of(dataset.chain):
+        if isinstance(part, AssignedSource) and part.rank is not None:
+            yield part.rank
+
+
+def is_batched(dataset: Dataset[Any]) -> bool:
+    """Whether a dataset makes batches and does not take them apart."""
+    batching = (
+        stages.Batch,
+        stages.PaddedBatch,
+        stages.RaggedBatch,
+        stages.CyclicBatch,
+        stages.Bucket,
+    )
+    parts = list(parts_of(dataset.chain))
+    batches = any(
+        isinstance(part, batching)
+        or (isinstance(part, sources.GlobalShuffle) and part.batch is not None)
+        for part in parts
+    )
+    unbatches = any(isinstance(part, stages.Unbatch) for part in parts)
+    return batches and not unbatches
+
+
+def refuse_to_read(divider: Divider) -> NoReturn:
+    """Called if a process asks for elements that it gets from process 0 otherwise."""
+    raise RuntimeError(
+        f"{divider.name} reads in process 0 only, but process {divider.rank.rank} asks for "
+        "elements: use a streamrec.torch.Loader without preparing it"
+    )
