@@ -410,5 +410,6 @@ def test_the_cache_of_another_reader_is_refused(tmp_path: Path) -> None:
     dataset = TFRecordDataset(f"{folder}/train-*").distribute().cache(tmp_path / "cache")
     own = list(dataset.with_options(rank=0, world_size=2))
     assert list(dataset.with_options(rank=0, world_size=2)) == own
+    (tmp_path / "cache-00000-of-00002").rename(tmp_path / "cache-00001-of-00002")
     with pytest.raises(CacheError):
         list(dataset.with_options(rank=1, world_size=2))
