@@ -19,8 +19,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import currentframe
 from itertools import cycle, islice, repeat
-from types import FrameType
 from typing import Any, Final, TypeVar
 
 from streamrec.pipeline.engine.ranks import Rank
@@ -72,7 +72,7 @@ def divider_here(modules: Mapping[str, Any] = sys.modules) -> Divider | None:
     """The innermost wrapper among the callers that divides what they read; None without one."""
     if not any(name in modules for name in SHARDS):
         return None
-    frame: FrameType | None = sys._getframe(1)
+    frame = currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__") in SHARDS:
             found = divider_of(frame.f_locals.get("self"), modules)

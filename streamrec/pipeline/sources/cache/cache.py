@@ -44,6 +44,7 @@ from streamrec.pipeline.elements.positions import (
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import ChainSource, Source
+from streamrec.pipeline.engine.ranks import Reader
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import Memo
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
@@ -93,13 +94,17 @@ class Cache(ChainSource):
             async for chunk in chunks:
                 yield chunk
 
+    def _file_of(self, reader: Reader) -> CacheFile | None:
+        """The file of a reader; None if elements are stored in memory."""
+        return None if self.file is None else self.file.of_reader(reader)
+
     async def _source(
         self, state: Mapping[str, Any] | None, within: RunContext
     ) -> AsyncGenerator[Chunk]:
         """The chain, or its stored elements, from a position on."""
         reader = reader_of(self.inner, within)
         lines = readers_lines(self.inner, reader)
-        file = None if self.file is None else self.file.of_reader(reader)
+        file = self._file_of(reader)
         cached = self.memo.setdefault(lines, CacheState())
         # The same budget whether the chain fills the cache or not, since orders may depend on it.
         _, feeding = within.take(MEMORY if file is None else UPLOAD)
