@@ -158,27 +158,12 @@ class IterableDataset(data.IterableDataset[Any]):
         """
         divider = divider_here() or self._divider
         here = currentframe()
-        collates = bool(here and here.f_back and here.f_back.f_locals.get("auto_collation"))
-        if divider is not None:
-            check_divided(self._dataset, divider)
-            collates = divider.batch_size is not None
+        by_loader = bool(here and here.f_back and here.f_back.f_locals.get("auto_collation"))
+        collates = by_loader if divider is None else divider.batch_size is not None
         rank = self._find_rank(divider)
-        check_assigned(self._dataset, rank)
-        if collates and is_batched(self._dataset):
-            warn_once(
-                "a DataLoader makes batches of the batches of this dataset: pass batch_size=None "
-                "to it"
-            )
-        worker, _ = worker_here()
-        state = self._state if self._must_resume[worker] else None
-        self._state = None
-        self._must_resume[worker] = 0
-        if state is not None:
-            check_state(state)
-        first = int(self._first_epoch[0])
-        epoch = first + int(self._epochs_begun[worker]) if state is None else int(state["epoch"])
-        self._epochs_begun[worker] = epoch + 1 - first
-        if divider is not None and divider.dispatches and divider.rank.rank:
+        check_reading(self._dataset, rank, divider, collates)
+        epoch, state = self._begin_epoch()
+        if divider is not None and divider.only_receives:
             return LoaderIterator(partial(refuse_to_read, divider), to_tensors)
         dataset = self._dataset.with_options(
             epoch=epoch, rank=rank.rank, world_size=rank.world_size
@@ -188,6 +173,21 @@ class IterableDataset(data.IterableDataset[Any]):
         if divider is None or divider.dispatches:
             return elements
         return in_turns(elements, divider)
+
+    def _begin_epoch(self) -> tuple[int, Mapping[str, Any] | None]:
+        """Counts an iteration in this process; returns its epoch, and the state that it continues
+        from.
+        """
+        worker, _ = worker_here()
+        state = self._state if self._must_resume[worker] else None
+        self._state = None
+        self._must_resume[worker] = 0
+        if state is not None:
+            check_state(state)
+        first = int(self._first_epoch[0])
+        epoch = first + int(self._epochs_begun[worker]) if state is None else int(state["epoch"])
+        self._epochs_begun[worker] = epoch + 1 - first
+        return epoch, state
 
     def _converter(self, collates: bool) -> Callable[[Any], Any]:
         """How elements are converted, in this process or in a worker that sends them."""
@@ -244,6 +244,19 @@ class IterableDataset(data.IterableDataset[Any]):
             rank = here if here.world_size > 1 else None
             divider = divider_here() or divider
         return {**self.__dict__, "_rank": rank, "_divider": divider, "_run": None}
+
+
+def check_reading(
+    dataset: Dataset[Any], rank: Rank, divider: Divider | None, collates: bool
+) -> None:
+    """Refuses to read what is not divided once among the processes; warns of batches of batches."""
+    if divider is not None:
+        check_divided(dataset, divider)
+    check_assigned(dataset, rank)
+    if collates and is_batched(dataset):
+        warn_once(
+            "a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it"
+        )
 
 
 def import_clients(dataset: Dataset[Any]) -> None:

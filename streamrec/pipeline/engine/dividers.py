@@ -63,6 +63,11 @@ class Divider:
         return self.turn is None
 
     @property
+    def only_receives(self) -> bool:
+        """Whether this process reads nothing, and gets its elements from process 0."""
+        return self.dispatches and self.rank.rank > 0
+
+    @property
     def reader(self) -> Rank:
         """The rank whose part this process reads: of what is dispatched, process 0 reads all."""
         return Rank(0, 1) if self.dispatches else self.rank
