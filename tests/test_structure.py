@@ -350,7 +350,6 @@ MAX_FIELDS = 10
 """Fields that a class changes after they are set up are what a reader must keep in the head."""
 
 MORE_FIELDS: dict[str, int] = {
-    "shards.reader.ShardReader": 27,
     "pipeline.sources.shards.source.Fetchers": 18,
     "storage.upload.Upload": 18,
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,
@@ -404,7 +403,7 @@ MORE_BRANCHES: dict[str, int] = {
 MAX_POSITIONAL = 5
 
 MANY_POSITIONAL: dict[str, int] = {
-    "streamrec/shards/reader.py": 3,
+    "streamrec/shards/reader.py": 1,
     "streamrec/cli/commands/cat.py": 2,
     "streamrec/cli/commands/index.py": 2,
     "streamrec/pipeline/sources/shuffle/buffer.py": 1,

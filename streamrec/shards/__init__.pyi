@@ -1,4 +1,5 @@
 from streamrec.shards.assignment import Even, assign_records, check_even, even_count
+from streamrec.shards.cursor import ShardCursor
 from streamrec.shards.directories import refuse_directory, stat_shard
 from streamrec.shards.index import Index
 from streamrec.shards.indexed_records import IndexedRecords, Places, open_index
@@ -69,6 +70,7 @@ __all__ = [
     "Portion",
     "ReadOptions",
     "RecordSource",
+    "ShardCursor",
     "ShardInfo",
     "ShardPlace",
     "ShardRange",

@@ -1,45 +1,27 @@
-"""Reads one shard: storage gives bytes, tfrecord makes Frames of them, this file moves blocks
-between the two.
+"""Reads one shard for its users: `open_shard`, and a reader that tasks share.
 
 Rules:
-- Bytes are received into the framer's blocks (`Framer.reserve`), framed in place, and never copied
-  again.
-- Blocks grow from 64 KiB to their full size, so that the first record comes with the first bytes. A
-  record that is longer than a block gets its memory at once if the shard is known to be that long;
-  else step by step, as its bytes arrive: a length alone allocates nothing.
-- Records before damage, or before the network failed despite retries, are returned first; the next
-  read raises the error.
-- Data that `on_error` skips is a Loss: kept, logged and given to `on_loss`. The framer skips damage
-  within a shard. This file handles damage that ends a shard: "skip_shard", and with "resync" a
-  broken compressed stream, after which no record can be found.
-- Several tasks may read one shard: calls take turns, and a separate task reads each block. If its
-  caller is cancelled, the task continues, and the next call gets its result.
-- Inflating runs in a worker thread; framing and CRC release the GIL and take about 0.1 ms for each
-  block.
+- Several tasks may read one shard: calls take turns, and a separate task drives the cursor
+  (`cursor.py`). If its caller is cancelled, the task continues, and the next call gets its result.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 
-from streamrec import kernels
 from streamrec.arguments import check_integer, refuse_with
-from streamrec.display import display_name
-from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
-from streamrec.shards.byte_ranges import RangeStream
-from streamrec.shards.opening import Opened, open_range, open_whole
-from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange, encoding_note
+from streamrec.errors import ClosedError
+from streamrec.shards.cursor import NO_FRAMES, ShardCursor
+from streamrec.shards.long_records import LongRecord
+from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange
 from streamrec.storage import (
-    BLOCK_BYTES,
     BUFFER_BYTES,
     ByteStream,
     Counts,
@@ -51,46 +33,14 @@ from streamrec.storage import (
     locate,
 )
 from streamrec.tfrecord import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
     MAX_RECORD_BYTES,
     CompressionType,
-    Framer,
     Frames,
     Loss,
 )
-from streamrec.tfrecord.frames import NO_SPANS, mask_crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-LOG = logging.getLogger("streamrec")
-
-KEPT = 1000
-"""Losses of a shard that are kept, so that a shard with damage everywhere does not fill the
-memory."""
-
-LOGGED = 10
-"""Losses that are logged one by one; then one line says that there are more."""
-
-GROUP_BLOCKS = 2
-"""A block may be up to this many times `block_bytes` long, if it then holds one whole group of
-records."""
-
-NO_FRAMES = Frames(b"", NO_SPANS)
-
-
-class LongRecord(NamedTuple):
-    """A good record that was checked and not returned: the offset of its header, and the length of
-    its payload.
-    """
-
-    offset: int
-    length: int
-
-    @property
-    def nbytes(self) -> int:
-        return HEADER_BYTES + self.length + FOOTER_BYTES
 
 
 class ShardReader:
@@ -102,63 +52,14 @@ class ShardReader:
 
     Sharing: any number of tasks of one event loop may read from one reader. A cancelled call (a
     timeout) loses nothing: the next call gets its records.
-
-    Attributes:
-        path: The shard's URL.
-        info: Size and version of the opened object.
-        compression_type: The shard's compression.
-        block_bytes: How much is framed at a time.
-        most_block_bytes: The largest size of a block that does not hold a longer single record.
-        losses: The losses to damage so far, in order; the first thousand of them.
-        skipped: The number of losses.
-        reserve: Called before a record that is longer than a block, with its missing bytes; waits
-            until they may be allocated. None: they always may.
     """
 
-    path: str
-    info: ObjectInfo
-    compression_type: CompressionType
-
-    def __init__(
-        self, storage: Storage, path: str, options: ReadOptions, opened: Opened, block_bytes: int
-    ) -> None:
-        self.path = path
-        self._storage = storage
-        self.info = opened.source.info
-        self.compression_type = opened.compression_type
-        self.block_bytes = block_bytes
-        self.most_block_bytes = block_bytes * (1 if options.block_records == 1 else GROUP_BLOCKS)
-        self._options = options
-        self._start = opened.place
-        self._end = opened.end
-        self._source = opened.source
-        self._room_bytes = min(64 << 10, block_bytes)
-        self.losses: list[Loss] = []
-        self.skipped = 0
-        self._error: StreamrecError | None = None
-        self._exhausted = False
-        self._ended = opened.head is None
-        self._framer = Framer(
-            verify=options.verify,
-            max_record_bytes=options.max_record_bytes,
-            path=path,
-            position=opened.place.offset,
-            record=opened.place.record,
-            on_error=options.on_error,
-            max_skipped=options.max_skipped,
-            end=opened.end,
-            size=None if opened.compression_type else self.info.size,
-        )
-        self._long_records: list[LongRecord] = []
-        self._held_at = -1  # where a long record begins that is damaged
-        self._ahead: bytes | bytearray | None = opened.head
-        self._closed = f"{path}: this shard was closed; open it again to read it"
+    def __init__(self, cursor: ShardCursor) -> None:
+        self._cursor = cursor
         self._turn = asyncio.Lock()
         self._reading: asyncio.Task[Frames | None] | None = None
         self._current = NO_FRAMES
         self._records: Iterator[bytes] = iter(())
-        self.reserve: Callable[[int], Awaitable[None]] | None = None
-        self._long_at = -1
 
     @classmethod
     async def open(
@@ -166,33 +67,63 @@ class ShardReader:
         storage: Storage,
         path: str,
         options: ReadOptions | None = None,
+        *,
         place: ShardPlace | None = None,
         byte_range: ShardRange | None = None,
         stream: ByteStream | None = None,
         expected: Expected | None = None,
     ) -> Self:
-        """Opens a shard, or a byte range of it, at a place: waits for the first response, and pins
-        the version.
+        """Opens a shard, as `ShardCursor.open`."""
+        cursor = await ShardCursor.open(
+            storage,
+            path,
+            options,
+            place=place,
+            byte_range=byte_range,
+            stream=stream,
+            expected=expected,
+        )
+        return cls(cursor)
 
-        A whole shard continues from `stream`, if its bytes are open already. An object that differs
-        from `expected` is an error.
-        """
-        options, place = options or ReadOptions(), place or ShardPlace()
-        if byte_range is None:
-            opened = await open_whole(storage, path, options, place, stream, expected)
-        else:
-            opened = await open_range(storage, path, options, byte_range, place, expected)
-        return cls(storage, path, options, opened, options.block_bytes or BLOCK_BYTES)
+    @property
+    def path(self) -> str:
+        """The shard's URL."""
+        return self._cursor.shard.path
+
+    @property
+    def info(self) -> ObjectInfo:
+        """Size and version of the opened object."""
+        return self._cursor.info
+
+    @property
+    def compression_type(self) -> CompressionType:
+        """The shard's compression."""
+        return self._cursor.compression_type
+
+    @property
+    def block_bytes(self) -> int:
+        """How much is framed at a time."""
+        return self._cursor.block_bytes
+
+    @property
+    def losses(self) -> list[Loss]:
+        """The losses to damage so far, in order; the first thousand of them."""
+        return self._cursor.losses.losses
+
+    @property
+    def skipped(self) -> int:
+        """The number of losses."""
+        return self._cursor.losses.count
 
     @property
     def place(self) -> ShardPlace:
         """The next unread record's place."""
-        return ShardPlace(self._framer.position, self._framer.record, self.info.version)
+        return self._cursor.place
 
     @property
     def statistics(self) -> Counts:
         """Counts of this shard's reading so far: requests, bytes, retries, waits."""
-        return self._source.tally.counts()
+        return self._cursor.statistics
 
     async def read(self) -> Frames | None:
         """The next block's records, at least one; None at the end of the shard.
@@ -211,60 +142,11 @@ class ShardReader:
 
     def take_long_records(self) -> list[LongRecord]:
         """The good records above `long_bytes` since the last call; they precede the last block."""
-        records, self._long_records = self._long_records, []
-        return records
+        return self._cursor.take_long_records()
 
-    async def plain_bytes(self, start: int, end: int) -> AsyncIterator[Buffer]:
+    def plain_bytes(self, start: int, end: int) -> AsyncIterator[Buffer]:
         """The bytes of the (decompressed) shard from `start` to `end`, read again, in pieces."""
-        opened = await self._open_at(start)
-        try:
-            while start < end:
-                block = memoryview(kernels.allocate(min(self.block_bytes, end - start)))
-                count = await opened.source.readinto(block)
-                if not count:
-                    raise TruncatedShardError(
-                        "the shard became shorter while it was read", self.path, start
-                    )
-                yield block[:count]
-                start += count
-        finally:
-            with anyio.CancelScope(shield=True):
-                await opened.source.aclose()
-
-    async def _open_at(self, offset: int) -> Opened:
-        """Opens the same version of the shard, from a byte on."""
-        kind, info, tally = self.compression_type, self.info, self._source.tally
-        stream = await self._storage.stream(
-            self.path, 0 if kind else offset, None, info.version, tally, size=info.size
-        )
-        options = replace(self._options, compression_type=kind)
-        return await open_whole(self._storage, self.path, options, ShardPlace(offset), stream)
-
-    async def _pass_long_record(self) -> None:
-        """Checks a record while its bytes arrive, and drops them. The framer reads a damaged one
-        again.
-        """
-        framer, offset, length = self._framer, self._framer.position, self._framer.length
-        room, crc, footer = memoryview(kernels.allocate(self.block_bytes)), 0, b""
-        data, left = memoryview(framer.take_held())[HEADER_BYTES:], length + FOOTER_BYTES
-        while True:
-            payload = data[: max(0, left - FOOTER_BYTES)]
-            crc = kernels.crc32c(payload, crc) if self._options.verify else crc
-            footer += data[len(payload) :]
-            left -= len(data)
-            if not left or not (count := await self._source.readinto(room[:left])):
-                break
-            data = room[:count]
-        if not left and (
-            footer == mask_crc32c(crc).to_bytes(4, "little") or not self._options.verify
-        ):
-            self._long_records.append(LongRecord(offset, length))
-            framer.skip(self._long_records[-1].nbytes)
-            return
-        self._held_at = offset
-        await self._source.aclose()
-        opened = await self._open_at(offset)
-        self._start, self._source = opened.place, opened.source
+        return self._cursor.plain_bytes(start, end)
 
     def frames(self) -> AsyncIterator[Frames]:
         """The records as Frames, a block at a time."""
@@ -282,165 +164,33 @@ class ShardReader:
                     frames = await self._read_next()
                     if frames is None:
                         raise StopAsyncIteration
-                    self._current, self._records = frames, iter(list(frames))
+                    self._current = frames
+                    self._records = iter(list(frames))
 
     async def _read_next(self) -> Frames | None:
         """The next block, which a cancelled call may already be reading."""
         if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self.read_alone())
+            self._reading = asyncio.get_running_loop().create_task(self._cursor.next())
         task = self._reading
         await asyncio.wait([task])  # a cancellation leaves the task as it is
         self._reading = None
         if task.cancelled():
-            raise ClosedError(self._closed)
+            raise ClosedError(self._cursor.closed_message)
         return task.result()
-
-    async def read_alone(self) -> Frames | None:
-        """As `read`, for a single task that does not iterate over records.
-
-        A cancellation ends the reader: only `aclose` may follow.
-        """
-        longest = self._options.long_bytes
-        while self._error is None:
-            if self._ended:
-                return None
-            frames, failure = NO_FRAMES, None
-            try:
-                if self._ahead is not None:
-                    head, self._ahead = self._ahead, None
-                    frames = self._framer.feed(head)
-                elif self._exhausted:
-                    frames = self._framer.close()
-                    self._ended = not len(frames)
-                elif (
-                    longest is not None
-                    and self._framer.length > longest
-                    and self._framer.position != self._held_at
-                ):
-                    await self._pass_long_record()
-                else:
-                    frames, failure = await self._read_block()
-            except StreamrecError as error:
-                failure = error
-            if losses := self._framer.take_losses():
-                self._lose(losses)
-            if failure is not None:
-                self._fail(failure)
-            self._ended = self._ended or self._framer.done
-            if len(frames):
-                return frames
-        raise self._error
 
     async def aclose(self) -> None:
         """Closes the connection; later reads raise ClosedError. A second call has no effect."""
-        self._error = self._error or ClosedError(self._closed)
+        self._cursor.stop()
         self._records = iter(())
         with anyio.CancelScope(shield=True):
-            reading, self._reading = self._reading, None
+            reading = self._reading
+            self._reading = None
             if reading is not None:
                 reading.cancel()
                 await asyncio.wait([reading])
-                _ = (
-                    reading.cancelled() or reading.exception()
-                )  # marks it as retrieved, so that it is not logged
-            await self._source.aclose()
-
-    async def _read_block(self) -> tuple[Frames, StreamrecError | None]:
-        """Fills a block, or less at the end, and frames it; returns its records, and the error that
-        ended the bytes.
-        """
-        wanted = self._framer.wants
-        if (
-            self.reserve is not None
-            and wanted > self.block_bytes
-            and self._framer.position != self._long_at
-        ):
-            self._long_at = self._framer.position
-            await self.reserve(wanted)
-        room = self._framer.reserve(self._room())
-        filled, failure = 0, None
-        try:
-            while filled < len(room) and (size := await self._source.readinto(room[filled:])):
-                filled += size
-        except StreamrecError as error:
-            failure = error
-        self._exhausted = filled < len(room)
-        return self._framer.commit(
-            filled, 1 if self._exhausted else self._options.block_records
-        ), failure
-
-    def _fail(self, error: StreamrecError) -> None:
-        """Ends the shard, with this error, or with the loss of its rest."""
-        if isinstance(error, CorruptRecordError | TruncatedShardError):
-            error.reason += encoding_note(self.info)
-        limit = self._options.max_skipped
-        rest_is_lost = self._options.on_error == "skip_shard" or (
-            self._options.on_error == "resync" and self.compression_type != ""
-        )
-        too_many = limit is not None and self.skipped >= limit
-        if (
-            not isinstance(error, CorruptRecordError | TruncatedShardError)
-            or not rest_is_lost
-            or too_many
-        ):
-            self._error = error
-            return
-        place, nbytes = self.place, None
-        if not self.compression_type:
-            ends = [end for end in (self.info.size, self._end) if end is not None]
-            nbytes = min(ends) - place.offset if ends else None
-        self._lose([Loss(self.path, place.offset, nbytes, error.reason, place.record)])
-        self._ended = True
-
-    def _lose(self, losses: list[Loss]) -> None:
-        for loss in losses:
-            self.skipped += 1
-            self._source.tally.count("losses")
-            self._source.tally.count("lost_bytes", loss.nbytes or 0)
-            if self.skipped <= KEPT:
-                self.losses.append(loss)
-            if self.skipped <= LOGGED:
-                LOG.warning("%s", loss, extra={"loss": loss})
-            elif self.skipped == LOGGED + 1:
-                where = display_name(loss.path or "")
-                text = "%s: more than %d losses; further ones are counted and not logged"
-                LOG.warning(text, where, LOGGED, extra={"loss": loss})
-            if self._options.on_loss is not None:
-                self._options.on_loss(loss)
-
-    def _room(self) -> int:
-        """The bytes to receive next: a block, or the rest of a longer record, in growing steps.
-
-        Blocks grow, and end after groups of records.
-        """
-        block = self._room_bytes
-        self._room_bytes = min(self._room_bytes * 4, self.block_bytes)
-        records = self._framer.record - self._start.record
-        if self._options.block_records > 1 and records:
-            block = self._end_after_group(block, records)
-        missing = self._framer.wants - self._framer.held
-        is_there = (
-            self.info.size is not None and not self.compression_type
-        )  # the framer compared its length with that
-        step = 1 << 30 if is_there else 16 << 20
-        size = max(block, min(missing, max(self._framer.held, step)))
-        return self._source.room(size, missing) if isinstance(self._source, RangeStream) else size
-
-    def _end_after_group(self, block: int, records: int) -> int:
-        """The bytes to about the end of a group of `block_records`, if all are as long as the
-        `records` so far.
-
-        That is up to a quarter more or less than a block, or one group of at most `GROUP_BLOCKS`
-        blocks.
-        """
-        group = (
-            (self._framer.position - self._start.offset) * self._options.block_records // records
-        )
-        groups = (block + block // 4) // group or int(group <= GROUP_BLOCKS * block)
-        room = groups * group + group // 32 - self._framer.held  # a little more: lengths differ
-        return (
-            room if groups and room >= block // 4 else block
-        )  # what is held may be longer than records were so far
+                # Retrieved, so that asyncio does not log the error of a call that was dropped.
+                _ = reading.cancelled() or reading.exception()
+            await self._cursor.aclose()
 
 
 class _Blocks:

@@ -27,11 +27,11 @@ from streamrec.errors import (
     StreamrecError,
     TruncatedShardError,
 )
+from streamrec.shards.cursor import ShardCursor
 from streamrec.shards.directories import stat_shard
 from streamrec.shards.index import IndexedShard, Numbers
 from streamrec.shards.manifest import ShardInfo, add_mark
 from streamrec.shards.options import LONG_BYTES, ReadOptions
-from streamrec.shards.reader import ShardReader
 from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import (
     BLOCK_RECORDS,
@@ -187,7 +187,7 @@ async def scan(
     """
     path, summed = stream.info.path, SummedStream(stream)
     options = ReadOptions(compression_type, verify, long_bytes=LONG_BYTES)
-    reader = await ShardReader.open(storage, path, options, stream=summed)
+    cursor = await ShardCursor.open(storage, path, options, stream=summed)
     records, damage = 0, None
     marks: list[tuple[int, int]] = []
 
@@ -200,8 +200,8 @@ async def scan(
 
     try:
         while True:
-            frames = await reader.read_alone()
-            for long in reader.take_long_records():
+            frames = await cursor.next()
+            for long in cursor.take_long_records():
                 take(long.offset, np.array([long.length]))
             if frames is None:
                 break
@@ -209,17 +209,18 @@ async def scan(
     except (CorruptRecordError, TruncatedShardError) as error:
         if not to_end:
             raise
-        damage, records = error, reader.place.record
+        damage = error
+        records = cursor.place.record
         rest = memoryview(bytearray(READ_BYTES))
         while await summed.readinto(rest):
             pass
     finally:
-        await reader.aclose()
-    known_marks = () if reader.compression_type else tuple(marks)
+        await cursor.aclose()
+    known_marks = () if cursor.compression_type else tuple(marks)
     info = ShardInfo(
         path, records, summed.position, summed.crc32c, known_marks, stream.info.version
     )
-    return Scan(info, reader.compression_type, damage)
+    return Scan(info, cursor.compression_type, damage)
 
 
 async def scan_stream(storage: Storage, path: str, size: int | None = None) -> IndexedShard:

@@ -13,7 +13,7 @@ import streamrec
 from streamrec import NotFoundError, ShardWriter, encode_records
 from streamrec.errors import ManifestError
 from streamrec.shards import VerifyProblem, VerifyReport
-from streamrec.shards.reader import KEPT, LOGGED
+from streamrec.shards.loss_log import KEPT, LOGGED
 from streamrec.storage import Storages
 from streamrec.tfrecord import Loss
 from tests.servers.real import Store

@@ -268,7 +268,7 @@ def test_all_shards_of_a_manifest_have_one_compression(tmp_path: Path) -> None:
     assert [shard.records for shard in shards] == [100, 100]
     (tmp_path / "c").write_bytes(encode_records(COUNTED))
     with pytest.raises(
-        ManifestError, match=r"compressed in different ways: .*b \(GZIP\), .*c \(not compressed\)"
+        ManifestError, match=r"different compressions: .*b \(GZIP\), .*c \(not compressed\)"
     ):
         write_manifest_sync(f"{tmp_path}/?", f"{tmp_path}/manifest.json")
 

@@ -51,7 +51,7 @@ async def open_reader(
     url: str, options: ReadOptions, place: ShardPlace | None = None
 ) -> AsyncIterator[ShardReader]:
     async with Storages() as storages:
-        reader = await ShardReader.open(await storages.at(url), url, options, place)
+        reader = await ShardReader.open(await storages.at(url), url, options, place=place)
         try:
             yield reader
         finally:

@@ -49,7 +49,7 @@ from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.rebatch import Unbatching
-from streamrec.shards import ReadOptions, ShardReader, ShardWriter
+from streamrec.shards import ReadOptions, ShardCursor, ShardWriter
 from streamrec.shards.patterns import has_braces, is_numbered
 from streamrec.storage import RetryPolicy, locate
 from streamrec.tfrecord import Frames
@@ -112,16 +112,16 @@ class CacheFile:
         """
         storage = await (await self.shards.opened(within)).storages.at(self.path)
         try:
-            reader = await ShardReader.open(storage, self.path, self.shards.options)
+            cursor = await ShardCursor.open(storage, self.path, self.shards.options)
         except NotFoundError:
             return None
         try:
-            frames = await reader.read_alone()
+            frames = await cursor.next()
         finally:
             with anyio.CancelScope(shield=True):
-                await reader.aclose()
+                await cursor.aclose()
         check_head(frames[0] if frames else b"", self.path, lines)
-        return reader.info.version or ""
+        return cursor.info.version or ""
 
     async def write_through(
         self, chunks: AsyncGenerator[Chunk], lines: Sequence[str], *, alone: bool = False

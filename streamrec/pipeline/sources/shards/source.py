@@ -49,8 +49,8 @@ from streamrec.shards import (
     Listing,
     Portion,
     ReadOptions,
+    ShardCursor,
     ShardPlace,
-    ShardReader,
     ShortShard,
     open_short_shard,
     read_short_shards,
@@ -405,7 +405,7 @@ class Fetchers:
         if not place.offset and portion.place.offset:
             place = replace(portion.place, version=place.version)
             options = replace(options, compression_type="")
-        reader = await ShardReader.open(
+        cursor = await ShardCursor.open(
             storage,
             portion.path,
             options,
@@ -415,18 +415,18 @@ class Fetchers:
             expected=expected,
         )
         try:
-            if reader.info.size is not None:
-                self._note_sizes([reader.info.size])
-            self._interleave.versions.opened(queue.shard, reader.info.version)
+            if cursor.info.size is not None:
+                self._note_sizes([cursor.info.size])
+            self._interleave.versions.opened(queue.shard, cursor.info.version)
             # Two blocks, since one fills while one is taken.
-            limit = min(self._share, max(QUEUE_BYTES, 2 * reader.most_block_bytes))
-            queue.open(reader.info.version, reader.compression_type, max(limit, queue.limit))
+            limit = min(self._share, max(QUEUE_BYTES, 2 * cursor.most_block_bytes))
+            queue.open(cursor.info.version, cursor.compression_type, max(limit, queue.limit))
             admit = partial(self._run.admit, queue, is_next=partial(self._is_next, queue))
-            reader.reserve = admit
-            while (frames := await reader.read_alone()) is not None:
+            cursor.memory.reserve = admit
+            while (frames := await cursor.next()) is not None:
                 self._run.arrived(queue)
                 count = len(frames)
-                begun = reader.place.record - count
+                begun = cursor.place.record - count
                 first, last = portion.within(begun, count)
                 if first < last:
                     own = frames if last - first == count else frames.window(first, last)
@@ -439,13 +439,13 @@ class Fetchers:
                 if not queue.has_room:
                     room = self._resting[queue] = asyncio.get_running_loop().create_future()
                     await room
-                await admit(reader.block_bytes)
-            if expected is not None and not reader.skipped:
-                expected.check_records(portion.path, reader.place.record)
+                await admit(cursor.block_bytes)
+            if expected is not None and not cursor.losses.count:
+                expected.check_records(portion.path, cursor.place.record)
         finally:
             self._run.arrived(queue)
             with anyio.CancelScope(shield=True):
-                await reader.aclose()
+                await cursor.aclose()
 
     def _is_next(self, queue: ShardQueue) -> bool:
         """Whether the interleave waits for this shard.

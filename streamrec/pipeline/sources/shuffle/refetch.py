@@ -27,8 +27,8 @@ from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import (
     OFFSET_BITS,
     ByteRun,
+    ShardCursor,
     ShardPlace,
-    ShardReader,
     byte_runs,
     first_difference,
 )
@@ -95,12 +95,12 @@ class Refetch(Source):
         if compression:
             options = replace(self.shards.options, compression_type=compression, on_loss=None)
             place = ShardPlace(run.start, 0, version)
-            reader = await ShardReader.open(storage, path, options, place)
+            cursor = await ShardCursor.open(storage, path, options, place=place)
             try:
-                return await find_records(reader, offsets, path)
+                return await find_records(cursor, offsets, path)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await reader.aclose()
+                    await cursor.aclose()
         data = await storage.read_range(path, run.start, run.end, version)
         if len(data) < run.end - run.start:
             raise shard_changed_error(path, run.end, "ends before")
@@ -111,12 +111,12 @@ class Refetch(Source):
         return compact(frames)  # type: ignore[no-any-return]
 
 
-async def find_records(reader: ShardReader, offsets: Numbers, path: str) -> Frames:
+async def find_records(cursor: ShardCursor, offsets: Numbers, path: str) -> Frames:
     """The records at sorted offsets, which may repeat, of a shard that is read in order."""
     parts: list[Frames] = []
     first = 0
     while first < len(offsets):
-        frames = await reader.read_alone()
+        frames = await cursor.next()
         if frames is None:
             raise shard_changed_error(path, int(offsets[first]), "has no record at")
         starts = frames.spans[:, 0] + ((frames.origin or 0) - HEADER_BYTES)
