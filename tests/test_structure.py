@@ -403,7 +403,6 @@ MORE_BRANCHES: dict[str, int] = {
 MAX_POSITIONAL = 5
 
 MANY_POSITIONAL: dict[str, int] = {
-    "streamrec/shards/reader.py": 1,
     "streamrec/cli/commands/cat.py": 2,
     "streamrec/cli/commands/index.py": 2,
     "streamrec/pipeline/sources/shuffle/buffer.py": 1,

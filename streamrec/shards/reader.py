@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 
-from streamrec.arguments import check_integer, refuse_with
+from streamrec.arguments import check_flag, check_integer, refuse_with
 from streamrec.errors import ClosedError
 from streamrec.shards.cursor import NO_FRAMES, ShardCursor
 from streamrec.shards.long_records import LongRecord
@@ -282,7 +282,13 @@ def open_shard(
             for.
     """
     options = ReadOptions(
-        compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss
+        compression_type=compression_type,
+        verify=check_flag("verify", verify),
+        max_record_bytes=check_integer("max_record_bytes", max_record_bytes, 1),
+        block_bytes=check_integer("block_bytes", block_bytes, 1, none=True),
+        on_error=on_error,
+        max_skipped=max_skipped,
+        on_loss=on_loss,
     )
     byte_range = ShardRange(start or 0, end) if start or end is not None else None
     url = locate(os.fspath(url), store.get("filesystem"))
