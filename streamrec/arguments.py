@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, Literal, NoReturn, TypeVar, overload
 
 import numpy as np
 
@@ -47,6 +47,22 @@ def name_type(value: object) -> str:
     ('an int', 'a str', 'None')
     """
     return "None" if value is None else add_article(type(value).__name__)
+
+
+def check_overwrite(value: object) -> bool | Literal["unsecured"]:
+    """Checks whether existing objects may be replaced: a bool, or "unsecured".
+
+    >>> check_overwrite("unsecured"), check_overwrite(False)
+    ('unsecured', False)
+    """
+    if isinstance(value, str) and value == "unsecured":
+        return "unsecured"
+    if isinstance(value, str):
+        raise ValueError(
+            f"overwrite is {describe_value(value)}: it must be True, False, or 'unsecured' to "
+            "replace objects that this client may not read, too"
+        )
+    return check_flag("overwrite", value)
 
 
 def check_spans(spans: Any, size: int) -> None:

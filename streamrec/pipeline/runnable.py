@@ -32,7 +32,7 @@ from streamrec.pipeline.iterators import (
     in_this_loop,
 )
 from streamrec.shards import ShardInfo
-from streamrec.storage import RetryPolicy, Storages, check_source
+from streamrec.storage import Overwrite, RetryPolicy, Storages, check_source
 from streamrec.tfrecord import TFRecordOptions
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Runnable(Generic[T]):
         max_shard_bytes: int | None = None,
         max_shard_records: int | None = None,
         batched: bool | None = None,
-        overwrite: bool = True,
+        overwrite: Overwrite = True,
         manifest: str | os.PathLike[str] | None = None,
         progress: bool | Callable[[WriteProgress], object] = False,
         storage_options: Mapping[str, Any] | None = None,

@@ -22,7 +22,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec import example
-from streamrec.arguments import check_flag, check_integer, describe_value
+from streamrec.arguments import check_integer, check_overwrite, describe_value
 from streamrec.example import BytesColumn
 from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.elements.chunk import Batches, Elements
@@ -33,7 +33,7 @@ from streamrec.shards import ShardInfo, ShardTarget
 from streamrec.shards.manifest import FRAME_BYTES
 from streamrec.shards.patterns import is_numbered
 from streamrec.shards.shard_writer import ShardOutput
-from streamrec.storage import Storages, locate
+from streamrec.storage import Overwrite, Storages, locate
 from streamrec.storage.tasks import background
 from streamrec.tfrecord import Frames, RecordBatch, TFRecordOptions, as_record
 
@@ -152,7 +152,7 @@ def target_of(
     num_shards: int | None,
     max_shard_bytes: int | None,
     max_shard_records: int | None,
-    overwrite: bool,
+    overwrite: Overwrite,
     manifest: str | os.PathLike[str] | None,
     filesystem: AbstractFileSystem | None,
 ) -> ShardTarget:
@@ -168,7 +168,7 @@ def target_of(
     return ShardTarget(
         url,
         TFRecordOptions.of(options),
-        check_flag("overwrite", overwrite),
+        check_overwrite(overwrite),
         None if manifest is None else locate(os.fspath(manifest), filesystem),
         *limits,
     )

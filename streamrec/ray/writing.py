@@ -28,7 +28,7 @@ from streamrec.interchange.arrow import examples_of
 from streamrec.ray.reading import absolute_path
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
 from streamrec.shards.patterns import fill_total, is_numbered, list_numbered, shard_path
-from streamrec.storage import Replacement, RetryPolicy, Storages, hidden_name
+from streamrec.storage import Existing, Replacement, RetryPolicy, Storages, hidden_name
 from streamrec.tfrecord import TFRecordOptions
 
 SHARD_BYTES: Final = 200_000_000
@@ -111,8 +111,9 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         replaces.
         """
         async with Storages(self._storage_options) as storages:
-            existing = await (await storages.at(path)).find_replaced(path)
-        return path if existing is None else hidden_name(existing, "new-", self._token)
+            existing, final = await (await storages.at(path)).look_up(path)
+        is_there = existing is not Existing.ABSENT
+        return hidden_name(final, "new-", self._token) if is_there else path
 
     async def _remove_staged(self) -> None:
         async with Storages(self._storage_options, retry=RetryPolicy(patience=30)) as storages:

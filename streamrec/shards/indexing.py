@@ -33,6 +33,7 @@ from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.places import check_named_once, portable
 from streamrec.shards.scan import scan_file, scan_idx, scan_stream
 from streamrec.storage import (
+    Overwrite,
     Storage,
     Storages,
     StoreOptions,
@@ -54,7 +55,7 @@ async def assemble(
     jobs: Sequence[Job],
     *,
     pattern: str | None,
-    overwrite: bool,
+    overwrite: Overwrite,
     parallel: int,
 ) -> Index:
     """Writes an index, which appears under its name when it is complete.
@@ -122,7 +123,7 @@ async def write_index(
     idx_files: Filenames | None = None,
     part: tuple[int, int] | None = None,
     update: bool = False,
-    overwrite: bool = True,
+    overwrite: Overwrite = True,
     on_shard: Callable[[ShardInfo], None] | None = None,
     parallel: int = PARALLEL,
     **store: Unpack[StoreOptions],
@@ -217,7 +218,7 @@ async def join_index(
     parts: Filenames,
     index: str,
     *,
-    overwrite: bool = True,
+    overwrite: Overwrite = True,
     **store: Unpack[StoreOptions],
 ) -> Index:
     """Joins several indexes: the parts that many processes wrote, or the indexes of several data

@@ -40,7 +40,7 @@ from streamrec.shards.opening import open_bytes
 from streamrec.shards.patterns import is_glob, list_numbered
 from streamrec.shards.places import check_named_once
 from streamrec.shards.scan import Scan, scan
-from streamrec.storage import Storages, StoreOptions, check_keywords, locate
+from streamrec.storage import Overwrite, Storages, StoreOptions, check_keywords, locate
 from streamrec.storage.tasks import for_each, run_concurrently
 from streamrec.tfrecord import CompressionType
 
@@ -255,7 +255,7 @@ async def write_manifest(
     filenames: Filenames,
     manifest: str,
     *,
-    overwrite: bool = True,
+    overwrite: Overwrite = True,
     parallel: int = 8,
     **store: Unpack[StoreOptions],
 ) -> tuple[ShardInfo, ...]:

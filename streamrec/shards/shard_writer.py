@@ -37,7 +37,7 @@ import anyio
 import numpy as np
 
 from streamrec import kernels
-from streamrec.arguments import check_flag, check_integer, refuse_with
+from streamrec.arguments import check_integer, check_overwrite, refuse_with
 from streamrec.display import display_name, display_text
 from streamrec.errors import ClosedError, StreamrecError
 from streamrec.shards.index import IndexedShard, encode_index
@@ -51,7 +51,15 @@ from streamrec.shards.leftovers import (
 from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
 from streamrec.shards.patterns import fill_total, is_numbered, shard_path
 from streamrec.shards.places import portable
-from streamrec.storage import Replacement, Storages, StoreOptions, Upload, check_keywords, locate
+from streamrec.storage import (
+    Overwrite,
+    Replacement,
+    Storages,
+    StoreOptions,
+    Upload,
+    check_keywords,
+    locate,
+)
 from streamrec.storage.tasks import for_each, run_concurrently
 from streamrec.tfrecord import (
     CompressionType,
@@ -193,7 +201,7 @@ class ShardTarget:
 
     pattern: str
     options: TFRecordOptions
-    overwrite: bool = True
+    overwrite: Overwrite = True
     manifest: str | None = None
     num_shards: int | None = None
     max_shard_bytes: int | None = None
@@ -255,7 +263,7 @@ class ShardOutput:
         self._open: dict[int, ShardUpload] = {}
         self._target = target
         several = target.numbered or target.manifest is not None or target.index is not None
-        self._own_objects = Replacement(storages, stages=target.overwrite and several)
+        self._own_objects = Replacement(storages, stages=bool(target.overwrite) and several)
         self._at_once = at_once
         self._upload_options = upload_options
         self._lengths: dict[int, PackedLengths] = {}
@@ -448,10 +456,12 @@ class ShardWriter:
         max_shard_records: The largest number of records in a shard.
         overwrite: Whether a shard replaces an existing object of its name. With several shards, a
             manifest or an index, the replacing objects appear together when all are complete; after
-            any failure the old ones are unchanged, and nothing new stays. If False, an existing
-                object raises AlreadyExistsError: when the shard begins if
-            the object exists by then, otherwise when it ends. S3, GCS, local files and memory
-            support False; any other filesystem refuses it (UnsupportedOperationError).
+            any failure the old ones are unchanged, and nothing new stays. An existing object that
+            this client may not read cannot be put back after a failure, and is not replaced
+            (PermissionDeniedError), but with "unsecured". If False, an existing object raises
+            AlreadyExistsError: when the shard begins if the object exists by then, otherwise when
+            it ends. S3, GCS, local files and memory support False; any other filesystem refuses it
+            (UnsupportedOperationError).
         manifest: The URL for a manifest, which a successful close writes: records, bytes and CRC32C
             of each shard, as JSON; see `verify`. None for none. `overwrite` applies to it, too.
         index: The URL for an index, which a successful close writes: a manifest and the length of
@@ -476,7 +486,7 @@ class ShardWriter:
         *,
         max_shard_bytes: int | None = None,
         max_shard_records: int | None = None,
-        overwrite: bool = True,
+        overwrite: Overwrite = True,
         manifest: str | os.PathLike[str] | None = None,
         index: str | os.PathLike[str] | None = None,
         **store: Unpack[StoreOptions],
@@ -485,7 +495,7 @@ class ShardWriter:
         self._target = ShardTarget(
             locate(os.fspath(pattern), filesystem),
             TFRecordOptions.of(options),
-            check_flag("overwrite", overwrite),
+            check_overwrite(overwrite),
             None if manifest is None else locate(os.fspath(manifest), filesystem),
             max_shard_bytes=check_integer("max_shard_bytes", max_shard_bytes, 1, none=True),
             max_shard_records=check_integer("max_shard_records", max_shard_records, 1, none=True),
@@ -533,7 +543,7 @@ class ShardWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await (self.close() if error is None else self.abort())
+        await (self.close() if error is None else self._abort(error))
 
     if not TYPE_CHECKING:  # so that type checkers refuse it
         __enter__ = __exit__ = refuse_with(
@@ -594,12 +604,15 @@ class ShardWriter:
         self._closing = True
         try:
             await self._in_turn(self._close)
-        except BaseException:
-            await self.abort()
+        except BaseException as cause:
+            await self._abort(cause)
             raise
 
     async def abort(self) -> None:
         """Drops the unfinished shard and closes the connections; finished shards stay."""
+        await self._abort(None)
+
+    async def _abort(self, cause: BaseException | None) -> None:
         if self._process not in (None, os.getpid()):
             return  # the unfinished shard belongs to another process
         self._closing = self._closed = True
@@ -613,7 +626,7 @@ class ShardWriter:
                 )  # marks the exception as retrieved, so that it is not logged
             self._stop_warning()
             try:
-                await self._output.abort()
+                await self._output.abort(cause)
             finally:
                 await self._stack.aclose()
 

@@ -15,7 +15,7 @@ from streamrec.display import display_name
 from streamrec.errors import ClosedError
 from streamrec.shards.manifest import FRAME_BYTES
 from streamrec.shards.shard_writer import ShardWriter
-from streamrec.storage import StoreOptions, check_keywords
+from streamrec.storage import Overwrite, StoreOptions, check_keywords
 from streamrec.tfrecord import TFRecordOptions, as_record
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class TFRecordWriter:
         path: str | os.PathLike[str],
         options: TFRecordOptions | str | None = None,
         *,
-        overwrite: bool = True,
+        overwrite: Overwrite = True,
         **store: Unpack[StoreOptions],
     ) -> None:
         check_keywords("TFRecordWriter", store)

@@ -1,9 +1,11 @@
 from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
-from streamrec.storage.base import ByteStream, Storage, read_full
+from streamrec.storage.base import ByteStream, Existing, Overwrite, Storage, read_full
 from streamrec.storage.connections import MAX_CONNECTIONS
+from streamrec.storage.directory_lock import LEASE_SECONDS, LockedError
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity
 from streamrec.storage.range_room import BUFFER_BYTES
+from streamrec.storage.recovery import Recovery, find_journals, find_unexplained, recover
 from streamrec.storage.registry import (
     Storages,
     StoreOptions,
@@ -40,14 +42,19 @@ from streamrec.storage.urls import (
 __all__ = [
     "BLOCK_BYTES",
     "BUFFER_BYTES",
+    "LEASE_SECONDS",
     "MAGIC",
     "MAX_CONNECTIONS",
     "ByteStream",
     "Counts",
     "Distribution",
+    "Existing",
     "Glob",
     "Identity",
+    "LockedError",
     "ObjectInfo",
+    "Overwrite",
+    "Recovery",
     "Replacement",
     "ResumingStream",
     "RetryPolicy",
@@ -64,6 +71,8 @@ __all__ = [
     "collecting",
     "describe_leftover",
     "directory_advice",
+    "find_journals",
+    "find_unexplained",
     "hidden_name",
     "import_client",
     "is_temporary",
@@ -72,6 +81,7 @@ __all__ = [
     "locate",
     "protocol_of",
     "read_full",
+    "recover",
     "secured_object",
     "split_chain",
 ]

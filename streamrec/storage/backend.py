@@ -22,12 +22,14 @@ Rules for every backend:
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from enum import Enum
+from typing import Final, Protocol
 
 from streamrec.display import display_repr
+from streamrec.errors import UnsupportedOperationError
 from streamrec.storage.urls import Glob
 
 
@@ -54,6 +56,54 @@ class ObjectInfo:
     version: str | None
     modified: datetime | float | str | None = field(default=None, compare=False, repr=False)
     encoding: str | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a name holds now.
+
+    Attributes:
+        info: Size and version.
+        mark: What proves whose object it is; None if nothing in the store proves it. On S3 and GCS
+            it is the token of the upload that wrote it (metadata), and copies keep it: an etag does
+            not prove it, because two writers may write the same bytes. On local disks it is the
+            file's identity.
+    """
+
+    info: ObjectInfo
+    mark: str | None
+
+
+class Precondition(Enum):
+    """What a request may replace, if not exactly one version."""
+
+    ANY = "whatever is there"
+    ABSENT = "nothing"
+
+
+Replaced = Precondition | str
+"""What may be replaced: anything, nothing, or one version (`ObjectInfo.version`)."""
+
+
+MARK: Final = "streamrec-upload"
+"""The name of the metadata that holds an upload's token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadTerms:
+    """What an upload may replace, and whose it is.
+
+    Attributes:
+        overwrite: Whether to replace an existing object.
+        guaranteed: Without `overwrite`: whether a store that cannot create an object only where
+            there is none must refuse (UnsupportedOperationError); else it looks just before, and
+            goes on.
+        token: The writer's token, which the store keeps with the object if it can.
+    """
+
+    overwrite: bool = True
+    guaranteed: bool = True
+    token: str = ""
 
 
 class Body(Protocol):
@@ -106,10 +156,14 @@ class PartSink(Protocol):
     Attributes:
         parallel: How many parts may be in progress at the same time. 1 means: in order, one by one.
         grows: Whether later parts are larger, because the store limits the number of parts.
+        mark: What `Backend.identify` says of the object when it is complete; see `Held.mark`.
+        hidden: The hidden object that `settle` removes, or None.
     """
 
     parallel: int = 1
     grows: bool = False
+    mark: str | None = None
+    hidden: str | None = None
 
     async def put_part(
         self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
@@ -136,6 +190,12 @@ class PartSink(Protocol):
 
     async def abort(self) -> None:
         """Frees what the store holds of the upload. May be called at any time, and twice."""
+
+    async def settle(self) -> None:
+        """Removes what a complete upload no longer needs; an error of it is not one of the
+        upload.
+        """
+        return
 
 
 BLOCK_BYTES = 2 << 20
@@ -185,18 +245,48 @@ class Backend(Protocol):
         ObjectChangedError.
         """
 
-    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+    async def identify(self, path: str) -> Held:
+        """Returns size and version of one object, and what proves whose it is."""
+        return Held(await self.stat(path), None)
+
+    async def begin_upload(self, path: str, terms: UploadTerms) -> PartSink:
         """Starts an upload, and cleans up what a killed writer left unfinished under the same name.
 
-        Without `overwrite`, an existing object of this name is an AlreadyExistsError, here or in
-        `complete`; a store that cannot guarantee that raises UnsupportedOperationError here.
+        Without `terms.overwrite`, an existing object of this name is an AlreadyExistsError, here or
+        in `complete`; a store that cannot guarantee that raises UnsupportedOperationError here, if
+        `terms.guaranteed` demands it.
         """
 
-    async def copy(self, source: str, target: str) -> None:
-        """Copies an object within the store, replacing the target as a whole."""
+    async def copy(
+        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+    ) -> str | None:
+        """Copies an object within the store, replacing the target as a whole.
 
-    async def remove(self, path: str) -> None:
-        """Removes one object."""
+        A target that is not what it `replaces` is an ObjectChangedError, in one step if the store
+        can do that; the caller has looked just before. Returns the mark of the copy if that is not
+        the mark of the source.
+        """
+
+    async def remove(self, path: str, version: str | None = None) -> None:
+        """Removes one object; with a version, no other one (ObjectChangedError), in one step if the
+        store can do that.
+        """
+
+    async def write_short(self, path: str, data: bytes, replaces: Replaced) -> str | None:
+        """Writes a short object in one request, and returns its version.
+
+        A target that is not what it `replaces` is an ObjectChangedError. A store that cannot
+        guarantee that raises UnsupportedOperationError.
+        """
+        raise UnsupportedOperationError("this store cannot write on a condition", path)
+
+    async def try_lock(self, directory: str) -> Callable[[], None] | None:
+        """Locks a directory against other writers that replace or remove objects in it.
+
+        Returns the function that unlocks it, or None if another writer has it. The system frees the
+        lock of a killed process. A store without such locks raises UnsupportedOperationError.
+        """
+        raise UnsupportedOperationError("this store cannot lock a directory", directory)
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         """Reads many small objects in one step, if each costs little compared with the step.

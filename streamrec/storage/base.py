@@ -15,15 +15,35 @@ A Storage belongs to the event loop in which it was made.
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from enum import Enum
 from functools import partial
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
-from streamrec.errors import ClosedError, NotFoundError, PermissionDeniedError, StreamrecError
-from streamrec.storage.backend import Backend, ObjectInfo, ShortObject
+from streamrec.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    NotFoundError,
+    ObjectChangedError,
+    PermissionDeniedError,
+    StreamrecError,
+    UnsupportedOperationError,
+)
+from streamrec.storage.backend import (
+    Backend,
+    Held,
+    ObjectInfo,
+    PartSink,
+    Precondition,
+    Replaced,
+    ShortObject,
+    UploadTerms,
+)
 from streamrec.storage.connections import Connections
 from streamrec.storage.faults import Cause, RetryPolicy, TransientError
 from streamrec.storage.parallel_stream import open_parallel
@@ -31,8 +51,8 @@ from streamrec.storage.retry import attempt
 from streamrec.storage.statistics import Tally
 from streamrec.storage.stream import DirectStream, ResumingStream
 from streamrec.storage.traffic import Traffic
-from streamrec.storage.upload import PARALLEL, PART_SIZE, StagedSink, Upload
-from streamrec.storage.urls import Glob, hidden_name, is_temporary
+from streamrec.storage.upload import PARALLEL, PART_SIZE, NewNameSink, StagedSink, Upload
+from streamrec.storage.urls import Glob, hidden_name, is_temporary, temporary_name
 
 __all__ = ["ByteStream", "ObjectInfo", "ShortObject", "Storage", "Upload", "read_full"]
 
@@ -70,6 +90,72 @@ async def read_full(stream: ByteStream, buffer: memoryview) -> int:
     return filled
 
 
+class Existing(Enum):
+    """What an upload's name holds.
+
+    UNKNOWN: the store does not say whether an object exists, but refuses to replace it on a
+    condition. UNREADABLE: an object exists, or may exist, and this client may not read it.
+    """
+
+    ABSENT = "no object"
+    PRESENT = "an object"
+    UNKNOWN = "an object or none"
+    UNREADABLE = "an object that may not be read"
+
+
+Overwrite = bool | Literal["unsecured"]
+
+
+def unreadable_error(path: str, said: str = "") -> PermissionDeniedError:
+    """Returns the error for an object that is not replaced, because no copy of it can be kept."""
+    return PermissionDeniedError(
+        "an object of this name exists, or may exist, and this client may not read or copy it, so "
+        "that it could not be put back if the run failed: allow reading (on S3 s3:GetObject, and "
+        "s3:ListBucket so that missing names show; on Google Cloud storage.objects.get), choose "
+        "another name, or pass overwrite='unsecured' to replace it all the same"
+        + (f" ({said})" if said else ""),
+        path,
+    )
+
+
+def allowed(path: str, found: Existing | None, overwrite: Overwrite, own: bool) -> Existing | None:
+    """Returns what matters of what a name holds; raises an error if it must not be replaced."""
+    unread = found in (Existing.UNREADABLE, Existing.UNKNOWN)
+    if own or (unread and overwrite == "unsecured"):
+        return None
+    if found is Existing.UNREADABLE:
+        raise unreadable_error(path)
+    return found
+
+
+def make_terms(
+    found: Existing | None, overwrite: Overwrite, *, looked: bool, token: str
+) -> UploadTerms:
+    """Returns the terms of an upload to a name of which its caller has found this.
+
+    A name that was free is created, and never replaced: another writer may come. An upload that has
+    looked by itself is of one object: the last one to be complete wins.
+    """
+    free = found is Existing.UNKNOWN or (found is Existing.ABSENT and not looked)
+    return UploadTerms(
+        overwrite=bool(overwrite) and not free,
+        guaranteed=not overwrite or found is Existing.UNKNOWN,
+        token=token or new_token(),
+    )
+
+
+def rival_error(path: str) -> ObjectChangedError:
+    return ObjectChangedError(
+        "another writer has written this name since this one began: run one of them, and then the "
+        "other",
+        path,
+    )
+
+
+def new_token() -> str:
+    return secrets.token_hex(16)
+
+
 class Storage:
     """One store, for one event loop. Every method raises a StorageError if the store failed
     permanently.
@@ -93,6 +179,8 @@ class Storage:
         self._connections = connections or Connections()
         self._traffic = traffic or Traffic()
         self._closed = False
+        self._unknown: dict[str, Existing] = {}
+        self._looking = asyncio.Lock()
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         """Reads many small objects in one step; None for one that must be read, or reported as
@@ -228,14 +316,19 @@ class Storage:
         finally:
             await stream.aclose()
 
+    async def identify(self, path: str) -> Held:
+        """Returns size and version of one object, and what proves whose it is."""
+        return await self._attempt(path, lambda: _read(self._backend.identify(path)), "stat")
+
     async def upload(
         self,
         path: str,
         *,
         part_size: int = PART_SIZE,
         parallel: int = PARALLEL,
-        overwrite: bool = True,
-        free: bool = False,
+        overwrite: Overwrite = True,
+        existing: Existing | None = None,
+        token: str = "",
     ) -> Upload:
         """Starts an upload; nothing is visible under `path` until `Upload.complete`.
 
@@ -246,52 +339,136 @@ class Storage:
             part_size: Bytes of a part: a multiple of 256 KiB, and at least 5 MiB on S3.
             parallel: Parts that may be in progress at the same time.
             overwrite: Whether to replace an existing object; else it is an AlreadyExistsError, here
-                or in `complete`.
-            free: Whether the caller knows that no object has this name.
+                or in `complete`. "unsecured" also replaces one that this client may not read.
+            existing: What the caller has found under this name (`look_up`); None: look.
+            token: The writer's token; by default a new one.
+
+        Raises:
+            PermissionDeniedError: An object of this name exists, or may exist, and may not be read.
+                If only a condition shows whether it exists, `complete` raises it.
         """
         if part_size < 1 << 18 or part_size % (1 << 18):
             raise ValueError(
                 f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)"
             )
-        looks = (
-            overwrite and not free and not self._backend.verifies_first and not is_temporary(path)
-        )
-        taken = looks and await self.find_replaced(path) is not None
+        own = is_temporary(path)
+        looks = overwrite and existing is None and not self._backend.verifies_first and not own
+        found = (await self.look_up(path))[0] if looks else existing
+        found = allowed(path, found, overwrite, own)
+        taken = looks and found is Existing.PRESENT
         written = hidden_name(path) if taken else path
-        sink = await self._attempt(
-            path, lambda: self._backend.begin_upload(written, overwrite), "starting an upload"
-        )
+        terms = make_terms(found, overwrite, looked=looks, token=token)
+        if overwrite and not terms.overwrite:
+            sink = await self._begin_new(path, terms, found)
+        else:
+            sink = await self._begin(written, terms, path)
         if taken:
             sink = StagedSink(self._backend, path, written, sink)
         return Upload(sink, self._retry, path, part_size, parallel, self._traffic)
 
-    async def find_replaced(self, path: str) -> str | None:
-        """Returns the URL of the object that an upload to `path` would replace, with symbolic links
-        resolved.
+    async def _begin(self, written: str, terms: UploadTerms, path: str) -> PartSink:
+        return await self._attempt(
+            path, lambda: self._backend.begin_upload(written, terms), "starting an upload"
+        )
 
-        None if there certainly is none, and for targets that are written directly (a pipe,
-        /dev/stdout).
+    async def _begin_new(self, path: str, terms: UploadTerms, found: Existing | None) -> PartSink:
+        """Starts an upload to a name that should be free; else its error says why it matters."""
+        refused = unreadable_error if found is Existing.UNKNOWN else rival_error
+        try:
+            return NewNameSink(await self._begin(path, terms, path), path, refused)
+        except AlreadyExistsError as error:
+            raise refused(path) from error
+
+    async def look_up(self, path: str) -> tuple[Existing, str]:
+        """Returns what an upload to `path` would replace, and its URL with symbolic links resolved.
+
+        Targets that are written directly (a pipe, /dev/stdout) are ABSENT.
         """
         try:
             await self.stat(path)
         except NotFoundError:
-            return None
-        except (
-            PermissionDeniedError
-        ):  # S3's answer for a missing object to clients that may not list
-            return path
-        return await self._backend.follow(path)
+            return Existing.ABSENT, path
+        except PermissionDeniedError:
+            return await self._look_closer(path), path
+        final = await self._backend.follow(path)
+        return (Existing.ABSENT, path) if final is None else (Existing.PRESENT, final)
 
-    async def copy(self, source: str, target: str) -> None:
-        """Copies an object within the store, replacing the target; UnsupportedOperationError if the
-        store cannot.
+    async def _look_closer(self, path: str) -> Existing:
+        """Returns whether a name that may not be looked at is taken.
+
+        S3 answers 403 for missing names, too, if the client may not list. If it does not do that
+        for a name that nobody has, the object exists. Else only a conditional write can tell, if
+        the store honours the condition: that is tried with an object of our own, once per
+        directory.
         """
-        await self._attempt(target, lambda: self._backend.copy(source, target), "copying")
+        directory = path[: path.rfind("/") + 1]
+        async with self._looking:
+            if directory not in self._unknown:
+                try:
+                    await self.stat(temporary_name(path))
+                    known = True
+                except NotFoundError:
+                    known = True
+                except PermissionDeniedError:
+                    known = not await self._honours_conditions(hidden_name(path))
+                self._unknown[directory] = Existing.UNREADABLE if known else Existing.UNKNOWN
+        return self._unknown[directory]
 
-    async def remove(self, path: str) -> None:
-        """Removes one object; a missing one is not an error."""
+    async def _honours_conditions(self, path: str) -> bool:
+        """Whether the store refuses to replace an object with `If-None-Match: *`."""
+        try:
+            for _ in range(2):  # the first one may create it
+                await self.write_short(path, b"", Precondition.ABSENT)
+        except ObjectChangedError:
+            return True
+        except (UnsupportedOperationError, PermissionDeniedError):
+            return False
+        finally:
+            with suppress(StreamrecError):  # perhaps this client may not remove
+                await self.remove(path)
+        return False
+
+    async def copy(
+        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+    ) -> str | None:
+        """Copies an object within the store; UnsupportedOperationError if the store cannot.
+
+        A target that is not what it `replaces` is an ObjectChangedError. Returns the copy's mark if
+        that is not the mark of the source.
+        """
+        return await self._attempt(
+            target, lambda: self._backend.copy(source, target, replaces), "copying"
+        )
+
+    async def remove(self, path: str, version: str | None = None) -> None:
+        """Removes one object; a missing one is not an error. With a version, another one is an
+        ObjectChangedError.
+        """
         with suppress(NotFoundError):
-            await self._attempt(path, lambda: self._backend.remove(path), "removing")
+            await self._attempt(path, lambda: self._backend.remove(path, version), "removing")
+
+    async def write_short(self, path: str, data: bytes, replaces: Replaced) -> str | None:
+        """Writes a short object in one request, and returns its version.
+
+        A target that is not what it `replaces` is an ObjectChangedError. A store that cannot
+        guarantee that raises UnsupportedOperationError.
+        """
+        try:
+            return await self._attempt(
+                path, lambda: self._backend.write_short(path, data, replaces), "writing"
+            )
+        except UnsupportedOperationError:
+            if replaces is not Precondition.ANY:
+                raise
+        async with await self.upload(path) as upload:
+            await upload.write(data)
+        return upload.version
+
+    async def try_lock(self, directory: str) -> Callable[[], None] | None:
+        """Locks a directory; see `Backend.try_lock`."""
+        return await self._attempt(
+            directory, lambda: self._backend.try_lock(directory), "locking a directory"
+        )
 
     async def aclose(self) -> None:
         """Closes or returns the client. Close streams and uploads first; later calls raise

@@ -3,18 +3,28 @@ set is complete.
 
 The rules:
 
-* An object whose name is free is written directly: it appears when it is complete.
+* An object whose name is free is written directly: it appears when it is complete. If another
+  writer has taken the name by then, this one fails.
 * From the first existing name on, objects are staged: each one is written, complete and verified,
   under a hidden name next to its own, `.NAME.streamrec-new-0000000000000000`. That name is always
   the same, so the next writer replaces what a killed one left.
-* `commit` secures each object that it will replace as `.NAME.streamrec-old-ID`, and compares the
-  size. Then it removes the objects that describe others (manifests, indexes), puts the staged
-  objects in place, those that describe others last, and removes the hidden names. Putting an object
-  in place is a rename on local disks, and a copy within the store elsewhere.
+* `commit` locks the directories (`directory_lock.py`) and writes a journal (`journal.py`). It
+  secures each object that it will replace as `.NAME.streamrec-old-ID`, and compares the size. Then
+  it removes the objects that describe others (manifests, indexes), puts the staged objects in
+  place, those that describe others last, and marks the journal as complete. Then it removes the
+  hidden names. Putting an object in place is a rename on local disks, and a copy within the store
+  elsewhere.
 * If `commit` fails or is cancelled, it restores the secured objects. One that it cannot restore
   stays secured, and the error names it.
-* A killed process leaves all old objects: under their names, or secured. Only the Replacement that
-  secured an object removes it; the log warns later writers about such objects.
+* **Every object has an owner.** A writer removes, replaces or restores over an object only if the
+  store proves that the object is its own (`Held.mark`), or is the one that it has secured. What it
+  cannot compare, it leaves, and says so.
+* `commit` succeeds only if all of the set's objects are in place, including those that were written
+  directly. So another writer that replaces them later has secured them before.
+* An object that exists and cannot be secured (this client may not read it) is not replaced, unless
+  the caller says `overwrite="unsecured"`: then it is replaced directly.
+* A killed process leaves all old objects: under their names, or secured. `recovery.py` undoes or
+  finishes what it did; the log warns later writers about it.
 * Several tasks of one event loop may share a Replacement.
 """
 
@@ -22,10 +32,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -41,23 +50,41 @@ from streamrec.errors import (
     StorageTimeoutError,
     StreamrecError,
 )
-from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.base import Storage
+from streamrec.storage.backend import Held, ObjectInfo, Precondition
+from streamrec.storage.base import (
+    Existing,
+    Overwrite,
+    Storage,
+    new_token,
+    rival_error,
+    unreadable_error,
+)
+from streamrec.storage.directory_lock import DirectoryLocks
 from streamrec.storage.identity import Identity
+from streamrec.storage.journal import COMPLETE, ReplacedObject, directory_of
+from streamrec.storage.journal_file import JournalFile
+from streamrec.storage.recovery import finish_superseded
 from streamrec.storage.registry import Storages
 from streamrec.storage.tasks import CLEANUP_PATIENCE, finish, for_each
-from streamrec.storage.upload import Upload
+from streamrec.storage.upload import Upload, is_own
 from streamrec.storage.urls import hidden_name, secured_object
 
 logger = logging.getLogger("streamrec")
 
 T = TypeVar("T")
 
+COPIED_BYTES: Final = 4 << 20
+"""Bytes that are read at a time when an object is uploaded again."""
+
 AT_ONCE: Final = 8
 """Objects that are secured, put in place or removed concurrently."""
 
 
-@dataclass(slots=True)
+LOCK_PATIENCE: Final = 600.0
+"""Seconds that a commit waits for other writers in its directories."""
+
+
+@dataclass(slots=True, kw_only=True)
 class WrittenObject:
     """One object of the set.
 
@@ -66,9 +93,15 @@ class WrittenObject:
         path: The final URL, with symbolic links resolved.
         written: The URL under which it is written: `path`, or a hidden one.
         describes: Whether it describes others.
+        existing: What the name held when the object joined the set.
+        overwrite: What its caller allows to replace.
         upload: Its upload; None if another process writes it.
+        adopted: The mark of an object that another process has written.
+        placed: The mark of the object in place, if a copy has another one.
         old: The URL of the secured old object, or None.
+        replaces: What `commit` may replace: the secured version, or nothing.
         touched: Whether `commit` has begun to change the object at `path`.
+        keeps: Whether it stays if `commit` fails: the old object could not be secured.
     """
 
     asked: str
@@ -76,9 +109,15 @@ class WrittenObject:
     path: str
     written: str
     describes: bool
+    existing: Existing
+    overwrite: Overwrite = True
     upload: Upload | None = None
+    adopted: str | None = None
+    placed: str | None = None
     old: str | None = None
+    replaces: Precondition | str = Precondition.ABSENT
     touched: bool = False
+    keeps: bool = False
 
     @property
     def is_staged(self) -> bool:
@@ -90,6 +129,26 @@ class WrittenObject:
         """Whether an object may exist under the written URL."""
         return self.upload is None or self.upload.may_be_there
 
+    @property
+    def mark(self) -> str | None:
+        """What proves that an object at the written URL is ours, or None."""
+        return self.adopted if self.upload is None else self.upload.mark
+
+    @property
+    def version(self) -> str | None:
+        """The version of the written object, or None."""
+        return None if self.upload is None else self.upload.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRules:
+    """What a Replacement does about existing names and failures; see its arguments."""
+
+    stages: bool
+    creates: bool
+    keeps: bool
+    spared: frozenset[Identity]
+
 
 class Replacement:
     """A set of objects that are written together: `async with Replacement(storages) as objects`; a
@@ -99,6 +158,8 @@ class Replacement:
         storages: Their stores.
         stages: Whether to stage objects if some of the names exist. If not, uploads go directly to
             their names.
+        creates: Whether the caller has found all names free: an object that appears meanwhile is
+            an ObjectChangedError.
         keeps: Whether complete objects stay if the block fails and none of the names existed
             before.
         spared: Identities (`Storages.identities`) of objects that must not be overwritten.
@@ -109,17 +170,19 @@ class Replacement:
         storages: Storages,
         *,
         stages: bool = True,
+        creates: bool = False,
         keeps: bool = True,
         spared: Collection[Identity] = (),
     ) -> None:
-        self._number = token_hex(8)
+        self._token = new_token()
         self.storages = storages
-        self._stages = stages
-        self._keeps = keeps
-        self._spared = frozenset(spared)
+        self._rules = SetRules(
+            stages=stages, creates=creates, keeps=keeps, spared=frozenset(spared)
+        )
         self._names: dict[Identity, str] = {}
         self._members: list[WrittenObject] = []
         self._staging = False
+        self._littered: set[str] = set()  # directories with objects of killed writers
         self._lock = anyio.Lock()
 
     @property
@@ -127,16 +190,29 @@ class Replacement:
         """The requested URLs of the objects that wait under hidden names for `commit`."""
         return frozenset(member.asked for member in self._members if member.is_staged)
 
-    async def upload(self, path: str, *, describes: bool = False, **how: Any) -> Upload:
+    @property
+    def _number(self) -> str:
+        """The number in the names of its hidden objects."""
+        return self._token[:16]
+
+    async def upload(
+        self, path: str, *, describes: bool = False, overwrite: Overwrite = True, **how: Any
+    ) -> Upload:
         """Starts the upload of one object, as `Storage.upload`; a staged object is uploaded under
         another URL.
 
         `describes` says that it describes others, as a manifest does, and must be put in place
         after them. An object that is spared, or is already in the set, is a StorageError.
         """
-        member = await self._join(path, describes)
+        member = await self._join(path, describes, overwrite)
         try:
-            member.upload = await member.storage.upload(member.written, free=self._stages, **how)
+            member.upload = await member.storage.upload(
+                member.written,
+                overwrite=overwrite,
+                existing=member.existing if self._rules.stages or self._rules.creates else None,
+                token=self._token,
+                **how,
+            )
         except BaseException:
             self._members.remove(member)  # nothing was written
             raise
@@ -146,14 +222,24 @@ class Replacement:
         """Returns the URL under which another process (a worker of a cluster) must write an object
         before `commit`.
         """
-        return (await self._join(path, False)).written
+        return (await self._join(path, False, True)).written
 
     async def adopt(self, path: str, written: str) -> None:
         """Adds an object that another process has written, under its own URL or a hidden one."""
         storage = await self.storages.at(path)
         self._staging = self._staging or written != path
+        existing, final = await storage.look_up(path)
+        held = await storage.identify(written)
         self._members.append(
-            WrittenObject(path, storage, await storage.find_replaced(path) or path, written, False)
+            WrittenObject(
+                asked=path,
+                storage=storage,
+                path=final,
+                written=written if written != path else final,
+                describes=False,
+                existing=existing,
+                adopted=held.mark,
+            )
         )
 
     async def commit(self) -> dict[str, ObjectInfo]:
@@ -161,38 +247,62 @@ class Replacement:
         requested URLs.
 
         Raises:
+            ObjectChangedError: Another writer has written, or replaced, some of the objects.
             StorageError: A store failed permanently. All objects are as before, except those that
                 the error names.
         """
         staged = [member for member in self._members if member.is_staged]
-        try:
-            found = await self._replace(staged)
-        except BaseException as cause:
-            await finish(self._put_back(staged, cause), patience=CLEANUP_PATIENCE)
-            raise
-        self._members.clear()
-        names = [
-            (member.storage, name)
-            for member in staged
-            for name in (member.old, member.written)
-            if name
-        ]
-        await finish(self._remove(names, None), patience=math.inf)
+        direct = [member for member in self._members if not member.is_staged]
+        if not staged:
+            await self._check_in_place(direct)
+            self._members.clear()
+            return {}
+        places = ((member.storage, directory_of(member.path)) for member in staged)
+        async with DirectoryLocks(places, LOCK_PATIENCE) as locks:
+            journal = JournalFile(self._number)
+            try:
+                await self._begin(journal, staged)
+                found = await self._replace(staged, locks, journal)
+                await self._check_in_place(direct if locks.is_held else self._members)
+                locks.check()
+                await finish(journal.complete(), patience=CLEANUP_PATIENCE)
+            except BaseException as cause:
+                if journal.state != COMPLETE:
+                    await finish(self._put_back(staged, journal, cause), patience=CLEANUP_PATIENCE)
+                    raise
+                self._members.clear()
+                await finish(self._tidy(staged, journal), patience=math.inf)
+                raise
+            self._members.clear()
+            await finish(self._tidy(staged, journal), patience=math.inf)
         return found
 
     async def abort(self, cause: BaseException | None = None) -> None:
         """Removes the written objects; keeps complete ones if `keeps` is True and none of the names
         existed before.
 
-        The `cause` gets a note about each object that cannot be removed.
+        It removes no object that another writer has written since. The `cause` gets a note about
+        each object that cannot be removed.
         """
         members, self._members = self._members, []
+        # new objects among old ones, or among another writer's, would be neither data set
         keeps = (
-            self._keeps and not self._staging
-        )  # new objects among old ones would be neither data set
-        left = [member for member in members if member.may_be_there and not keeps]
-        removing = self._remove([(member.storage, member.written) for member in left], cause)
-        await finish(removing, patience=CLEANUP_PATIENCE)
+            self._rules.keeps and not self._staging and not isinstance(cause, ObjectChangedError)
+        )
+        if keeps:
+            try:
+                complete = [member for member in members if member.mark is not None]
+                await finish(self._check_in_place(complete), patience=CLEANUP_PATIENCE)
+            except ObjectChangedError:
+                keeps = False
+            except StreamrecError:
+                pass  # the store fails: what is there stays
+        left = [
+            member
+            for member in members
+            if member.may_be_there and not member.keeps and not (keeps and not member.is_staged)
+        ]
+        await finish(self._remove_own(left, cause), patience=CLEANUP_PATIENCE)
 
     async def __aenter__(self) -> Self:
         return self
@@ -212,13 +322,16 @@ class Replacement:
             await self.abort(cause)
             raise
 
-    async def _join(self, path: str, describes: bool) -> WrittenObject:
+    async def _join(self, path: str, describes: bool, overwrite: Overwrite) -> WrittenObject:
         """Adds an object, and decides under which URL it is written."""
         storage = await self.storages.at(path)
         [identities] = await self.storages.identities([path])
-        final = await storage.find_replaced(path) if self._stages else None
+        existing, final = Existing.ABSENT, path
+        if self._rules.stages:
+            existing, final = await storage.look_up(path)
+        keeps = stays_unsecured(path, existing, overwrite)
         async with self._lock:
-            if identities & self._spared:
+            if identities & self._rules.spared:
                 raise StorageError(
                     "this object is read, and would be overwritten: choose another name", path
                 )
@@ -229,12 +342,22 @@ class Replacement:
                     f"this would overwrite {other}, which is written as well: rename one", path
                 )
             self._names |= dict.fromkeys(identities, path)
-            if final is not None and not self._staging:
+            if existing is Existing.PRESENT and not self._staging:
                 self._staging = True
                 await self._warn(storage, final)
-            hidden = hidden_name(final or path, "new-")
-            written = hidden if self._staging and identities else path
-            member = WrittenObject(path, storage, final or path, written, describes)
+            staging = self._staging and identities and not keeps
+            member = WrittenObject(
+                asked=path,
+                storage=storage,
+                path=final,
+                written=hidden_name(final, "new-") if staging else path,
+                describes=describes,
+                existing=existing,
+                overwrite=overwrite,
+                keeps=keeps,
+            )
+            if not staging:
+                member.path = path
             self._members.append(member)
         return member
 
@@ -252,38 +375,75 @@ class Replacement:
         except StreamrecError:
             return  # the client may not list
         if found:
+            self._littered.add(directory)
             logger.warning(
                 "%s is the old content of %s: a run that replaces it was killed, or is still at "
-                "work; %d such objects "
-                "are in this directory: streamrec doctor says what to do",
+                "work; %d such objects are in this directory: streamrec recover %s puts them back, "
+                "or removes them if that run was complete",
                 display_name(found[0]),
                 display_name(secured_object(found[0]) or ""),
                 len(found),
+                display_name(directory or "."),
             )
 
-    async def _replace(self, staged: list[WrittenObject]) -> dict[str, ObjectInfo]:
+    async def _begin(self, journal: JournalFile, staged: list[WrittenObject]) -> None:
+        """Writes what the set replaces into the journal."""
+        storages = {directory_of(member.path): member.storage for member in staged}
+        objects = [
+            ReplacedObject(
+                path=member.path,
+                written=member.written,
+                old=hidden_name(member.path, "old-", self._number),
+                mark=member.mark,
+                version=member.version,
+                keeps=member.keeps,
+            )
+            for member in staged
+        ]
+        await journal.begin(storages, objects)
+
+    async def _check_in_place(self, members: Iterable[WrittenObject]) -> None:
+        """Raises an ObjectChangedError if another writer has replaced one of the objects."""
+
+        async def check(member: WrittenObject) -> None:
+            if member.keeps or member.mark is None or not member.may_be_there:
+                return  # nothing to compare
+            mark: str | None = None
+            try:
+                mark = (await member.storage.identify(member.path)).mark
+            except PermissionDeniedError:
+                return
+            except NotFoundError:
+                pass
+            else:
+                if mark is None:
+                    return  # this store keeps no marks
+            if mark != (member.placed or member.mark):
+                raise rival_error(member.path)
+
+        if self._rules.stages or self._rules.creates:
+            await for_each(check, list(members), AT_ONCE)
+
+    async def _replace(
+        self, staged: list[WrittenObject], locks: DirectoryLocks, journal: JournalFile
+    ) -> dict[str, ObjectInfo]:
         found: dict[str, ObjectInfo] = {}
 
         async def put(member: WrittenObject) -> None:
-            version: str | None = None
-            with suppress(NotFoundError):
-                version = (await member.storage.stat(member.written)).version
-            if member.upload is not None and version != member.upload.version:
+            held = await find_held(member.storage, member.written)
+            if held is None or not owns_hidden(member, held):
                 reason = (
                     "another writer writes this object at the same time: run one of them, and then "
                     "the other"
                 )
                 raise ObjectChangedError(reason, member.path)
-            member.touched = True
-            await member.storage.copy(member.written, member.path)
-            found[member.asked] = info = await member.storage.stat(member.path)
-            if member.upload is not None and info.size not in (None, member.upload.sent.size):
-                raise IntegrityError(
-                    f"{info.size:,} bytes arrived of {member.upload.sent.size:,}: write it again",
-                    member.path,
-                )
+            locks.check()
+            info = await put_in_place(member)
+            found[member.asked] = info
 
         await each(staged, self._secure)
+        if any(member.keeps for member in staged):
+            await self._begin(journal, staged)
         describing = [member for member in staged if member.describes]
         await each(describing, take_away)
         await each([member for member in staged if not member.describes], put)
@@ -292,20 +452,28 @@ class Replacement:
 
     async def _secure(self, member: WrittenObject) -> None:
         """Keeps a copy of the object that will be replaced."""
-        size: int | None = None
-        with suppress(
-            PermissionDeniedError
-        ):  # it does not exist, or the copy shows whether it does
+        held = None
+        if member.existing is not Existing.UNKNOWN:
             try:
-                size = (await member.storage.stat(member.path)).size
-            except NotFoundError:
+                held = await find_held(member.storage, member.path)
+            except PermissionDeniedError as error:
+                member.keeps = member.overwrite == "unsecured"
+                member.replaces = Precondition.ANY
+                if not member.keeps:
+                    raise unreadable_error(member.path, error.reason) from error
                 return
+        if held is None:
+            return
+        version, size = held.info.version, held.info.size
+        member.replaces = Precondition.ANY if version is None else version
         member.old = hidden_name(member.path, "old-", self._number)
         try:
             await member.storage.copy(member.path, member.old)
-        except PermissionDeniedError:
-            if size is not None:
-                raise
+        except PermissionDeniedError as error:
+            member.keeps = member.overwrite == "unsecured"
+            if not member.keeps:
+                raise unreadable_error(member.path, error.reason) from error
+            await self._remove([(member.storage, member.old)], None)
             member.old = None
             return
         if size is not None and (await member.storage.stat(member.old)).size != size:
@@ -313,60 +481,254 @@ class Replacement:
                 "the copy that was to secure this object has another size", member.path
             )
 
-    async def _put_back(self, staged: list[WrittenObject], cause: BaseException) -> None:
+    async def _put_back(
+        self, staged: list[WrittenObject], journal: JournalFile, cause: BaseException
+    ) -> None:
         """Restores the objects from before `commit`."""
+        kept: list[str] = []
 
         async def restore(member: WrittenObject) -> None:
             try:
-                if member.old is None:
-                    await member.storage.remove(member.path)
-                else:
-                    await member.storage.copy(member.old, member.path)
+                left = await put_old_back(member)
             except StreamrecError as error:
-                kept = (
-                    "it is new"
-                    if member.old is None
-                    else f"what was there before is kept as {member.old}"
-                )
-                cause.add_note(
-                    display_text(f"{member.path} could not be put back ({error}): {kept}")
-                )
+                left = f"could not be put back ({error})"
+            if left is not None:
+                there = f"; what was there before is kept as {member.old}" if member.old else ""
+                cause.add_note(display_text(f"{member.path} {left}{there}"))
+                kept.append(member.path)
                 member.old = None
 
         touched = [member for member in staged if member.touched]
+        if journal.is_in_doubt and not await journal.reopen():
+            kept = [member.old for member in staged if member.old]
+            cause.add_note(
+                "The store does not say whether all objects are in place: run streamrec recover. "
+                f"The old objects are kept as {', '.join(kept)}"
+            )
+            self._members.clear()
+            return
         for describes in (False, True):
             await each([member for member in touched if member.describes == describes], restore)
         if touched and isinstance(cause, StorageTimeoutError):
-            kept = ", ".join(member.old for member in staged if member.old)
+            old = ", ".join(member.old for member in staged if member.old)
             cause.add_note(
                 "A request without an answer may still be carried out, so the old objects are "
-                f"kept as {kept}"
+                f"kept as {old}"
             )
         else:
-            await self._remove(
-                [(member.storage, member.old) for member in staged if member.old], cause
-            )
+            names = [(member.storage, member.old) for member in staged if member.old]
+            if await self._remove(names, cause) and not kept:
+                await journal.remove(cause)
 
-    async def _remove(self, names: list[tuple[Storage, str]], cause: BaseException | None) -> None:
+    async def _tidy(self, staged: list[WrittenObject], journal: JournalFile) -> None:
+        """Removes the hidden objects of a complete set."""
+        names = [(member.storage, member.old) for member in staged if member.old]
+        removed = await self._remove(names, None)
+        await self._remove_own(staged, None)
+        for directory in sorted(self._littered):
+            with suppress(StreamrecError):  # streamrec recover does the same
+                paths = [member.path for member in staged]
+                await finish_superseded(self.storages, directory, paths, self._number)
+        if removed:  # else it says that the hidden objects left are not needed
+            await journal.remove(None)
+
+    async def _remove_own(self, members: list[WrittenObject], cause: BaseException | None) -> None:
+        """Removes what the members have written, where it is still theirs.
+
+        Visible objects are removed under the locks of their directories: not every store removes an
+        object on a condition.
+        """
+
+        async def remove(member: WrittenObject) -> None:
+            storage, name = member.storage, member.written
+            try:
+                held = await find_held(storage, name)
+                if held is None:
+                    return
+                if not (owns_hidden(member, held) if member.is_staged else owns(member, held)):
+                    why = (
+                        "the store does not say whose it is"
+                        if held.mark is None
+                        else "another writer has written it since"
+                    )
+                    report(f"{name} was not removed: {why}", cause)
+                    return
+                await storage.remove(name, held.info.version)
+            except ObjectChangedError:
+                report(f"{name} was not removed: another writer has written it since", cause)
+            except StreamrecError as error:
+                report(f"{name} could not be removed ({error}): remove it yourself", cause)
+
+        await each([member for member in members if member.is_staged], remove)
+        visible = [member for member in members if not member.is_staged]
+        if not visible:
+            return
+        places = ((member.storage, directory_of(member.path)) for member in visible)
+        try:
+            async with DirectoryLocks(places, CLEANUP_PATIENCE):
+                await each(visible, remove)
+        except StreamrecError as error:
+            names = ", ".join(member.path for member in visible)
+            report(f"{names} could not be removed ({error}): remove it yourself", cause)
+
+    async def _remove(self, names: list[tuple[Storage, str]], cause: BaseException | None) -> bool:
+        """Removes hidden objects whose names no other writer uses; returns whether all are gone."""
+        left: list[str] = []
+
         async def remove(place: tuple[Storage, str]) -> None:
             storage, name = place
             try:
                 await storage.remove(name)
             except StreamrecError as error:
-                said = display_text(f"{name} could not be removed ({error}): remove it yourself")
-                if cause is None:
-                    logger.warning("%s", said)
-                else:
-                    cause.add_note(said)
+                left.append(name)
+                report(f"{name} could not be removed ({error}): remove it yourself", cause)
 
         await each(names, remove)
+        return not left
+
+
+def stays_unsecured(path: str, existing: Existing, overwrite: Overwrite) -> bool:
+    """Whether an object that cannot be secured is replaced directly: only if its caller says so."""
+    if existing in (Existing.UNREADABLE, Existing.UNKNOWN) and overwrite == "unsecured":
+        return True
+    if existing is Existing.UNREADABLE:
+        raise unreadable_error(path)
+    return False
+
+
+def report(said: str, cause: BaseException | None) -> None:
+    """Adds a note to an error, or logs a warning."""
+    if cause is None:
+        logger.warning("%s", display_text(said))
+    else:
+        cause.add_note(display_text(said))
+
+
+async def find_held(storage: Storage, path: str) -> Held | None:
+    """Returns what a name holds; None for nothing."""
+    with suppress(NotFoundError):
+        return await storage.identify(path)
+    return None
+
+
+def owns(member: WrittenObject, held: Held) -> bool:
+    """Whether the store proves that a visible object is this member's."""
+    return held.mark is not None and held.mark == (member.placed or member.mark)
+
+
+def owns_hidden(member: WrittenObject, held: Held) -> bool:
+    """Whether a staged object is this member's. No data set is lost if that is wrong."""
+    version = held.info.version if member.upload is None else member.version
+    return is_own(held, member.mark, version)
+
+
+async def put_in_place(member: WrittenObject) -> ObjectInfo:
+    """Copies a staged object to its name, if that still holds what was secured."""
+    storage = member.storage
+    if member.existing is Existing.UNKNOWN:
+        return await create_again(member)
+    held = await find_held(storage, member.path)
+    found = Precondition.ABSENT if held is None else held.info.version
+    if member.replaces is not Precondition.ANY and found not in (None, member.replaces):
+        raise rival_error(member.path)
+    member.touched = True
+    try:
+        mark = await storage.copy(member.written, member.path, member.replaces)
+    except ObjectChangedError:
+        # the answer to an attempt that succeeded may have been lost
+        held = await find_held(storage, member.path)
+        if held is None or not owns(member, held):
+            raise rival_error(member.path) from None
+    else:
+        member.placed = mark
+    held = await storage.identify(member.path)
+    if held.mark is not None and not owns(member, held):
+        raise rival_error(member.path)
+    size = None if member.upload is None else member.upload.sent.size
+    if size is not None and held.info.size not in (None, size):
+        raise IntegrityError(
+            f"{held.info.size:,} bytes arrived of {size:,}: write it again", member.path
+        )
+    return held.info
+
+
+async def create_again(member: WrittenObject) -> ObjectInfo:
+    """Uploads a staged object again to a name that this client may not look at: only an upload can
+    create an object where there is none in every such store.
+    """
+    assert member.upload is not None, "only uploads look at names"
+    member.touched = True
+    upload = await member.storage.upload(
+        member.path, existing=Existing.UNKNOWN, token=member.mark or ""
+    )
+    buffer = memoryview(bytearray(COPIED_BYTES))
+    stream = await member.storage.stream(member.written)
+    try:
+        async with upload:
+            copied = 0
+            while count := await stream.readinto(buffer):
+                await upload.write(buffer[:count])
+                copied += count
+            if copied != member.upload.sent.size:
+                raise IntegrityError("the staged object has changed: write it again", member.path)
+    finally:
+        await stream.aclose()
+    return ObjectInfo(member.path, upload.sent.size, upload.version)
+
+
+async def put_old_back(member: WrittenObject) -> str | None:
+    """Puts the old object back, or removes the new one if there was none; returns why it did not.
+
+    An object of another writer stays, and one that cannot be compared.
+    """
+    storage = member.storage
+    held = await find_held(storage, member.path)
+    if held is not None and held.info.version == member.replaces:
+        return None  # it was not replaced
+    if held is not None and not owns(member, held):
+        return FOREIGN if held.mark is not None else NOT_COMPARED
+    if member.keeps:
+        return "is new: the old one could not be secured"
+    if member.old is not None:
+        return None if await restore_old(member, member.old, held) else FOREIGN
+    if held is not None:
+        await storage.remove(member.path, held.info.version)
+    return None
+
+
+async def restore_old(member: WrittenObject, secured: str, held: Held | None) -> bool:
+    """Copies the secured object to its name; returns whether it is there."""
+    replaces = Precondition.ABSENT if held is None else held.info.version or Precondition.ANY
+    try:
+        await member.storage.copy(secured, member.path, replaces)
+    except ObjectChangedError:
+        # the answer to an attempt that succeeded may have been lost
+        back = await find_held(member.storage, member.path)
+        old = await find_held(member.storage, secured)
+        return (
+            back is not None
+            and old is not None
+            and (back.mark, back.info.size) == (old.mark, old.info.size)
+        )
+    return True
+
+
+FOREIGN: Final = "was left as it is: another writer has written it since"
+NOT_COMPARED: Final = "was left as it is: the store does not say whose it is"
 
 
 async def take_away(member: WrittenObject) -> None:
     """Removes an old object that describes others, before these change."""
     if member.old is not None:
         member.touched = True
-        await member.storage.remove(member.path)
+        version = member.replaces if isinstance(member.replaces, str) else None
+        try:
+            await member.storage.remove(member.path, version)
+        except ObjectChangedError as error:
+            raise rival_error(member.path) from error
+        except PermissionDeniedError:
+            return  # this client may only replace it: until then, it does not fit
+        member.replaces = Precondition.ABSENT
 
 
 async def each(items: Collection[T], call: Callable[[T], Coroutine[Any, Any, None]]) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -42,7 +42,7 @@ from streamrec.errors import (
     StorageError,
     StreamrecError,
 )
-from streamrec.storage.backend import Backend, ContentDigest, ObjectInfo, PartSink, Pieces
+from streamrec.storage.backend import Backend, ContentDigest, Held, ObjectInfo, PartSink, Pieces
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.retry import attempt
 from streamrec.storage.tasks import CLEANUP_PATIENCE, finish
@@ -93,6 +93,43 @@ def encode_crc32c(crc32c: int) -> str:
     return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
 
 
+class NewNameSink(PartSink):
+    """A PartSink for a name that should be free; if it is taken by then, `refused` makes the
+    error.
+    """
+
+    def __init__(self, sink: PartSink, path: str, refused: Callable[[str], StorageError]) -> None:
+        self.parallel = sink.parallel
+        self.grows = sink.grows
+        self.mark = sink.mark
+        self._sink = sink
+        self._path = path
+        self._refused = refused
+
+    async def put_part(
+        self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
+    ) -> None:
+        with self._explain():
+            await self._sink.put_part(index, offset, pieces, whole)
+
+    async def complete(self, sent: ContentDigest) -> ObjectInfo:
+        try:
+            with self._explain():
+                return await self._sink.complete(sent)
+        finally:
+            self.mark = self._sink.mark  # even after an error the object may have its name
+
+    async def abort(self) -> None:
+        await self._sink.abort()
+
+    @contextmanager
+    def _explain(self) -> Iterator[None]:
+        try:
+            yield
+        except AlreadyExistsError as error:
+            raise self._refused(self._path) from error
+
+
 class StagedSink(PartSink):
     """A PartSink that replaces an object: it uploads under a hidden name, and copies the verified
     object.
@@ -101,10 +138,13 @@ class StagedSink(PartSink):
     def __init__(self, backend: Backend, path: str, hidden: str, sink: PartSink) -> None:
         self.parallel = sink.parallel
         self.grows = sink.grows
+        self.mark = sink.mark
+        self.hidden = hidden
         self._backend = backend
         self._path = path
         self._hidden = hidden
         self._sink = sink
+        self._version: str | None = None
         self._compared = False
 
     async def put_part(
@@ -114,20 +154,30 @@ class StagedSink(PartSink):
             await self._sink.put_part(index, offset, pieces, whole)
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
-        """Verifies, copies, and removes the hidden object."""
+        """Verifies and copies the hidden object."""
         if not self._compared:
             with self._rename_errors():
-                await self._sink.complete(sent)
+                self._version = (await self._sink.complete(sent)).version
             self._compared = True
+        with self._rename_errors():
+            if not await self._is_own():
+                raise ObjectChangedError(
+                    "another writer writes this object at the same time: run one of them, and then "
+                    "the other"
+                )
         await self._backend.copy(self._hidden, self._path)
         info = await self._backend.stat(self._path)
         if info.size != sent.size:
             raise IntegrityError(
                 f"the store copied {info.size} bytes of {sent.size:,}: write it again", self._path
             )
-        with suppress(NotFoundError):
-            await self._backend.remove(self._hidden)
         return info
+
+    async def settle(self) -> None:
+        """Removes the hidden object, if it is still this upload's."""
+        with suppress(NotFoundError):
+            if await self._is_own():
+                await self._backend.remove(self._hidden, self._version)
 
     @contextmanager
     def _rename_errors(self) -> Iterator[None]:
@@ -140,8 +190,23 @@ class StagedSink(PartSink):
     async def abort(self) -> None:
         await self._sink.abort()
         if self._compared:
-            with suppress(NotFoundError):
-                await self._backend.remove(self._hidden)
+            await self.settle()
+
+    async def _is_own(self) -> bool:
+        """Whether the hidden object is the one that was uploaded: another writer of the same name
+        uses the same hidden name.
+        """
+        held = await self._backend.identify(self._hidden)
+        return is_own(held, self.mark, self._version)
+
+
+def is_own(held: Held, mark: str | None, version: str | None) -> bool:
+    """Whether a hidden object is that of the upload with this mark, and of this version.
+
+    In a store that keeps no marks the version decides: a hidden object that is removed by mistake
+    costs another writer an error, and no data.
+    """
+    return held.mark == mark if held.mark is not None else held.info.version == version
 
 
 logger = logging.getLogger("streamrec")
@@ -259,6 +324,7 @@ class Upload:
             self.may_be_there = not isinstance(error, AlreadyExistsError | ObjectChangedError)
             raise
         self._closed, self.version = True, info.version
+        await finish(self._settle(), patience=CLEANUP_PATIENCE)
         logger.info("%s is written", display_name(self.path))
         return info
 
@@ -295,6 +361,30 @@ class Upload:
             await self.abort()
         except StreamrecError as error:
             cause.add_note(display_text(f"The upload could not be aborted either: {error}"))
+
+    async def _settle(self) -> None:
+        """Removes what the complete object no longer needs; an error of that is a warning: the
+        object is in place.
+        """
+        if self._sink.hidden is None:
+            return
+        try:
+            await attempt(
+                self._policy, self.path, self._sink.settle, "removing", traffic=self._traffic
+            )
+        except StorageError as error:
+            logger.warning(
+                "%s is written, but %s could not be removed (%s): remove it yourself, or allow "
+                "removing it",
+                display_name(self.path),
+                display_name(self._sink.hidden),
+                error,
+            )
+
+    @property
+    def mark(self) -> str | None:
+        """What proves that the complete object is this upload's; see `Held.mark`."""
+        return self._sink.mark
 
     def _check(self) -> None:
         if self._error is not None:

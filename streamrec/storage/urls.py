@@ -165,7 +165,7 @@ def local_name(url: str) -> str:
 
 
 _HIDDEN: Final = re.compile(
-    r"\.(.*)\.streamrec-(?:([0-9a-f]{8}|new|old)-)?([0-9a-f]{16})", re.DOTALL
+    r"\.(.*)\.streamrec-(?:([0-9a-f]{8}|new|old|set|lock)-)?([0-9a-f]{16})", re.DOTALL
 )
 
 
@@ -212,11 +212,15 @@ def temporary_name(path: str) -> str:
     return hidden_name(path, "", secrets.token_hex(8))
 
 
-def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str = "0" * 16) -> str:
+Kind = Literal["", "new-", "old-", "set-", "lock-"]
+
+
+def hidden_name(path: str, kind: Kind = "", number: str = "0" * 16) -> str:
     """Returns a name next to an object's that no listing shows.
 
-    Its kind is "new-" for a replacement, "old-" for replaced content, "" for a temporary copy. The
-    number, 16 hexadecimal digits, is unique if several writers must not use the same name.
+    Its kind is "new-" for a replacement, "old-" for replaced content, "set-" for a journal, "lock-"
+    for a directory's lock, "" for a temporary copy. The number, 16 hexadecimal digits, is unique if
+    several writers must not use the same name.
 
     >>> hidden_name("s3://b/dir/shard", "old-", "0123456789abcdef")
     's3://b/dir/.shard.streamrec-old-0123456789abcdef'
@@ -245,6 +249,26 @@ def staged_object(path: str) -> str | None:
     return _final_name(path, "new") or _final_name(path, None)
 
 
+def is_journal(path: str) -> bool:
+    """Whether a path is the journal of a replacement.
+
+    >>> is_journal("d/.streamrec.streamrec-set-0123456789abcdef"), is_journal("d/shard")
+    (True, False)
+    """
+    return _final_name(path, "set") is not None
+
+
+def is_unfinished_copy(path: str) -> bool:
+    """Whether a path is a temporary copy of a secured object, or of a journal.
+
+    >>> is_unfinished_copy(temporary_name(hidden_name("d/shard", "old-"))), is_unfinished_copy("d/.x")
+    (True, False)
+    """  # noqa: E501
+    match = _HIDDEN.fullmatch(path.rpartition("/")[2])
+    inner = match and _HIDDEN.fullmatch(match[1])
+    return inner is not None and inner[2] in ("old", "set")
+
+
 def _final_name(path: str, kind: str | None) -> str | None:
     directory, slash, name = path.rpartition("/")
     match = _HIDDEN.fullmatch(name)
@@ -253,15 +277,17 @@ def _final_name(path: str, kind: str | None) -> str | None:
 
 def describe_leftover(path: str) -> str | None:
     """Says what happens to an object that a killed writer left; None for other names, and for
-    secured content.
+    secured content and journals.
 
     >>> describe_leftover("dir/.shard.streamrec-new-0000000000000000"), describe_leftover("dir/shard")
     ('the next run that replaces dir/shard removes it', None)
     """  # noqa: E501
     directory, slash, name = path.rpartition("/")
     match = _HIDDEN.fullmatch(name)
-    if match is None or match[2] == "old":
+    if match is None or match[2] in ("old", "set"):
         return None
+    if match[2] == "lock":
+        return "a lock: its writer removes it, or the next one takes it over"
     final, kind, number = match.groups()
     while inner := _HIDDEN.fullmatch(final):  # a temporary file of a staged object
         final = inner[1]

@@ -272,9 +272,9 @@ def test_what_a_killed_run_was_to_replace(tmp_path: Path, called: Call) -> None:
     assert done.code != 0
     [row] = [row for row in done.json["checks"] if row["name"] == "replaced"]
     assert row["found"].startswith(
-        f"{kept} is what {tmp_path}/x was before a run that replaced it ended half way"
+        f"{kept} is what {tmp_path}/x was before a run replaced it, and nothing says whether"
     )
-    assert "copy each over its name" in row["found"]
+    assert "compare them with the new ones" in row["found"]
     assert (
         f"streamrec-new-0000000000000000 (the next run that replaces {tmp_path}/x removes it)"
         in row["found"]

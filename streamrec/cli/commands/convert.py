@@ -256,7 +256,9 @@ async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -
             how = replace(
                 how, reading=replace(how.reading, kinds=kinds), columns=as_text(columns, how.text)
             )
-        objects = Replacement(goal, stages=how.overwrite, keeps=False, spared=spared)
+        objects = Replacement(
+            goal, stages=how.overwrite, creates=not how.overwrite, keeps=False, spared=spared
+        )
         async with locate_errors(found, how), objects:
             written = await write(found, how, objects)
             check_features(how, sum(file.records for file in written))

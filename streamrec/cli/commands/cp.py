@@ -82,7 +82,9 @@ async def copy(
         if not overwrite:
             await writing.refuse_existing(goal, paths)
         writing.end_dry_run(found, paths)
-        async with Replacement(goal, stages=overwrite, keeps=False, spared=spared) as objects:
+        async with Replacement(
+            goal, stages=overwrite, creates=not overwrite, keeps=False, spared=spared
+        ) as objects:
             with progress("copying", total_bytes(found)) as meter:
                 work = partial(copy_one, storages, objects, meter)
                 copied = await map_concurrently(work, list(zip(found, paths, strict=True)))

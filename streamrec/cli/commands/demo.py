@@ -70,7 +70,9 @@ async def write_demo(
         if not overwrite:
             await refuse_matching(storages, pattern)
             await refuse_existing(storages, [manifest])
-        async with Replacement(storages, stages=overwrite, keeps=False) as objects:
+        async with Replacement(
+            storages, stages=overwrite, creates=not overwrite, keeps=False
+        ) as objects:
             writer.join(objects)
             async with writer:
                 for example in examples():

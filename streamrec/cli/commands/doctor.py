@@ -35,7 +35,13 @@ from streamrec.cli.sources import Item, directory_of, find, storages_for
 from streamrec.cli.writing import remove_all, temporary_objects
 from streamrec.display import display_name, mask_values
 from streamrec.errors import AlreadyExistsError, ObjectChangedError, UnsupportedOperationError
-from streamrec.storage import Storages, describe_leftover, is_temporary, secured_object
+from streamrec.storage import (
+    Storages,
+    describe_leftover,
+    find_journals,
+    is_temporary,
+    secured_object,
+)
 
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "-   "}
 HOSTS: Final = {"s3": "s3.amazonaws.com", "gs": "storage.googleapis.com"}
@@ -460,14 +466,26 @@ async def check_replaced(store: CheckedStore) -> str:
         if left
         else ""
     )
-    old = [(path, name) for path in hidden if (name := secured_object(path)) is not None]
-    if old:
-        path, name = old[0]
+    old = [path for path in hidden if secured_object(path)]
+    journals = [journal async for _, journal in find_journals(store.storages, store.folder)]
+    for journal in journals:
+        name = journal.objects[0].path
+        count = plural(len(journal.objects), "object")
+        if journal.state == "complete":
+            raise CheckError(
+                f"a run that replaced {count} ({name}) was killed when all new ones were in place, "
+                f"or is at work: streamrec recover {store.folder} removes the hidden old ones"
+                f"{others}"
+            )
         raise CheckError(
-            f"{path} is what {name} was before a run that replaced it ended half way, or is at "
-            "work; there are "
-            f"{len(old):,} such objects: copy each over its name to have the old data back, or "
-            f"remove them all{others}"
+            f"a run that replaces {count} ({name}) was killed half way, or is at work: streamrec "
+            f"recover {store.folder} puts the old ones back{others}"
+        )
+    if old:
+        raise CheckError(
+            f"{old[0]} is what {secured_object(old[0])} was before a run replaced it, and nothing "
+            f"says whether that run was complete; there are {len(old):,} such objects: compare "
+            f"them with the new ones, and rename or remove them yourself{others}"
         )
     return f"no object was replaced half way{others}"
 

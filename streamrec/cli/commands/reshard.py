@@ -170,7 +170,9 @@ async def reshard(
         spared = await writing.check_target(
             storages, sources, found, goal, target, manifest, plan.overwrite
         )
-        objects = Replacement(goal, stages=plan.overwrite, keeps=False, spared=spared)
+        objects = Replacement(
+            goal, stages=plan.overwrite, creates=not plan.overwrite, keeps=False, spared=spared
+        )
         await stack.enter_async_context(objects)
         if plan.ray_address is not None:
             shards = await write_on(found, target, objects, plan)

@@ -180,7 +180,9 @@ async def verify_sources(
         if not overwrite:
             await refuse_existing(storages, written)
         end_dry_run(shards, written)
-        async with Replacement(storages, stages=overwrite, keeps=False, spared=spared) as objects:
+        async with Replacement(
+            storages, stages=overwrite, creates=not overwrite, keeps=False, spared=spared
+        ) as objects:
             with progress("verifying", total_bytes(shards)) as meter:
                 if ray_address is None:
                     check = partial(scan, objects=objects, meter=meter)

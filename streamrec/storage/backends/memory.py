@@ -8,7 +8,7 @@ distinguish the two as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -18,9 +18,13 @@ from streamrec.storage.backend import (
     Body,
     BytesBody,
     ContentDigest,
+    Held,
     ObjectInfo,
     PartSink,
     Pieces,
+    Precondition,
+    Replaced,
+    UploadTerms,
 )
 from streamrec.storage.faults import RetryPolicy, changed_error, exists_error
 from streamrec.storage.options import ClientOptions
@@ -61,17 +65,42 @@ class MemoryBackend(Backend):
             raise changed_error(path, start, end)
         return BytesBody(info, memoryview(file.getvalue())[start:end])
 
-    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        upload = _MemoryUpload(self._fs, path, overwrite)
+    async def identify(self, path: str) -> Held:
+        """Returns the token that its upload has left on the file object; copies keep it."""
+        file = self._file(path)
+        return Held(_info(path, file), getattr(file, _MARK, None))
+
+    async def begin_upload(self, path: str, terms: UploadTerms) -> PartSink:
+        upload = _MemoryUpload(self._fs, path, terms)
         upload.check_free()
         return upload
 
-    async def copy(self, source: str, target: str) -> None:
-        self._fs.pipe_file(target, self._file(source).getvalue())
+    async def copy(
+        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+    ) -> str | None:
+        file = self._file(source)
+        self._check(target, replaces)
+        _store(self._fs, target, file.getvalue(), getattr(file, _MARK, None))
+        return None
 
-    async def remove(self, path: str) -> None:
+    async def remove(self, path: str, version: str | None = None) -> None:
         self._file(path)
+        if version is not None:
+            self._check(path, version)
         self._fs.rm_file(path)
+
+    async def write_short(self, path: str, data: bytes, replaces: Replaced) -> str | None:
+        self._check(path, replaces)
+        return _store(self._fs, path, data, None).version
+
+    def _check(self, path: str, replaces: Replaced) -> None:
+        """Raises an ObjectChangedError if something else is there than what may be replaced."""
+        if replaces is Precondition.ANY:
+            return
+        file = self._fs.store.get(self._fs._strip_protocol(path))
+        found = Precondition.ABSENT if file is None else _info(path, file).version
+        if found != replaces:
+            raise changed_error(path)
 
     def _file(self, path: str) -> Any:
         try:
@@ -81,10 +110,11 @@ class MemoryBackend(Backend):
 
 
 class _MemoryUpload(PartSink):
-    def __init__(self, filesystem: MemoryFileSystem, path: str, overwrite: bool) -> None:
+    def __init__(self, filesystem: MemoryFileSystem, path: str, terms: UploadTerms) -> None:
+        self.mark = terms.token or None
         self._fs = filesystem
         self._path = path
-        self._overwrite = overwrite
+        self._overwrite = terms.overwrite
         self._data = bytearray()
 
     async def put_part(
@@ -99,11 +129,22 @@ class _MemoryUpload(PartSink):
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
         self.check_free()
-        self._fs.pipe_file(self._path, bytes(self._data))
-        return _info(self._path, self._fs.store[self._fs._strip_protocol(self._path)])
+        return _store(self._fs, self._path, bytes(self._data), self.mark)
 
     async def abort(self) -> None:
         self._data = bytearray()
+
+
+_MARK: Final = "streamrec_upload"
+"""The attribute of fsspec's file object that holds the token of its upload."""
+
+
+def _store(filesystem: MemoryFileSystem, path: str, data: bytes, mark: str | None) -> ObjectInfo:
+    filesystem.pipe_file(path, data)
+    file = filesystem.store[filesystem._strip_protocol(path)]
+    if mark is not None:
+        setattr(file, _MARK, mark)
+    return _info(path, file)
 
 
 def _info(path: str, file: Any) -> ObjectInfo:

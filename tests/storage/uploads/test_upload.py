@@ -22,7 +22,7 @@ from streamrec.errors import (
     StorageTimeoutError,
 )
 from streamrec.kernels import crc32c
-from streamrec.storage import RetryPolicy
+from streamrec.storage import Existing, RetryPolicy
 from streamrec.storage.backend import ContentDigest
 from streamrec.storage.backends.s3.uploads import StoredPart, difference
 from streamrec.storage.upload import encode_crc32c
@@ -309,7 +309,7 @@ async def test_gcs_a_forgotten_upload_is_not_mistaken_for_the_object_of_that_nam
     must stay.
     """
     older = DATA[::-1]
-    upload = await gcs.storage.upload(gcs.path, part_size=PART, free=True)
+    upload = await gcs.storage.upload(gcs.path, part_size=PART, existing=Existing.PRESENT)
     await write(gcs, older)  # it was not there when this upload began
     faults = iter([status("503 Busy"), status("404 Gone"), status("404 Gone")])
     gcs.proxy.choose = lambda request: (

@@ -36,15 +36,24 @@ import anyio.to_thread
 import fsspec
 from fsspec.asyn import AsyncFileSystem
 
-from streamrec.errors import IntegrityError, StorageError, UnsupportedOperationError
+from streamrec.errors import (
+    IntegrityError,
+    NotFoundError,
+    StorageError,
+    UnsupportedOperationError,
+)
 from streamrec.storage.backend import (
     Backend,
     Body,
     BytesBody,
     ContentDigest,
+    Held,
     ObjectInfo,
     PartSink,
     Pieces,
+    Precondition,
+    Replaced,
+    UploadTerms,
 )
 from streamrec.storage.backends.fsspec import common, repairs
 from streamrec.storage.backends.fsspec.common import translate_errors
@@ -60,6 +69,9 @@ ASYNC_BLOCK: Final = 4 << 20
 
 SYNC_BLOCK: Final = 1 << 20
 """Bytes per read in a thread: with smaller reads the switch to the thread costs noticeable time."""
+
+AZURE_MARK: Final = "streamrec_upload"
+"""The name of the metadata that holds an upload's token; Azure allows no "-" in it."""
 
 SHARED: Final = {"ftp", "git", "libarchive", "tar", *repairs.SFTP}
 """Filesystems that allow one call at a time."""
@@ -199,7 +211,16 @@ class FsspecBackend(Backend):
             _check_version(await self.stat(info.path), info.version, start, stop)
         return data
 
-    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+    async def identify(self, path: str) -> Held:
+        """Returns the token in the metadata of an Azure blob. Other filesystems have no place for
+        one, and their versions prove nothing.
+        """
+        with translate_errors(path):
+            entry = await self._info(self._name(path))
+        metadata = entry.get("metadata") or {}
+        return Held(common.info_of(path, entry), metadata.get(AZURE_MARK))
+
+    async def begin_upload(self, path: str, terms: UploadTerms) -> PartSink:
         """Starts an upload through a local file and a temporary name.
 
         fsspec cannot create an object without replacing another one, so `overwrite` must be True.
@@ -209,7 +230,7 @@ class FsspecBackend(Backend):
             raise UnsupportedOperationError(
                 "nothing can be written to a chain of URLs: write to the store itself", path
             )
-        if not overwrite:
+        if not terms.overwrite and terms.guaranteed:
             raise UnsupportedOperationError(
                 "fsspec has no way to create an object only where there is none: pass "
                 "overwrite=True, and make sure"
@@ -217,9 +238,16 @@ class FsspecBackend(Backend):
                 path,
             )
         file: Any = await asyncio.to_thread(tempfile.NamedTemporaryFile, prefix="streamrec-")
-        return _SpooledUpload(self, path, temporary_name(self._name(path)), file)
+        return _SpooledUpload(self, path, temporary_name(self._name(path)), file, terms)
 
-    async def deliver(self, local: str, size: int, temporary: str, path: str) -> ObjectInfo:
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether objects carry the token of their writer: adlfs can set metadata."""
+        return self._async and hasattr(self._fs, "_setxattrs")
+
+    async def deliver(
+        self, local: str, size: int, temporary: str, path: str, terms: UploadTerms
+    ) -> ObjectInfo:
         """Uploads a local file under its temporary name, and moves it to its final one. May be
         called again.
         """
@@ -233,6 +261,13 @@ class FsspecBackend(Backend):
                 raise IntegrityError(
                     f"{found:,} bytes arrived of the {size:,} that were sent: write it again", path
                 )
+            if self.keeps_tokens and terms.token:  # a move keeps it
+                with suppress(FileNotFoundError):  # adlfs' name for any error; it stays without
+                    await self._fs._setxattrs(
+                        temporary, is_directory="false", **{AZURE_MARK: terms.token}
+                    )
+            if not terms.overwrite:  # fsspec has no condition: it is looked at just before
+                await self._check_target(path, Precondition.ABSENT)
             await self._call("mv_file" if self._async else "mv", temporary, name)
         return await self.stat(path)
 
@@ -241,13 +276,16 @@ class FsspecBackend(Backend):
         with translate_errors(path), suppress(FileNotFoundError):
             await self._call("rm_file", name)
 
-    async def copy(self, source: str, target: str) -> None:
+    async def copy(
+        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+    ) -> str | None:
         """Copies an object; in a sync filesystem under a temporary name, which is then moved."""
         old, new = self._name(source), self._name(target)
+        await self._check_target(target, replaces)
         with translate_errors(target):
             if self._async:
                 await self._call("cp_file", old, new)
-                return
+                return None
             temporary = temporary_name(new)
             try:
                 await self._call("cp_file", old, temporary)
@@ -256,8 +294,22 @@ class FsspecBackend(Backend):
                     await self._call("get_file", old, f"{folder}/copy")
                     await self._call("put_file", f"{folder}/copy", temporary)
             await self._call("mv", temporary, new)
+        return None
 
-    async def remove(self, path: str) -> None:
+    async def _check_target(self, path: str, replaces: Replaced) -> None:
+        """Raises an ObjectChangedError if something else is there than what may be replaced."""
+        if replaces is Precondition.ANY:
+            return
+        try:
+            found: Replaced | None = (await self.stat(path)).version
+        except NotFoundError:
+            found = Precondition.ABSENT
+        if found is not None and found != replaces:
+            raise changed_error(path)
+
+    async def remove(self, path: str, version: str | None = None) -> None:
+        if version is not None:
+            await self._check_target(path, version)
         with translate_errors(path):
             await self._call("rm_file", self._name(path))
 
@@ -430,7 +482,16 @@ class _BlocksBody:
 class _SpooledUpload(PartSink):
     """An upload through a local file, which is deleted when it is closed."""
 
-    def __init__(self, backend: FsspecBackend, path: str, temporary: str, file: IO[bytes]) -> None:
+    def __init__(
+        self,
+        backend: FsspecBackend,
+        path: str,
+        temporary: str,
+        file: IO[bytes],
+        terms: UploadTerms,
+    ) -> None:
+        self.mark = terms.token if backend.keeps_tokens and terms.token else None
+        self._terms = terms
         self._backend = backend
         self._path = path
         self._temporary = temporary
@@ -444,7 +505,9 @@ class _SpooledUpload(PartSink):
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
         self._delivering = True
-        info = await self._backend.deliver(self._file.name, sent.size, self._temporary, self._path)
+        info = await self._backend.deliver(
+            self._file.name, sent.size, self._temporary, self._path, self._terms
+        )
         await asyncio.to_thread(self._file.close)
         return info
 

@@ -108,6 +108,7 @@ class GcsApi:
     """Sends requests to the API, with the credentials and the session of a filesystem."""
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
+        self.endpoint = str(filesystem._location)
         self._fs = filesystem
         self._timeout = timeout
         self._held: Credentials | None = filesystem.credentials.credentials  # None: anonymous

@@ -16,10 +16,12 @@ Uploads: one request for one part, else a resumable upload.
 * The last request carries the object's CRC32C, so that the store refuses damage before anything is
   visible. Size and CRC32C from the answer are compared again. An object that differs is deleted,
   this generation and no other, and is an IntegrityError.
-* `overwrite=False` sends `ifGenerationMatch=0`. fake-gcs-server 1.52 honours it for objects of one
-  part only; for others only the check before the upload remains. Such an object carries a mark of
-  its upload (metadata `streamrec-upload`), so that after a lost answer a writer can tell its own
-  object from an equal one.
+* An upload to a name that is free, and `overwrite=False`, send `ifGenerationMatch=0`.
+  fake-gcs-server 1.52 honours it for objects of one part only; for others only the check before the
+  upload remains.
+* Each object carries the token of its writer (metadata `streamrec-upload`), so that a writer can
+  tell its own object from an equal one: after a lost answer, and before it removes or restores
+  anything.
 * A killed writer leaves a session that cannot be listed or seen; the store drops it after a week.
 
 Source: cloud.google.com/storage/docs/resumable-uploads and .../data-validation.
@@ -39,8 +41,26 @@ from gcsfs import GCSFileSystem as EverySize
 from gcsfs.core import GCSFileSystem
 
 from streamrec.display import shorten
-from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError
-from streamrec.storage.backend import Backend, Body, ContentDigest, ObjectInfo, PartSink, Pieces
+from streamrec.errors import (
+    IntegrityError,
+    NotFoundError,
+    ObjectChangedError,
+    PermissionDeniedError,
+    StorageError,
+)
+from streamrec.storage.backend import (
+    MARK,
+    Backend,
+    Body,
+    ContentDigest,
+    Held,
+    ObjectInfo,
+    PartSink,
+    Pieces,
+    Precondition,
+    Replaced,
+    UploadTerms,
+)
 from streamrec.storage.backends.gcs.api import (
     GcsApi,
     check,
@@ -81,7 +101,6 @@ from streamrec.storage.tasks import finish
 from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import Glob, split_object, split_prefix
 
-MARK: Final = "streamrec-upload"
 _NEXT: Final = "nextPageToken"
 _LISTED: Final = f"kind,items(name,size,generation,updated),{_NEXT}"
 
@@ -142,6 +161,11 @@ class GcsBackend(Backend):
     async def stat(self, path: str) -> ObjectInfo:
         return info_in(path, await self._api.metadata(path))
 
+    async def identify(self, path: str) -> Held:
+        """Returns the token in the object's metadata."""
+        item = await self._api.metadata(path)
+        return Held(info_in(path, item), (item.get("metadata") or {}).get(MARK))
+
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         query = {"alt": "media", "generation": version}
         with translate_errors(path, start, end):
@@ -169,39 +193,61 @@ class GcsBackend(Backend):
             raise
         return AiohttpBody(answer, info, start, end, head=head)
 
-    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+    async def begin_upload(self, path: str, terms: UploadTerms) -> PartSink:
         """Sends nothing yet: an object of one part needs no resumable upload."""
-        upload = GcsUpload(self._api, path, overwrite)
+        upload = GcsUpload(self._api, path, terms)
         await upload.prepare()
         return upload
 
-    async def copy(self, source: str, target: str) -> None:
-        """Sends a rewrite; several requests for a large object that goes to another storage
-        class.
+    async def copy(
+        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+    ) -> str | None:
+        """Sends a rewrite; several requests for a large object that goes to another storage class.
+
+        fake-gcs-server ignores the condition.
         """
         place = "/storage/v1" + resource(source) + "/rewriteTo" + resource(target)
         answer: dict[str, Any] = {}
         while not answer.get("done"):
             answer = await self._api.json(
-                target, "POST", place, {"rewriteToken": answer.get("rewriteToken")}
+                target,
+                "POST",
+                place,
+                {"rewriteToken": answer.get("rewriteToken"), **_condition(replaces)},
             )
+        return None
 
-    async def remove(self, path: str) -> None:
+    async def remove(self, path: str, version: str | None = None) -> None:
+        query = {"ifGenerationMatch": version}
         with translate_errors(path):
-            async with await self._api.send("DELETE", "/storage/v1" + resource(path)) as answer:
+            async with await self._api.send(
+                "DELETE", "/storage/v1" + resource(path), query
+            ) as answer:
                 await check(answer, path)
+
+    async def write_short(self, path: str, data: bytes, replaces: Replaced) -> str | None:
+        bucket, key = split_object(path)
+        place = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+        query = {"uploadType": "multipart", "name": key, **_condition(replaces)}
+        boundary = secrets.token_hex(16)
+        headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
+        body = _multipart_body(boundary, {"name": key}, [memoryview(data)])
+        with translate_errors(path):
+            async with await self._api.send("POST", place, query, headers, body) as answer:
+                await check(answer, path)
+                return info_in(path, await read_json(answer)).version
 
     async def aclose(self) -> None:
         await self._api.aclose()
 
 
 class GcsUpload(PartSink):
-    def __init__(self, api: GcsApi, path: str, overwrite: bool) -> None:
+    def __init__(self, api: GcsApi, path: str, terms: UploadTerms) -> None:
         bucket, self._key = split_object(path)
+        self.mark = terms.token or secrets.token_hex(16)
         self._api = api
         self._path = path
-        self._overwrite = overwrite
-        self._mark = None if overwrite else secrets.token_hex(16)
+        self._terms = terms
         self._place = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
         self._session: str | None = None
         self._doubt = False
@@ -213,8 +259,9 @@ class GcsUpload(PartSink):
         """Raises AlreadyExistsError before anything is sent, if the object exists and must not be
         replaced.
         """
-        if not self._overwrite and await self._find() is not None:
-            raise exists_error(self._path)
+        looks = not self._terms.overwrite and self._terms.guaranteed
+        if looks:
+            await self._look()
 
     async def put_part(
         self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None
@@ -227,7 +274,18 @@ class GcsUpload(PartSink):
         else:
             if self._session is None:
                 await finish(self._create())  # after an interruption, it could not be aborted
+            emulated = not self._api.endpoint.endswith(".googleapis.com")
+            if whole is not None and emulated and not (self._doubt or self._terms.overwrite):
+                await self._look()  # emulators ignore the condition of a resumable upload
             await self._send(offset, pieces, whole)
+
+    async def _look(self) -> None:
+        """Raises AlreadyExistsError if the name is taken. A client that may not look relies on the
+        condition of the last request.
+        """
+        with suppress(PermissionDeniedError):
+            if await self._find() is not None:
+                raise exists_error(self._path)
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Makes an object of one part visible (a larger one is already), and compares it with what
@@ -277,8 +335,11 @@ class GcsUpload(PartSink):
                     await check(answer, self._path)
                     self._done = await read_json(answer)
         except ObjectChangedError as error:  # a 412 can only mean ifGenerationMatch=0 here
-            existing = await self._find()
-            if existing is None or existing.get("metadata", {}).get(MARK) != self._mark:
+            try:
+                existing = await self._find()
+            except PermissionDeniedError:
+                existing = None
+            if existing is None or existing.get("metadata", {}).get(MARK) != self.mark:
                 raise exists_error(self._path) from error
             self._done = existing  # an attempt without an answer had succeeded
 
@@ -364,11 +425,11 @@ class GcsUpload(PartSink):
                 await check(answer, self._path)
 
     def _resource(self) -> dict[str, Any]:
-        mark = {} if self._mark is None else {"metadata": {MARK: self._mark}}
+        mark = {"metadata": {MARK: self.mark}}
         return {"name": self._key, "contentType": "application/octet-stream", **mark}
 
     def _condition(self) -> dict[str, str]:
-        return {} if self._overwrite else {"ifGenerationMatch": "0"}
+        return _condition(Precondition.ANY if self._terms.overwrite else Precondition.ABSENT)
 
     @contextmanager
     def _name_is_taken(self) -> Iterator[None]:
@@ -377,6 +438,13 @@ class GcsUpload(PartSink):
             yield
         except ObjectChangedError as error:
             raise exists_error(self._path) from error
+
+
+def _condition(replaces: Replaced) -> dict[str, str]:
+    """Returns the condition of a request that replaces an object; generation 0 is none."""
+    if isinstance(replaces, str):
+        return {"ifGenerationMatch": replaces}
+    return {"ifGenerationMatch": "0"} if replaces is Precondition.ABSENT else {}
 
 
 def _span(there: int, stop: int, whole: ContentDigest | None) -> dict[str, str]:

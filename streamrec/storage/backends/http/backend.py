@@ -17,7 +17,15 @@ from fsspec.implementations.http import HTTPFileSystem
 from yarl import URL
 
 from streamrec.errors import StorageError, UnsupportedOperationError
-from streamrec.storage.backend import Backend, Body, ObjectInfo, PartSink
+from streamrec.storage.backend import (
+    Backend,
+    Body,
+    ObjectInfo,
+    PartSink,
+    Precondition,
+    Replaced,
+    UploadTerms,
+)
 from streamrec.storage.backends.http.responses import (
     BUFFERED_BODIES,
     AiohttpBody,
@@ -78,13 +86,15 @@ class HttpBackend(Backend):
     ) -> tuple[Sequence[ObjectInfo], str | None]:
         _refuse("list", prefix)
 
-    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+    async def begin_upload(self, path: str, terms: UploadTerms) -> PartSink:
         _refuse("write", path)
 
-    async def copy(self, source: str, target: str) -> None:
+    async def copy(
+        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+    ) -> str | None:
         _refuse("write", target)
 
-    async def remove(self, path: str) -> None:
+    async def remove(self, path: str, version: str | None = None) -> None:
         _refuse("remove", path)
 
     async def stat(self, path: str) -> ObjectInfo:

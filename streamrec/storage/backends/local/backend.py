@@ -43,15 +43,20 @@ from streamrec.storage.backend import (
     Body,
     BytesBody,
     ContentDigest,
+    Held,
     ObjectInfo,
     PartSink,
     Pieces,
+    Precondition,
+    Replaced,
     ShortObject,
+    UploadTerms,
 )
 from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
     copy_file,
     create_temporary,
+    lock_directory,
     make_directories,
     put_in_place,
     remove_abandoned,
@@ -173,7 +178,15 @@ class LocalBackend(Backend):
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         return await finish(asyncio.to_thread(list, map(_read_short, paths)))
 
-    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+    async def identify(self, path: str) -> Held:
+        """Returns the file's identity as its mark: names change, and a file that is written next to
+        it has another one.
+        """
+        with _translate_errors(path):
+            status = await asyncio.to_thread(_stat_file, local_path(path))
+        return Held(_info(path, status), _mark(status))
+
+    async def begin_upload(self, path: str, terms: UploadTerms) -> PartSink:
         """Makes the directories, and a temporary file in the directory of the final one.
 
         A symbolic link stays, and its target is replaced.
@@ -184,9 +197,9 @@ class LocalBackend(Backend):
                 return DirectUpload(path, final)
             if await asyncio.to_thread(os.path.islink, final):
                 final = Path(await asyncio.to_thread(os.path.realpath, final))
-            if not overwrite and await asyncio.to_thread(os.path.lexists, final):
+            if not terms.overwrite and await asyncio.to_thread(os.path.lexists, final):
                 raise exists_error(path)
-            return await finish(_begin(path, final, overwrite), undo=_LocalUpload.abort)
+            return await finish(_begin(path, final, terms), undo=_LocalUpload.abort)
 
     async def follow(self, path: str) -> str | None:
         """Returns the target of a symbolic link, else the path; None if it is not a regular
@@ -201,14 +214,41 @@ class LocalBackend(Backend):
 
         return await asyncio.to_thread(follow)
 
-    async def copy(self, source: str, target: str) -> None:
-        """Creates a hard link; a copy if the filesystem has no hard links."""
-        with _translate_errors(target):
-            await finish(asyncio.to_thread(copy_file, *map(_resolve, (source, target))))
+    async def copy(
+        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+    ) -> str | None:
+        """Creates a hard link; a copy if the filesystem has no hard links.
 
-    async def remove(self, path: str) -> None:
+        The system cannot replace one version only: it is compared in the same thread, just before.
+        """
+
+        def copy() -> os.stat_result:
+            final = _resolve(target)
+            _check_version(target, final, replaces)
+            return copy_file(_resolve(source), final, creates=replaces is Precondition.ABSENT)
+
+        with _translate_errors(target):
+            try:
+                return _mark(await finish(asyncio.to_thread(copy)))
+            except FileExistsError as error:
+                raise changed_error(target) from error
+
+    async def remove(self, path: str, version: str | None = None) -> None:
+        def remove() -> None:
+            local = _resolve(path)
+            if version is not None:
+                _check_version(path, local, version)
+            os.unlink(local)
+
         with _translate_errors(path):
-            await finish(asyncio.to_thread(os.unlink, _resolve(path)))
+            await finish(asyncio.to_thread(remove))
+
+    async def try_lock(self, directory: str) -> Callable[[], None] | None:
+        """Locks the directory itself (flock), which the kernel frees when the process ends."""
+        with _translate_errors(directory):
+            return await call_in_thread(
+                partial(lock_directory, local_path(directory or ".")), undo=_unlock
+            )
 
 
 class _LocalBody:
@@ -241,12 +281,14 @@ class _LocalBody:
 
 
 class _LocalUpload(PartSink):
-    def __init__(self, path: str, final: Path, temporary: Path, file: Any, overwrite: bool) -> None:
+    def __init__(
+        self, path: str, final: Path, temporary: Path, file: Any, terms: UploadTerms
+    ) -> None:
         self._path = path
         self._final = final
         self._temporary = temporary
         self._file = file
-        self._overwrite = overwrite
+        self._terms = terms
         self._left = weakref.finalize(self, remove_own, temporary, os.getpid())
 
     async def put_part(
@@ -282,11 +324,11 @@ class _LocalUpload(PartSink):
                 "it again",
                 self._path,
             )
-        if self._overwrite:
+        self.mark = _mark(stat)  # even if the next step fails when the file has its name
+        if self._terms.overwrite:
             put_in_place(self._temporary, self._final)
         else:
             self._link()
-            sync_directory(self._final.parent)
         return stat
 
     def _link(self) -> None:
@@ -296,6 +338,11 @@ class _LocalUpload(PartSink):
         except FileExistsError as error:
             raise exists_error(self._path) from error
         except OSError as error:
+            if error.errno in _NO_LINKS and not self._terms.guaranteed:
+                if os.path.lexists(self._final):
+                    raise exists_error(self._path) from error
+                put_in_place(self._temporary, self._final)
+                return
             if error.errno in _NO_LINKS:
                 raise UnsupportedOperationError(
                     f"this filesystem has no hard links ({error}), so it cannot create a file only "
@@ -305,6 +352,7 @@ class _LocalUpload(PartSink):
                 ) from error
             raise
         self._temporary.unlink()
+        sync_directory(self._final.parent)
 
 
 def remove_own(temporary: Path, maker: int) -> None:
@@ -318,17 +366,41 @@ def remove_own(temporary: Path, maker: int) -> None:
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
-async def _begin(path: str, final: Path, overwrite: bool) -> _LocalUpload:
+async def _begin(path: str, final: Path, terms: UploadTerms) -> _LocalUpload:
     await asyncio.to_thread(make_directories, final.parent)
     await asyncio.to_thread(remove_abandoned, final)
     temporary, handle = await asyncio.to_thread(create_temporary, final)
     file = await aiofiles.open(handle, "wb", buffering=0)
-    return _LocalUpload(path, final, temporary, file, overwrite)
+    return _LocalUpload(path, final, temporary, file, terms)
 
 
 async def _close(file: Any) -> None:
     """Closes a file of aiofiles, even if the task is cancelled before the thread begins."""
     await run_to_completion(file._file.close)
+
+
+def _unlock(unlock: Callable[[], None] | None) -> None:
+    if unlock is not None:
+        unlock()
+
+
+def _mark(status: os.stat_result) -> str:
+    """Identifies a file: hard links and renames keep all of this, and another writer's file has
+    another identity, even with the same bytes.
+    """
+    return f"{status.st_dev:x}-{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def _check_version(url: str, path: Path, replaces: Replaced) -> None:
+    """Raises an ObjectChangedError if something else is there than what may be replaced."""
+    if replaces is Precondition.ANY:
+        return
+    try:
+        found: Replaced | None = _info(url, os.stat(path)).version
+    except FileNotFoundError:
+        found = Precondition.ABSENT
+    if found != replaces:
+        raise changed_error(url)
 
 
 def _resolve(url: str) -> Path:

@@ -16,9 +16,12 @@ import shutil
 import socket
 import stat
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+from streamrec.errors import UnsupportedOperationError
 from streamrec.storage.urls import staged_object, temporary_name, temporary_prefix
 
 
@@ -69,8 +72,21 @@ def put_in_place(temporary: Path, final: Path) -> None:
     sync_directory(final.parent)
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Creates a hard link, replacing the target; a copy if the filesystem has no hard links."""
+def copy_file(source: Path, target: Path, creates: bool = False) -> os.stat_result:
+    """Creates a hard link, replacing the target; a copy if the filesystem has no hard links.
+
+    Returns the status of the new file. With `creates`, an existing target is a FileExistsError.
+    """
+    if creates:
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links: the caller has looked just before
+            pass
+        else:
+            sync_directory(target.parent)
+            return os.stat(target)
     temporary = Path(temporary_name(str(target)))
     try:
         try:
@@ -79,12 +95,32 @@ def copy_file(source: Path, target: Path) -> None:
             shutil.copy2(source, temporary)
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
+        status = os.stat(temporary)
         os.replace(temporary, target)
         sync_directory(target.parent)
+        return status
     finally:
         temporary.unlink(
             missing_ok=True
         )  # rename(2) does nothing if both names are links to one file
+
+
+def lock_directory(path: Path) -> Callable[[], None] | None:
+    """Locks a directory, and returns the function that unlocks it; None if it is locked.
+
+    A filesystem that locks files only raises UnsupportedOperationError (as NFS does).
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _lock(handle):
+            return partial(os.close, handle)
+    except OSError as error:
+        os.close(handle)
+        raise UnsupportedOperationError(
+            f"this filesystem has no locks ({error})", str(path)
+        ) from error
+    os.close(handle)
+    return None
 
 
 def sync_directory(path: Path) -> None:

@@ -26,7 +26,7 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.awsrequest import HeadersDict
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ProfileNotFound
+from botocore.exceptions import BotoCoreError, ParamValidationError, ProfileNotFound
 from botocore.loaders import Loader, create_loader
 from botocore.session import Session
 from botocore.utils import parse_timestamp
@@ -34,7 +34,18 @@ from s3fs import S3FileSystem
 
 from streamrec.display import display_name
 from streamrec.errors import StorageError, UnsupportedOperationError
-from streamrec.storage.backend import Backend, Body, FastPath, ObjectInfo, PartSink
+from streamrec.storage.backend import (
+    MARK,
+    Backend,
+    Body,
+    FastPath,
+    Held,
+    ObjectInfo,
+    PartSink,
+    Precondition,
+    Replaced,
+    UploadTerms,
+)
 from streamrec.storage.backends.http import responses as http_body
 from streamrec.storage.backends.http.responses import BUFFERED_BODIES
 from streamrec.storage.backends.s3.answers import check_answer
@@ -235,6 +246,7 @@ class S3Backend(Backend):
         self.endpoint = str(filesystem._s3.meta.endpoint_url)
         self._renewal = renewal
         self._uploads: ClientUploads | None = None
+        self._takes_conditions = True
         self._sending = FastPath(
             "sending bodies from where they are (streamrec.storage.backends.s3.uploads)"
         )
@@ -278,10 +290,14 @@ class S3Backend(Backend):
     async def stat(self, path: str) -> ObjectInfo:
         bucket, key = split_object(path)
         with translate_errors(path):
+            return _info(path, await self._fs._call_s3("head_object", Bucket=bucket, Key=key))
+
+    async def identify(self, path: str) -> Held:
+        """Returns the token in the object's metadata: an etag depends on the bytes only."""
+        bucket, key = split_object(path)
+        with translate_errors(path):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
-        return ObjectInfo(
-            path, head.get("ContentLength"), head.get("ETag"), head.get("LastModified")
-        )
+            return Held(_info(path, head), (head.get("Metadata") or {}).get(MARK))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         bucket, key = split_object(path)
@@ -330,18 +346,23 @@ class S3Backend(Backend):
             meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), body if raw is None else raw
         )
 
-    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+    async def begin_upload(self, path: str, terms: UploadTerms) -> PartSink:
         """Cleans up after a killed writer; sends nothing yet: an object of one part needs no
         multipart upload.
         """
-        self._uploads = self._uploads or ClientUploads(self._fs, self._sending)
-        upload = S3Upload(self._uploads, path, overwrite)
+        self._uploads = self._uploads or ClientUploads(self._fs, self._sending, self.endpoint)
+        upload = S3Upload(self._uploads, path, terms)
         await upload.prepare()
         return upload
 
-    async def copy(self, source: str, target: str) -> None:
+    async def copy(
+        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+    ) -> str | None:
         """Sends a CopyObject, which keeps metadata and storage class; copies an object above 5 GiB
         in parts.
+
+        AWS and SeaweedFS compare the target in the same step. Other stores ignore the condition, or
+        refuse it: then the copy is sent without it.
         """
         theirs = self._fs.s3_additional_kwargs.items()
         keys = {
@@ -358,18 +379,47 @@ class S3Backend(Backend):
                     )
                 keys |= {name: head[name] for name in KEPT if name in head}
                 await self._fs._cp_file(f"{bucket}/{key}", f"{new_bucket}/{new_key}", **keys)
-                return
+                return None
             if "StorageClass" in head:
                 keys["StorageClass"] = head["StorageClass"]
             place = {"Bucket": bucket, "Key": key}
-            await self._fs._call_s3(
-                "copy_object", keys, Bucket=new_bucket, Key=new_key, CopySource=place
-            )
+            keys |= {"Bucket": new_bucket, "Key": new_key, "CopySource": place}
+        await self._send_conditional("copy_object", target, keys, _condition(replaces))
+        return None
 
-    async def remove(self, path: str) -> None:
+    async def remove(self, path: str, version: str | None = None) -> None:
+        bucket, key = split_object(path)
+        condition = {} if version is None else {"IfMatch": version}
+        keys = {"Bucket": bucket, "Key": key}
+        await self._send_conditional("delete_object", path, keys, condition)
+
+    async def write_short(self, path: str, data: bytes, replaces: Replaced) -> str | None:
         bucket, key = split_object(path)
         with translate_errors(path):
-            await self._fs._call_s3("delete_object", Bucket=bucket, Key=key)
+            done = await self._fs._call_s3(
+                "put_object", Bucket=bucket, Key=key, Body=data, **_condition(replaces)
+            )
+        return str(done["ETag"]) if "ETag" in done else None
+
+    async def _send_conditional(
+        self, verb: str, path: str, keys: Mapping[str, Any], condition: Mapping[str, str]
+    ) -> None:
+        """Sends a request with a condition that not every store knows; without it to a store that
+        refuses such requests, because the caller has looked just before.
+        """
+        if condition and self._takes_conditions:
+            try:
+                with translate_errors(path):
+                    await self._fs._call_s3(verb, {}, **keys, **condition)
+                return
+            except UnsupportedOperationError:
+                self._takes_conditions = False
+            except StorageError as error:
+                if not isinstance(error.__cause__, ParamValidationError):  # an older botocore
+                    raise
+                self._takes_conditions = False
+        with translate_errors(path):
+            await self._fs._call_s3(verb, {}, **keys)
 
     async def aclose(self) -> None:
         if self._renewal is not None:
@@ -377,6 +427,17 @@ class S3Backend(Backend):
         creator = getattr(self._fs, "_s3creator", None)
         if creator is not None:
             await creator.__aexit__(None, None, None)
+
+
+def _info(path: str, head: Mapping[str, Any]) -> ObjectInfo:
+    return ObjectInfo(path, head.get("ContentLength"), head.get("ETag"), head.get("LastModified"))
+
+
+def _condition(replaces: Replaced) -> dict[str, str]:
+    """Returns the condition of a request that replaces an object."""
+    if isinstance(replaces, str):
+        return {"IfMatch": replaces}
+    return {"IfNoneMatch": "*"} if replaces is Precondition.ABSENT else {}
 
 
 class ClientBody:

@@ -22,9 +22,12 @@ result.
   writer, whose next request then fails and says why. Two writers that begin at the same moment may
   both continue; the object is that of the last one to complete, as a whole. An upload under a
   hidden name also ends those to the object that it will replace. Uploads to other keys stay.
-* `overwrite=False` sends `If-None-Match: *` with the last request. AWS and SeaweedFS honour it.
-  Such an object carries a mark of its upload (metadata `streamrec-upload`), so that after a lost
-  answer a writer can tell its own object from an equal one. (aiohttp itself repeats a PUT when a
+* An upload to a name that is free, and `overwrite=False`, send `If-None-Match: *` with the last
+  request. AWS and SeaweedFS honour it; some stores ignore it, so the name is looked at just before,
+  but not on AWS.
+* Each object carries the token of its writer (metadata `streamrec-upload`), so that a writer can
+  tell its own object from an equal one: after a lost answer, and before it removes or restores
+  anything. (aiohttp itself repeats a PUT when a
   reused connection breaks, so a first attempt may be a second one.)
 * Bodies are sent from their pieces (`http/pieces_body.py`). It is a private detail of the client
   that it passes our body on to aiohttp unchanged, so this is a `FastPath`. A body that is sent
@@ -44,8 +47,9 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import google_crc32c
 from botocore.exceptions import ClientError
@@ -60,7 +64,15 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import ContentDigest, FastPath, ObjectInfo, PartSink, Pieces
+from streamrec.storage.backend import (
+    MARK,
+    ContentDigest,
+    FastPath,
+    ObjectInfo,
+    PartSink,
+    Pieces,
+    UploadTerms,
+)
 from streamrec.storage.backends.http.pieces_body import PiecesBody
 from streamrec.storage.backends.s3.errors import (
     BadDigestError,
@@ -149,7 +161,6 @@ def is_md5(etag: str, pieces: Sequence[memoryview]) -> bool:
 
 
 MAX_PARTS: Final = 10_000
-MARK: Final = "streamrec-upload"
 
 _LOG = logging.getLogger("streamrec")
 
@@ -159,8 +170,10 @@ class ClientUploads:
     unfinished uploads.
     """
 
-    def __init__(self, filesystem: S3FileSystem, fast_path: FastPath) -> None:
+    def __init__(self, filesystem: S3FileSystem, fast_path: FastPath, endpoint: str) -> None:
         self.filesystem = filesystem
+        host = urlsplit(endpoint).hostname or ""
+        self.honours_conditions = host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
         self._fast_path = fast_path
         self._proven = False
         self._allowed = True
@@ -243,13 +256,13 @@ class S3Upload(PartSink):
     parallel = 1_000
     grows = True
 
-    def __init__(self, client: ClientUploads, path: str, overwrite: bool) -> None:
+    def __init__(self, client: ClientUploads, path: str, terms: UploadTerms) -> None:
         bucket, key = split_object(path)
+        self.mark = terms.token or secrets.token_hex(16)
         self._fs = client.filesystem
         self._client = client
         self._path = path
-        self._overwrite = overwrite
-        self._mark = None if overwrite else secrets.token_hex(16)
+        self._terms = terms
         self._place = {"Bucket": bucket, "Key": key}
         self._id: str | None = None
         self._asked = False  # an id was requested, possibly without an answer
@@ -264,8 +277,9 @@ class S3Upload(PartSink):
         """Ends unfinished uploads to this object. If the object exists and must not be replaced:
         AlreadyExistsError.
         """
-        if not self._overwrite and await self._head() is not None:
-            raise exists_error(self._path)
+        looks = not self._terms.overwrite and self._terms.guaranteed
+        if looks:
+            await self._look()
         await self._client.end(self._path)
         if (
             final := staged_object(self._path)
@@ -306,11 +320,19 @@ class S3Upload(PartSink):
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Makes the object visible, and compares it with what was sent."""
+        if not self._terms.overwrite and not self._doubt and not self._client.honours_conditions:
+            await self._look()
         doubt, self._doubt = self._doubt, True
+        send = self._complete_parts if self._only is None else self._put_only
         try:
-            done = await (
-                self._complete_parts(sent) if self._only is None else self._put_only(sent)
-            )
+            try:
+                done = await send(sent)
+            except UnsupportedOperationError:
+                if self._terms.overwrite or self._terms.guaranteed:
+                    raise
+                # the store refuses conditions, and the caller has looked
+                self._terms = replace(self._terms, overwrite=True)
+                done = await send(sent)
         except ObjectChangedError as error:  # a 412 can only mean If-None-Match here
             return await self._find_completed(sent, exists_error(self._path), error)
         except NoSuchUploadError as error:
@@ -388,23 +410,40 @@ class S3Upload(PartSink):
             ) from fault
         return done
 
+    async def _look(self) -> None:
+        """Raises AlreadyExistsError if the name is taken: not every store honours the condition of
+        the last request. A client that may not look relies on it.
+        """
+        with suppress(PermissionDeniedError):
+            if await self._head() is not None:
+                raise exists_error(self._path)
+
     async def _find_completed(
         self, sent: ContentDigest, refused: StorageError, cause: StorageError
     ) -> ObjectInfo:
         """Returns the object if an earlier request without an answer has succeeded; else raises
         `refused`.
         """
-        head = await self._head()
+        try:
+            head = await self._head()
+        except PermissionDeniedError:
+            raise refused from cause
         ours = head is not None and (
-            self._mark is None or head.get("Metadata", {}).get(MARK) == self._mark
+            self._terms.overwrite or head.get("Metadata", {}).get(MARK) == self.mark
         )
         if head is None or not ours or difference(sent, self._sort_parts(), head) is not None:
             raise refused from cause
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
 
     async def _check(self, sent: ContentDigest, etag: str | None) -> ObjectInfo:
-        """Compares the object with what was sent; removes our own object if it differs."""
-        head = await self._head()
+        """Compares the object with what was sent; removes our own object if it differs.
+
+        A client that may not read relies on the store, which has compared the CRC32C.
+        """
+        try:
+            head = await self._head()
+        except PermissionDeniedError:
+            return ObjectInfo(self._path, sent.size, etag)
         if head is None:
             raise TransientError(Cause.SERVER, "the object was completed and does not exist")
         if etag is not None and head.get("ETag") != etag:
@@ -446,13 +485,11 @@ class S3Upload(PartSink):
 
     def _metadata_with_mark(self) -> dict[str, Any]:
         """Returns the user's metadata with the mark, as arguments of a request."""
-        if self._mark is None:
-            return {}
         theirs = self._fs.s3_additional_kwargs.get("Metadata") or {}
-        return {"Metadata": {**theirs, MARK: self._mark}}
+        return {"Metadata": {**theirs, MARK: self.mark}}
 
     def _condition(self) -> dict[str, str]:
-        return {} if self._overwrite else {"IfNoneMatch": "*"}
+        return {} if self._terms.overwrite else {"IfNoneMatch": "*"}
 
 
 def _part_entry(index: int, part: StoredPart) -> dict[str, Any]:

@@ -1,0 +1,252 @@
+"""Locks of directories: one writer at a time replaces or removes objects in a directory.
+
+Uploads need no lock. A writer locks only while it puts complete objects in the place of others, or
+removes its own after a failure: seconds. So writers of different data sets in one directory wait
+for each other briefly, and never fail because of each other.
+
+* On local disks the lock is on the directory itself (flock). The kernel frees it when the process
+  ends, however it ends.
+* In a store that can write on a condition (S3, GCS, memory), the lock is a short hidden object that
+  is created only where there is none. Its writer changes it every BEAT_SECONDS. Another writer that
+  sees no change for LEASE_SECONDS, by its own clock, takes it over: the process was killed, or its
+  event loop stands still. The first one stops when it notices that its own lease has run out.
+* Elsewhere there is no lock, and a client that may not write there works without one. Then the
+  comparisons just before each step must do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+from typing import Final, Self
+
+from streamrec.display import display_name
+from streamrec.errors import (
+    NotFoundError,
+    ObjectChangedError,
+    StorageError,
+    StreamrecError,
+    UnsupportedOperationError,
+)
+from streamrec.storage.backend import Precondition, Replaced
+from streamrec.storage.base import Storage, new_token
+from streamrec.storage.tasks import CLEANUP_PATIENCE, finish
+from streamrec.storage.urls import hidden_name
+
+logger = logging.getLogger("streamrec")
+
+BEAT_SECONDS: Final = 5.0
+"""How often the holder changes the object."""
+
+LEASE_SECONDS: Final = 30.0
+"""How long a lock is respected that does not change. Not tuned."""
+
+LOOK_SECONDS: Final = 0.2
+"""How often a writer looks whether a lock is free."""
+
+WARN_SECONDS: Final = 10.0
+
+FREE: Final = b"{}"
+"""What a holder without the right to remove objects leaves."""
+
+
+class LockedError(StorageError):
+    """Another writer holds the lock."""
+
+
+def lock_name(directory: str) -> str:
+    """Returns the URL of a directory's lock in a store.
+
+    >>> lock_name("s3://b/d/")
+    's3://b/d/.streamrec.streamrec-lock-0000000000000000'
+    """
+    return hidden_name(f"{directory}streamrec", "lock-")
+
+
+class DirectoryLock:
+    """The lock of one directory. `is_held` is False where there are no locks.
+
+    Args:
+        directory: A URL that ends at a slash, or "".
+        lease: Seconds without a change after which another writer's lock is taken over.
+    """
+
+    def __init__(self, storage: Storage, directory: str, lease: float = LEASE_SECONDS) -> None:
+        self.is_held = False
+        self._storage = storage
+        self._directory = directory
+        self._path = lock_name(directory)
+        self._lease = lease
+        self._unlock: Callable[[], None] | None = None
+        self._version: str | None = None
+        self._beaten = 0.0
+        self._beating: asyncio.Task[None] | None = None
+
+    async def acquire(self, patience: float) -> None:
+        """Waits for the lock, at most `patience` seconds: then it is a LockedError."""
+        began = warned = time.monotonic()
+        seen: tuple[str | None, float] = (None, began)
+        while True:
+            try:
+                seen = await self._try(seen)
+            except UnsupportedOperationError:
+                return  # a store without conditions
+            except StorageError as error:
+                logger.info("%s is not locked: %s", display_name(self._directory), error)
+                return
+            if self.is_held:
+                return
+            now = time.monotonic()
+            if now > began + patience:
+                raise LockedError(
+                    f"another writer replaces objects in this directory for {now - began:.0f} s: "
+                    "run one of them, and then the other",
+                    self._directory or ".",
+                )
+            if now > warned + WARN_SECONDS:
+                warned = now
+                logger.warning(
+                    "%s: waiting until another writer has put its objects in place",
+                    display_name(self._directory),
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def check(self) -> None:
+        """Raises an ObjectChangedError if another writer may have taken the lock over."""
+        if self._version is not None and time.monotonic() > self._beaten + 0.7 * LEASE_SECONDS:
+            raise ObjectChangedError(
+                "this process stood still for so long that another writer may be at work: run it "
+                "again",
+                self._directory or ".",
+            )
+
+    async def release(self) -> None:
+        """Frees the lock; an error is not raised, because the lease ends by itself."""
+        beating, self._beating = self._beating, None
+        if beating is not None:
+            beating.cancel()
+            await asyncio.wait([beating])
+        if self._unlock is not None:
+            self._unlock()
+        version, self._version, self.is_held = self._version, None, False
+        if version is None:
+            return
+        try:
+            await self._storage.remove(self._path, version)
+        except ObjectChangedError:
+            pass
+        except StreamrecError:
+            with suppress(StreamrecError):
+                await self._storage.write_short(self._path, FREE, version)
+
+    async def _try(self, seen: tuple[str | None, float]) -> tuple[str | None, float]:
+        """Takes the lock if it is free; returns the version of another writer's, and since when."""
+        try:
+            self._unlock = await self._storage.try_lock(self._directory)
+        except UnsupportedOperationError:
+            if await self._create(Precondition.ABSENT):
+                return seen
+            with suppress(NotFoundError):  # it was freed just now
+                return await self._watch(seen)
+            return None, time.monotonic()
+        self.is_held = self._unlock is not None
+        return seen
+
+    async def _create(self, replaces: Replaced) -> bool:
+        """Writes the object; whether the lock is ours."""
+        body = self._body()
+        began = time.monotonic()
+        try:
+            version = await self._storage.write_short(self._path, body, replaces)
+        except ObjectChangedError:
+            # the answer to an attempt that succeeded may have been lost
+            if await self._storage.read_range(self._path, 0, 1 << 10) != body:
+                return False
+            version = (await self._storage.stat(self._path)).version
+        self._version, self._beaten, self.is_held = version, began, True
+        self._beating = asyncio.get_running_loop().create_task(self._beat())
+        return True
+
+    async def _watch(self, seen: tuple[str | None, float]) -> tuple[str | None, float]:
+        """Looks whether the holder lives; takes the lock over if it is free, or its lease over."""
+        version, since = seen
+        found = (await self._storage.stat(self._path)).version
+        now = time.monotonic()
+        if found != version:
+            if await self._storage.read_range(self._path, 0, len(FREE) + 1) != FREE:
+                return found, now
+        elif now < since + self._lease:
+            return seen
+        if found is not None:
+            await self._create(found)
+        return None, now
+
+    async def _beat(self) -> None:
+        """Changes the object until it is cancelled, or another writer has the lock."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            began = time.monotonic()
+            with suppress(StorageError):
+                assert self._version is not None
+                self._version = await finish(
+                    self._storage.write_short(self._path, self._body(), self._version),
+                    patience=BEAT_SECONDS,
+                )
+                self._beaten = began
+
+    def _body(self) -> bytes:
+        """Returns new content, so that its etag is new, too."""
+        return json.dumps({"beat": new_token()}).encode()
+
+
+class DirectoryLocks:
+    """The locks of several directories: `async with DirectoryLocks(places, patience) as locks`.
+
+    They are taken in the order of their names, so that two writers never wait for each other.
+    """
+
+    def __init__(
+        self,
+        places: Iterable[tuple[Storage, str]],
+        patience: float,
+        lease: float = LEASE_SECONDS,
+    ) -> None:
+        by_directory = {directory: storage for storage, directory in places}
+        self._locks = [
+            DirectoryLock(by_directory[directory], directory, lease)
+            for directory in sorted(by_directory)
+        ]
+        self._patience = patience
+        self._stack = AsyncExitStack()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether every directory is locked."""
+        return all(lock.is_held for lock in self._locks)
+
+    def check(self) -> None:
+        """Raises an ObjectChangedError if another writer may have taken a lock over."""
+        for lock in self._locks:
+            lock.check()
+
+    async def __aenter__(self) -> Self:
+        try:
+            for lock in self._locks:
+                self._stack.push_async_callback(release, lock)
+                await lock.acquire(self._patience)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._stack.aclose()
+
+
+async def release(lock: DirectoryLock) -> None:
+    """Frees a lock, even if the caller is cancelled."""
+    await finish(lock.release(), patience=CLEANUP_PATIENCE)

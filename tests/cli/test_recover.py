@@ -1,0 +1,184 @@
+"""`streamrec recover`: after a kill at any step, the data set is the old one or the new one."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import streamrec
+from streamrec.storage import Replacement, Storages
+from tests.cli.conftest import Call
+from tests.effort import THOROUGH
+from tests.steps import hidden, opened
+
+WRITE = """
+import asyncio, os, signal, sys
+from streamrec import ShardWriter
+from tests.steps import HOOKS, Steps
+
+async def write(folder, tag, count):
+    names, manifest = f"{folder}/t-{{shard}}", f"{folder}/m.json"
+    async with ShardWriter(names, max_shard_records=1, manifest=manifest) as shards:
+        for number in range(count):
+            await shards.write(b"%s %d" % (tag.encode(), number))
+
+def child(folder, tag, count, at):
+    number = os.fork()
+    if number:
+        return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+    if at is not None:
+        HOOKS.append(Steps(at, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    asyncio.run(write(folder, tag, count))
+    os._exit(0)
+
+for line in sys.stdin:
+    folder, tag, count, at = line.split()
+    print(child(folder, tag, int(count), None if at == "-" else int(at)), flush=True)
+"""
+
+Tree = dict[str, bytes]
+
+
+def tree(folder: Path) -> Tree:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def shown(found: Tree) -> Tree:
+    return {name: data for name, data in found.items() if not hidden(name)}
+
+
+def put(folder: Path, files: Tree) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+Write = Callable[[Path, str, int, int | None], int]
+
+
+@pytest.fixture
+def write() -> Iterator[Write]:
+    """Writes a data set in a process of its own, which may be killed at a step; its exit code."""
+    command = [sys.executable, "-W", "ignore", "-c", WRITE]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        words, codes = process.stdin, process.stdout
+
+        def run(folder: Path, tag: str, count: int, at: int | None = None) -> int:
+            words.write(f"{folder} {tag} {count} {'-' if at is None else at}\n")
+            words.flush()
+            return int(codes.readline())
+
+        yield run
+        words.close()
+    assert process.returncode == 0
+
+
+def test_after_a_kill_at_any_step_the_data_set_is_whole(
+    tmp_path: Path, called: Call, write: Write
+) -> None:
+    """Doctor says which it will be, and changes nothing; a second recovery finds nothing to do."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    seen = set()
+    assert write(folder, "old", 2, None) == 0
+    old = tree(folder)
+    assert write(folder, "new", 3, None) == 0
+    new = tree(folder)
+    number = 0
+    while True:
+        put(folder, old)
+        if write(folder, "new", 3, number) == 0:
+            break
+        killed = tree(folder)
+        checked = called("doctor", "--no-write", folder)
+        assert tree(folder) == killed
+        half_way = "puts the old ones back" in checked.out
+        complete = "removes the hidden old ones" in checked.out
+        done = called("recover", folder)
+        assert done.code == 0, (number, done.err)
+        found = shown(tree(folder))
+        assert found in (old, new), number
+        assert not (half_way and found != old), number
+        assert not (complete and found != new), number
+        assert shown(killed) in (old, new) or half_way, number
+        assert not [name for name in tree(folder) if "-old-" in name or "-set-" in name]
+        assert "nothing is to be recovered" in called("recover", folder).out
+        seen.add((half_way, complete))
+        number += 1 if THOROUGH else 3
+    assert seen == {(False, False), (True, False), (False, True)}
+
+
+def kill_half_way(folder: Path, write: Write) -> None:
+    """Kills a writer of two new shards when the first of them is in place."""
+    assert write(folder, "old", 2, None) == 0
+    before, number = tree(folder), 0
+    while True:
+        put(folder, before)
+        assert write(folder, "new", 2, number) != 0
+        if tree(folder)["t-0"] != before["t-0"]:
+            return
+        number += 1
+
+
+def test_the_killed_writer_run_again_removes_what_it_left(tmp_path: Path, write: Write) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    kill_half_way(folder, write)
+    assert any("-old-" in name for name in tree(folder))
+    assert write(folder, "new", 2, None) == 0
+    assert not [name for name in tree(folder) if "-old-" in name or "-set-" in name]
+    assert shown(tree(folder)).keys() == {"t-0", "t-1", "m.json"}
+
+
+def test_what_another_writer_has_written_since_stays(
+    tmp_path: Path, called: Call, write: Write
+) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    kill_half_way(folder, write)
+    (folder / "t-0").unlink()
+    (folder / "t-0").write_bytes(b"of another writer")
+    done = called("recover", folder)
+    assert done.code == 1
+    assert f"{folder}/t-0 was left as it is: another writer has written it since" in done.err
+    assert (folder / "t-0").read_bytes() == b"of another writer"
+    kept = [path for path in folder.iterdir() if path.name.startswith(".t-0.streamrec-old-")]
+    assert [path.read_bytes() for path in kept] == [streamrec.encode_records([b"old 0"])]
+    assert (folder / "t-1").read_bytes() == streamrec.encode_records([b"old 1"])
+
+
+@pytest.mark.parametrize("kind", ["disk", "s3_store", "gcs_store"])
+async def test_a_writer_that_is_at_work_is_not_disturbed(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    """It recovers again and again while a live writer replaces a data set, at each of its steps."""
+    from streamrec.storage import recover
+
+    async with opened(kind, request) as place:
+
+        async def write(tag: bytes) -> None:
+            async with Storages(place.options) as storages, Replacement(storages) as objects:
+                for number in range(6):
+                    async with await objects.upload(f"{place.url}/t-{number}") as upload:
+                        await upload.write(b"%s %d" % (tag, number))
+
+        await write(b"old")
+        async with Storages(place.options) as storages:
+            for turn in range(3):
+                writing = asyncio.ensure_future(write(b"new %d" % turn))
+                done = []
+                while not writing.done():
+                    done += [each async for each in recover(storages, f"{place.url}/")]
+                await writing
+                assert not done
+                assert await place.snapshot() == {
+                    f"/t-{number}": b"new %d %d" % (turn, number) for number in range(6)
+                }
