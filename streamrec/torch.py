@@ -76,6 +76,7 @@ from streamrec.pipeline.engine.description import parts_of
 from streamrec.pipeline.engine.dividers import Divider, divider_here, in_turns
 from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.states import check_state
+from streamrec.pipeline.lengths import absent_if_unknown
 from streamrec.pipeline.loading import Epochs, LoaderIterator, convert_leaves
 from streamrec.pipeline.sources.global_shuffle.steps import job_state as job_state_of
 from streamrec.pipeline.sources.shards.source import Shards
@@ -198,6 +199,7 @@ class IterableDataset(data.IterableDataset[Any]):
         ForkingPickler.register(torch.Tensor, reduce_in_block)
         return to_joined_tensors
 
+    @absent_if_unknown
     def __len__(self) -> int:
         """The number of elements of an epoch of this rank; a TypeError if `len(dataset)` is not
         known.

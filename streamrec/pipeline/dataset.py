@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from streamrec.pipeline.elements.specs import signature_of
 from streamrec.pipeline.engine.description import AUTOTUNE, Chain, Options, Source
 from streamrec.pipeline.engine.ranks import rank_of
 from streamrec.pipeline.engine.session import SourceStores
-from streamrec.pipeline.engine.stage import Stage
+from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.runnable import Runnable
 from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from streamrec.tfrecord import Frames
 
 FEATURES = "feature configurations, such as {'image': FixedLenFeature([], bytes)}"
+
+ALL_ELEMENTS: Final = 1 << 62
+"""The size of a buffer of all elements, where their number is unknown."""
 
 T = TypeVar("T", covariant=True)
 U = TypeVar("U")
@@ -981,6 +984,9 @@ class Dataset(Runnable[T]):
                 "shuffle(None) holds all elements, but their number is unknown here: pass "
                 "buffer_size"
             )
+        if buffer_size == UNKNOWN_CARDINALITY:
+            self._ending("a shuffle of all elements")
+            buffer_size = max(1, self.cardinality()) if self.cardinality() >= 0 else ALL_ELEMENTS
         size = check_integer("buffer_size", buffer_size, 1)
         seed = check_integer("seed", seed, none=True)
         return self._of(

@@ -31,6 +31,7 @@ from streamrec.pipeline.dividing import check_assigned
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.states import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
+from streamrec.pipeline.lengths import absent_if_unknown
 from streamrec.tfrecord import Frames
 
 T = TypeVar("T")
@@ -216,6 +217,7 @@ class Epochs(Generic[T]):
         check_assigned(self._with_rank(), self._dataset.options.rank)
         return LoaderIterator(self._begin_epoch, self._deliver)
 
+    @absent_if_unknown
     def __len__(self) -> int:
         """How many elements an epoch of this rank has; a TypeError if `len(dataset)` is unknown."""
         return len(self._with_rank())

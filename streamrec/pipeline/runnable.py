@@ -31,6 +31,7 @@ from streamrec.pipeline.iterators import (
     Run,
     in_this_loop,
 )
+from streamrec.pipeline.lengths import absent_if_unknown
 from streamrec.shards import ShardInfo
 from streamrec.storage import Overwrite, RetryPolicy, Storages, check_source
 from streamrec.tfrecord import TFRecordOptions
@@ -316,6 +317,7 @@ class Runnable(Generic[T]):
         """
         return self.chain.cardinality(self.options.rank)
 
+    @absent_if_unknown
     def __len__(self) -> int:
         """`cardinality()` if it is known.
 

@@ -38,7 +38,7 @@ stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from streamrec.torch import IterableDataset, to_tensors  # noqa: E402
+from streamrec.torch import IterableDataset, Loader, to_tensors  # noqa: E402
 
 pytestmark = [pytest.mark.peer, *LOADER_WARNINGS]
 
@@ -238,6 +238,28 @@ def test_several_processes_need_distribute(tmp_path: Path) -> None:
         list(IterableDataset(Dataset.range(3).with_options(rank=0, world_size=2)))
     with pytest.raises(TypeError, match=r"dataset is .x. \(str\): a streamrec Dataset is expected"):
         IterableDataset("x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [IterableDataset, Loader])
+def test_an_unknown_length_is_no_attribute(kind: Any) -> None:
+    known = Dataset.range(100).batch(4)
+    assert hasattr(kind(known), "__len__")
+    assert len(kind(known)) == 25
+    unknown = kind(known.filter(lambda batch: batch[0] % 8 == 0))
+    assert not hasattr(unknown, "__len__")
+    with pytest.raises(TypeError, match="depends on its data"):
+        len(unknown)
+    assert len(list(unknown)) == 13
+
+
+def test_two_workers_below_a_distribution_cache_in_files_of_their_own(tmp_path: Path) -> None:
+    for shard in range(4):
+        records = [b"%d" % number for number in range(shard, 40, 4)]
+        (tmp_path / f"{shard}.tfrecord").write_bytes(encode_records(records))
+    dataset = TFRecordDataset(f"{tmp_path}/*.tfrecord").distribute().cache(tmp_path / "cache")
+    loader = DataLoader(IterableDataset(dataset), batch_size=None, num_workers=2)
+    epochs = [sorted(map(int, loader)) for _ in range(2)]
+    assert epochs == [list(range(40))] * 2
 
 
 def test_leaving_the_loop_ends_the_run() -> None:

@@ -321,6 +321,24 @@ def test_len() -> None:
         len(numbers.filter(bool))
 
 
+def test_a_dataset_of_unknown_length_has_no_len_attribute() -> None:
+    assert hasattr(numbers, "__len__")
+    assert not hasattr(numbers.filter(bool), "__len__")
+    assert not hasattr(numbers.repeat(), "__len__")
+    assert list(numbers.filter(bool))  # list() asks for the length
+
+
+def test_a_shuffle_of_a_cardinality_is_of_all_elements() -> None:
+    unknown = numbers.filter(lambda number: True)
+    shuffled = [
+        list(map(int, each.shuffle(each.cardinality(), seed=1))) for each in (numbers, unknown)
+    ]
+    assert shuffled[0] != sorted(shuffled[0])
+    assert shuffled[0] == shuffled[1]
+    with pytest.raises(ValueError, match="a shuffle of all elements would never end"):
+        numbers.repeat().shuffle(UNKNOWN_CARDINALITY)
+
+
 @pytest.mark.parametrize(
     ("dataset", "count"),
     [

@@ -233,6 +233,11 @@ class Choices(RandomNumbers):
     seed: int | None
     rerandomize: bool
 
+    @property
+    def draws_all(self) -> bool:
+        """Whether each number occurs again and again: a weight may be too small to be drawn."""
+        return min(self.weights) > 2.0**-40 * sum(self.weights)
+
     def draw(self, random_words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
         bounds = np.cumsum(self.weights) / np.sum(self.weights)
         return np.searchsorted(bounds[:-1], (random_words >> np.uint64(11)) * 2.0**-53, "right")

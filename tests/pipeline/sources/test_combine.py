@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import streamrec
 from streamrec import Dataset, TFRecordDataset
 from streamrec.errors import PositionMismatchError
+from streamrec.pipeline import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine.description import Chain, Source
@@ -369,3 +371,48 @@ async def test_closing_leaves_no_task(way: int, given: int) -> None:
             with anyio.fail_after(30):
                 await gates[1].passed.wait()
     assert asyncio.all_tasks() == before
+
+
+PARTS = {
+    "none": Dataset.range(0),
+    "finite": Dataset.range(3),
+    "more": Dataset.range(5),
+    "endless": Dataset.range(4).repeat(),
+    "unknown": Dataset.range(6).filter(lambda number: number > 3),
+}
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("names", [*combinations(PARTS, 1), *combinations(PARTS, 2)])
+@pytest.mark.parametrize("choices", ["drawn", "all zero", "some", "in turn", "unknown"])
+def test_the_cardinality_of_a_mixture_is_true(
+    names: tuple[str, ...], choices: str, stops: bool
+) -> None:
+    parts = [PARTS[name] for name in names]
+    count = len(parts)
+    chosen = {
+        "all zero": Dataset.range(1).repeat(),
+        "some": Dataset.from_tensor_slices([number % count for number in range(7)]),
+        "in turn": Dataset.range(count).repeat(),
+        "unknown": Dataset.range(count).repeat(4).filter(lambda number: True),
+    }
+    if choices == "drawn":
+        mixed = Dataset.sample_from_datasets(parts, seed=1, stop_on_empty_dataset=stops)
+    else:
+        mixed = Dataset.choose_from_datasets(parts, chosen[choices], stops)
+    known = mixed.cardinality()
+    if known == UNKNOWN_CARDINALITY:
+        return
+    elements = len(list(islice(mixed, 100)))
+    assert elements == (100 if known == INFINITE_CARDINALITY else known)
+
+
+def test_mixtures_of_endless_parts_have_lengths_after_take() -> None:
+    endless = [Dataset.range(2).repeat(), Dataset.range(3).repeat()]
+    drawn = Dataset.sample_from_datasets(endless, [0.7, 0.3], seed=1)
+    chosen = Dataset.choose_from_datasets(endless, Dataset.range(2).repeat())
+    assert [each.cardinality() for each in (drawn, chosen)] == [INFINITE_CARDINALITY] * 2
+    assert [len(each.take(100)) for each in (drawn, chosen)] == [100, 100]
+    some = Dataset.choose_from_datasets(endless, Dataset.range(2).repeat(4))
+    assert len(some) == len(list(some)) == 8
+    assert len(Dataset.sample_from_datasets([Dataset.range(3), Dataset.range(5)])) == 8

@@ -37,7 +37,10 @@ from streamrec.pipeline.elements.positions import (
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import Signal
+from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from streamrec.pipeline.sources.in_memory import Choices
 from streamrec.pipeline.sources.inputs import InputBuffer, run_inputs
 from streamrec.pipeline.sources.interleave import CHUNK_BYTES
 
@@ -70,6 +73,16 @@ class Choose(Source):
     def element_spec(self) -> Any:
         return common_spec(part.element_spec() for part in self.parts)
 
+    def cardinality(self, rank: Rank | None) -> int:
+        return count_mixed(
+            [part.cardinality(rank) for part in self.parts],
+            self.choices.cardinality(rank),
+            stop_on_empty=self.stop_on_empty,
+            all_are_drawn=isinstance(self.choices.source, Choices)
+            and not self.choices.stages
+            and self.choices.source.draws_all,
+        )
+
     @property
     def is_endless(self) -> bool:
         several = all if self.stop_on_empty else any
@@ -99,6 +112,39 @@ class Choose(Source):
                     yield chunk
                 elif not sampler.ended:
                     await arrived.wait()
+
+
+def count_mixed(
+    counts: Sequence[int], choices: int, *, stop_on_empty: bool, all_are_drawn: bool
+) -> int:
+    """The number of elements of a mixture, by those of its parts and of the choices.
+
+    It is known only if it is the same for all choices that there may be; `all_are_drawn` says that
+    these are random and endless, so that each part is drawn again and again.
+
+    >>> count_mixed([3, 4], -1, stop_on_empty=False, all_are_drawn=True)
+    7
+    >>> count_mixed([3, 4], -1, stop_on_empty=True, all_are_drawn=True)
+    -2
+    """
+    if choices == 0 or not any(counts):
+        return 0
+    if len(counts) == 1:
+        return smaller(counts[0], choices)
+    if all(count == INFINITE_CARDINALITY for count in counts):
+        return choices
+    if stop_on_empty or not all_are_drawn:
+        return UNKNOWN_CARDINALITY
+    if INFINITE_CARDINALITY in counts:
+        return INFINITE_CARDINALITY
+    return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in counts else sum(counts)
+
+
+def smaller(count: int, other: int) -> int:
+    """The smaller one of two cardinalities."""
+    if INFINITE_CARDINALITY in (count, other):
+        return other if count == INFINITE_CARDINALITY else count
+    return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in (count, other) else min(count, other)
 
 
 class Sampler:
