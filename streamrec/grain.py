@@ -75,10 +75,12 @@ class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ign
         )
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Makes this process worker `sl.start` of `sl.step`. Grain calls it in each worker of
-        `mp_prefetch`.
+        """Makes this process worker `sl.start` of `sl.step`.
+
+        Grain calls it in each worker of `mp_prefetch`.
         """
-        worker, workers = sl.start or 0, sl.step or 1
+        worker = sl.start or 0
+        workers = sl.step or 1
         self._rank = Rank(self._rank.rank * workers + worker, self._rank.world_size * workers)
 
     def __str__(self) -> str:
@@ -137,17 +139,17 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         return self._run
 
     def _fresh(self) -> Dataset[Any]:
-        """A copy of the dataset at its first epoch: iterating the same one again would be the next
-        epoch.
+        """A copy of the dataset at its first epoch.
+
+        Iterating the same dataset again would be the next epoch.
         """
         return self._dataset.with_options(epoch=self._dataset.options.epoch)
 
     def _end(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        run, self._run = self._run, None
-        if (
-            run is not None and not exiting()
-        ):  # Grain may close an iterator after modules have lost their names
-            with suppress(
-                LoopThreadError
-            ):  # the garbage collector runs this on the loop's thread, too
+        run = self._run
+        self._run = None
+        # Grain may close an iterator after modules have lost their names.
+        if run is not None and not exiting():
+            # The garbage collector runs this on the loop's thread, too.
+            with suppress(LoopThreadError):
                 run.close()

@@ -1,5 +1,6 @@
-"""Decoding of JPEG, PNG, GIF and BMP images to arrays of pixels, one at a time or a column at a
-time.
+"""Decoding of JPEG, PNG, GIF and BMP images to arrays of pixels.
+
+Images are decoded one at a time, or a column at a time.
 
     from streamrec.images import decode_jpeg
 
@@ -46,8 +47,10 @@ MAX_BYTES: Final = 1 << 29
 """Limit of pixels times channels, as in TensorFlow: a header of a few bytes can claim any size."""
 
 MAX_RATIO: Final = 1000
-"""A JPEG with more pixel bytes than this many times its length must be below `MAX_BYTES` before
-`ratio` applies."""
+"""How many pixel bytes a JPEG may have for each of its own bytes.
+
+A JPEG with more must be below `MAX_BYTES` before `ratio` applies.
+"""
 
 ENCODED: Final = (bytes, bytearray, memoryview)
 RATIOS: Final = (1, 2, 4, 8)
@@ -59,8 +62,10 @@ DEEP_CHANNELS: Final = {0: 1, 2: 3, 4: 2, 6: 4}
 """The channels of a PNG of 16 bits by its color type."""
 
 GREY: Final = np.array([9797, 19234, 3737], np.uint64)
-"""The weights of red, green and blue in grey, of 2**15: 0.299, 0.587 and 0.114 as TensorFlow gives
-them to libpng."""
+"""The weights of red, green and blue in grey, of 2**15.
+
+They are 0.299, 0.587 and 0.114 as TensorFlow gives them to libpng.
+"""
 
 SIGNATURES: Final = {
     b"\xff\xd8\xff": "JPEG",
@@ -240,6 +245,12 @@ def decode_all(contents: Any, decode: Callable[[bytes], Pixels]) -> npt.NDArray[
 
 
 def decode_one(data: Any, row: int | None, decode: Callable[[bytes], Pixels]) -> Pixels:
+    """Decodes one image.
+
+    Raises:
+        TypeError: `data` is not bytes.
+        FeatureError: The image cannot be decoded; `row` is in it.
+    """
     if not isinstance(data, ENCODED):
         raise TypeError(f"an encoded image must be bytes, and this is {name_type(data)}")
     try:
@@ -248,9 +259,8 @@ def decode_one(data: Any, row: int | None, decode: Callable[[bytes], Pixels]) ->
         raise
     except FeatureError as error:
         raise FeatureError(error.reason, None, row) from error.__cause__
-    except (
-        Exception
-    ) as error:  # decoders raise anything: ValueError, SyntaxError, struct.error, OSError
+    # Decoders raise anything: ValueError, SyntaxError, struct.error, OSError.
+    except Exception as error:
         what = f"{detect_format(data)} image of {len(data):,} bytes"
         raise FeatureError(
             f"the {what} cannot be decoded, because it is damaged: {error}", None, row
@@ -262,24 +272,25 @@ def detect_format(data: bytes) -> str:
     for signature, kind in SIGNATURES.items():
         if data[: len(signature)] == signature:
             return kind
-    start = (
-        f"{len(data):,} bytes that begin with {bytes(data[:8])!r}" if data else "an empty string"
-    )
+    start = "an empty string"
+    if data:
+        start = f"{len(data):,} bytes that begin with {bytes(data[:8])!r}"
     raise FeatureError(f"this is not a JPEG, PNG, GIF or BMP image: {start}")
 
 
 def decode_with_simplejpeg(data: bytes, channels: int, ratio: int) -> Pixels:
-    """Decodes a JPEG. Of libjpeg's warnings, only "Premature end" is an error (as in
-    TensorFlow).
+    """Decodes a JPEG.
+
+    Of libjpeg's warnings, only "Premature end" is an error (as in TensorFlow).
     """
     simplejpeg = import_decoder("simplejpeg")
     height, width, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     channels = channels or (1 if space == "Gray" else 3)
-    if height * width * channels > MAX_RATIO * len(
-        data
-    ):  # some JPEGs are decoded whole before they are made smaller
+    # Some JPEGs are decoded whole before they are made smaller.
+    if height * width * channels > MAX_RATIO * len(data):
         check_size(height, width, channels)
-    height, width = -(-height // ratio), -(-width // ratio)
+    height = -(-height // ratio)
+    width = -(-width // ratio)
     check_size(height, width, channels)
     options = {"colorspace": MODES[channels].replace("L", "GRAY"), "min_factor": ratio}
     if ratio > 1:
@@ -294,24 +305,23 @@ def decode_with_simplejpeg(data: bytes, channels: int, ratio: int) -> Pixels:
 
 
 def decode_with_pillow(data: bytes, kind: str, channels: int, all_frames: bool = True) -> Pixels:
-    """The frames of an image, of shape `[frames, height, width, channels]`; only a GIF may have
-    more than one.
+    """The frames of an image, of shape `[frames, height, width, channels]`.
+
+    Only a GIF may have more than one.
     """
     if kind == "PNG" and (header := png_header(data)).depth == 16:
         return (decode_sixteen_bits(data, header, channels) >> 8).astype(np.uint8)[None]
     pillow = import_decoder("PIL.Image")
     pillow.preinit()
-    with pillow.OPEN[kind][0](
-        BytesIO(data)
-    ) as image:  # `pillow.open` has a lower limit than `MAX_BYTES`
+    # `pillow.open` has a lower limit than `MAX_BYTES`.
+    with pillow.OPEN[kind][0](BytesIO(data)) as image:
         count = image.n_frames if kind == "GIF" and all_frames else 1
         mode = MODES[channels or count_channels(image, data, kind)]
         frames = []
         for number in range(count):
             image.seek(number)
-            check_size(
-                image.height * count, image.width, len(mode)
-            )  # a later frame may be larger than the first
+            # In the loop, since a later frame may be larger than the first.
+            check_size(image.height * count, image.width, len(mode))
             frames.append(convert_frame(image, mode))
     return np.stack(frames)
 
@@ -320,9 +330,8 @@ def count_channels(image: Any, data: bytes, kind: str) -> int:
     """The number of channels that TensorFlow decodes by default."""
     if kind == "GIF":
         return 3
-    if (
-        kind == "BMP" and int.from_bytes(data[28:30], "little") == 32
-    ):  # bits of a pixel; Pillow leaves out the alpha
+    # The number is the bits of a pixel; Pillow leaves out the alpha.
+    if kind == "BMP" and int.from_bytes(data[28:30], "little") == 32:
         return 4
     if image.mode == "P":
         return 4 if "transparency" in image.info else 3
@@ -336,8 +345,10 @@ def convert_frame(image: Any, mode: str) -> Pixels:
 
 
 class PngHeader(NamedTuple):
-    """The header of a PNG: its size, the bits of a sample, the color type of the format, and
-    whether its rows come in seven passes.
+    """The header of a PNG.
+
+    It says the image's size, the bits of a sample, the color type of the format, and whether the
+    rows come in seven passes.
     """
 
     width: int
@@ -404,7 +415,8 @@ def decode_rows(rows: bytes, header: PngHeader, mode: str, raw: str) -> npt.NDAr
 
 def png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The kind and the body of each chunk of a PNG, after a check of its CRC."""
-    place, kind = 8, b""
+    place = 8
+    kind = b""
     while kind != b"IEND" and place < len(data):
         length, kind = struct.unpack_from(">I4s", data, place)
         body = data[place + 8 : place + 8 + length]
@@ -418,8 +430,9 @@ def png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 def convert_channels(
     pixels: npt.NDArray[Any], channels: int, key: npt.NDArray[Any] | None
 ) -> npt.NDArray[Any]:
-    """The pixels of an image with as many channels as libpng makes of them; those of the color
-    `key` are transparent.
+    """The pixels of an image with as many channels as libpng makes of them.
+
+    Those of the color `key` are transparent.
     """
     most = np.iinfo(pixels.dtype).max
     kept = pixels.shape[-1]
@@ -447,6 +460,7 @@ def convert_channels(
 
 
 def check_size(height: int, width: int, channels: int) -> None:
+    """Refuses an image of more than `MAX_BYTES` samples before memory is allocated for it."""
     if height * width * channels > MAX_BYTES:
         raise FeatureError(
             f"the image has {height:,} x {width:,} pixels: more than {MAX_BYTES >> 20} MiB are "
@@ -455,6 +469,11 @@ def check_size(height: int, width: int, channels: int) -> None:
 
 
 def import_decoder(name: str) -> Any:
+    """Imports a module of the extra `images`.
+
+    Raises:
+        MissingExtraError: It is not installed; the message says how to install it.
+    """
     try:
         return import_module(name)
     except ImportError as error:

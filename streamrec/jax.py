@@ -78,9 +78,8 @@ class Loader(Epochs[Any]):
     def _reader(self) -> Rank:
         if jax.process_count() == 1:
             return rank_here()
-        shardings = (
-            self._sharding.values() if isinstance(self._sharding, Mapping) else [self._sharding]
-        )
+        sharding = self._sharding
+        shardings = sharding.values() if isinstance(sharding, Mapping) else [sharding]
         ranks = {
             Rank(jax.process_index(), jax.process_count()) if one is None else rank_under(one)
             for one in shardings
@@ -116,8 +115,7 @@ class Loader(Epochs[Any]):
         if not array.ndim:
             raise ValueError(
                 f"{where(name)}a single {array.dtype} has no rows to divide among devices: make "
-                "batches, "
-                "batch(..., drop_remainder=True)"
+                "batches, batch(..., drop_remainder=True)"
             )
         try:
             global_array: Any = jax.make_array_from_process_local_data  # it has no types
@@ -125,14 +123,15 @@ class Loader(Epochs[Any]):
         except (ValueError, ZeroDivisionError, IndexError, AssertionError) as error:
             raise ValueError(
                 f"{where(name)}an array of shape {list(array.shape)} cannot be divided as "
-                f"{sharding} says: {error}. "
-                "batch(..., drop_remainder=True) gives batches of one size"
+                f"{sharding} says: {error}. batch(..., drop_remainder=True) gives batches of one "
+                "size"
             ) from error
 
 
 def rank_under(sharding: jax.sharding.Sharding) -> Rank:
-    """The part of a global batch that this process has: processes whose devices hold the same rows
-    are one rank.
+    """The part of a global batch that this process has.
+
+    Processes whose devices hold the same rows are one rank.
     """
     dimensions = len(getattr(sharding, "spec", ())) or 1
     shape = (len(sharding.device_set),) * dimensions
@@ -165,13 +164,13 @@ def check_fits(array: npt.NDArray[Any], name: str) -> None:
     if array.dtype.kind not in "iu" or target.itemsize >= array.dtype.itemsize or not array.size:
         return
     limits = np.iinfo(target)
-    smallest, largest = array.min(), array.max()
+    smallest = array.min()
+    largest = array.max()
     if smallest < limits.min or largest > limits.max:
         raise OverflowError(
             f"{where(name)}values from {smallest:,} to {largest:,} do not fit the {target.name} "
-            "that JAX makes of "
-            'them: call jax.config.update("jax_enable_x64", True), or map the column to values '
-            "that fit"
+            'that JAX makes of them: call jax.config.update("jax_enable_x64", True), or map the '
+            "column to values that fit"
         )
 
 

@@ -413,7 +413,6 @@ MANY_POSITIONAL: dict[str, int] = {
     "streamrec/cli/commands/reshard.py": 1,
     "streamrec/cli/commands/verify.py": 1,
     "streamrec/html.py": 1,
-    "streamrec/ray/reading.py": 1,
     "streamrec/shards/assignment.py": 1,
     "streamrec/shards/index.py": 1,
     "streamrec/shards/manifest.py": 1,

@@ -21,8 +21,9 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Runs the command that the program was called with, and ends the process with its exit
-    code.
+    """Runs the command that the program was called with.
+
+    Ends the process with its exit code.
     """
     os.environ.setdefault(
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false"

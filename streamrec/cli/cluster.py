@@ -1,5 +1,6 @@
-"""A command's work on a Ray cluster (`--ray ADDRESS`): a task for each shard, or each part of the
-shards.
+"""A command's work on a Ray cluster (`--ray ADDRESS`).
+
+Each shard, or each part of the shards, is a task.
 
 The workers need streamrec, and must reach all paths. A task that its machine loses is run again
 elsewhere.
@@ -63,8 +64,9 @@ def connect(address: str) -> None:
 
 
 async def map_on(function: Callable[[A], Coroutine[Any, Any, B]], items: Sequence[A]) -> list[B]:
-    """Calls an async function for each item, each in a task of the connected cluster; returns the
-    results in order.
+    """Calls an async function for each item, each in a task of the connected cluster.
+
+    Returns the results in order.
 
     A worker must be able to import the function, or the one that a `partial` of it calls.
 
@@ -102,8 +104,9 @@ def cancel(ray: Any, references: list[Any]) -> None:
 
 
 def make_remote(ray: Any, function: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-    """A remote function of Ray, which takes no `partial` itself; relative paths mean what they mean
-    here.
+    """A remote function of Ray, which takes no `partial` itself.
+
+    Relative paths mean what they mean here.
     """
     here = os.getcwd()
 

@@ -74,8 +74,9 @@ def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> li
 def parse_options(
     _: click.Context, parameter: click.Parameter, values: Sequence[str]
 ) -> dict[str, Any]:
-    """What `-o key=value` says: JSON values as what they mean, all else as text; a key of digits is
-    text, too.
+    """What `-o key=value` says: JSON values as what they mean, all else as text.
+
+    A key of digits is text, too.
 
     Examples:
         >>> parse_options(None, None, ["anon=true", "key=abc", 'client_kwargs={"verify": false}'])
@@ -97,8 +98,9 @@ def parse_options(
 
 
 def format_options(storage_options: Mapping[str, Any]) -> str:
-    r"""The options as they are typed, each after a space, for a command that is proposed; without
-    the secrets' values.
+    r"""The options as they are typed, each after a space, for a command that is proposed.
+
+    Without the secrets' values.
 
     Examples:
         >>> format_options({"anon": True, "client_kwargs": {"verify": False}, "secret": "abc"})
@@ -169,8 +171,9 @@ def parse_where(
 
 
 def parse_joined(words: list[str], *joins: str) -> tuple[Any, ...]:
-    """Takes an expression off the words: comparisons that `joins` join, the weakest of these
-    first.
+    """Takes an expression off the words: comparisons that `joins` join.
+
+    The weakest of these come first.
     """
     if joins:
         found = parse_joined(words, *joins[1:])
@@ -404,8 +407,9 @@ def names_argument(name: str, metavar: str) -> Callable[[Decorated], Decorated]:
 
 
 def selection_options(count: int | None) -> Callable[[Decorated], Decorated]:
-    """Adds which records are shown, `count` of them where nothing else is said (None for all), and
-    how.
+    """Adds options that say which records are shown, and how.
+
+    `count` is how many where nothing else is said; None for all.
     """
     number, most, form = (
         click.IntRange(0),

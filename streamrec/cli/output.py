@@ -1,5 +1,6 @@
-"""What is printed: lines and tables for people, JSON for scripts, sizes in words; progress on
-standard error.
+"""What is printed: lines and tables for people, JSON for scripts, sizes in words.
+
+Progress goes to standard error.
 
 A command that shows neither a table nor progress does not load rich, which is slow to import.
 """
@@ -52,8 +53,9 @@ def print_line(*lines: str) -> None:
 
 
 def print_written(things: str, written: Sequence[Any], ending: str = "") -> None:
-    """Prints how many files were written, each with `records` and `bytes`, and how much they
-    hold.
+    """Prints how many files were written, and how much they hold.
+
+    Each file has `records` and `bytes`.
     """
     records, size = sum(each.records for each in written), sum(each.bytes for each in written)
     print_line(
@@ -141,8 +143,9 @@ class Meter:
 
 @contextmanager
 def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[Meter]:
-    """Shows a bar while the block runs; where standard error is not a terminal, prints a line every
-    ten seconds.
+    """Shows a bar while the block runs.
+
+    Where standard error is not a terminal, prints a line every ten seconds.
     """
     if quiet or progress_mode() != "auto":
         yield Meter()

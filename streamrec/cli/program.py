@@ -61,8 +61,9 @@ FILES: Final = {"ls": "info", "count": "info", "head": "cat", "manifest": "index
 
 
 class LogHandler(logging.Handler):
-    """Prints the log, of other libraries too, without secrets and control characters; above a
-    progress bar.
+    """Prints the log, of other libraries too, without secrets and control characters.
+
+    It is printed above a progress bar.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -146,8 +147,9 @@ def streamrec_command(verbose: bool) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command; returns the exit code. Says in a line what went wrong, on standard error;
-    or as JSON.
+    """Runs one command; returns the exit code.
+
+    Says in a line what went wrong, on standard error; or as JSON.
     """
     as_json = "--json" in arguments
     if isinstance(sys.stdout, TextIOWrapper):
@@ -193,8 +195,9 @@ def exit_code_of(error: StreamrecError | OSError) -> int:
 
 
 def print_failure(what: object, error: BaseException, code: int, as_json: bool) -> int:
-    """Prints what went wrong, and the notes: where old data is kept that could not be put back, for
-    example.
+    """Prints what went wrong, and the notes.
+
+    A note says, for example, where old data is kept that could not be put back.
     """
     notes = getattr(error, "__notes__", [])
     if as_json:

@@ -80,8 +80,9 @@ def jobs() -> int:
 async def map_concurrently(
     function: Callable[[A], Awaitable[B]], items: Sequence[A], concurrency: int | None = None
 ) -> list[B]:
-    """Calls a function for each item, `concurrency` at a time (None: `jobs`); returns the results
-    in the items' order.
+    """Calls a function for each item, `concurrency` at a time (None: `jobs`).
+
+    Returns the results in the items' order.
 
     Raises:
         Exception: The first error ends all, and is raised as it is.
@@ -108,8 +109,9 @@ async def map_concurrently(
 
 @asynccontextmanager
 async def open_item(item: Item, start: int | None = None, **how: Any) -> AsyncIterator[ShardReader]:
-    """Opens a shard, from the first record at byte `start` or after it; `how` is passed to
-    `ReadOptions`.
+    """Opens a shard, from the first record at byte `start` or after it.
+
+    `how` is passed to `ReadOptions`.
 
     The shard must be as it was listed, or as a manifest says.
     """
@@ -125,8 +127,9 @@ async def open_item(item: Item, start: int | None = None, **how: Any) -> AsyncIt
 async def blocks(
     reader: ShardReader, meter: Meter | None = None, expected: Expected | None = None
 ) -> AsyncIterator[streamrec.Frames]:
-    """The blocks of one shard; the number of its records is compared with `expected` if all of it
-    is read.
+    """The blocks of one shard.
+
+    The number of its records is compared with `expected` if all of it is read.
     """
     done = 0
     async for frames in reader.frames():
@@ -164,8 +167,9 @@ async def batches(
 async def keep_matching(
     blocks: AsyncGenerator[streamrec.Frames, None], where: tuple[Any, ...] | None
 ) -> AsyncGenerator[streamrec.Frames, None]:
-    """The records for which the tree of `--where` is true, found in a thread; None for all
-    records.
+    """The records for which the tree of `--where` is true, found in a thread.
+
+    None for all records.
     """
     seen, count = set[str](), 0
     async with aclosing(blocks):
@@ -239,8 +243,9 @@ async def first_records(shard: Item) -> tuple[list[bytes], str]:
 
 
 async def count_all(shards: Sequence[Item]) -> list[int]:
-    """The number of records of each shard; the command reads no shard whose number a manifest
-    says.
+    """The number of records of each shard.
+
+    The command reads no shard whose number a manifest says.
     """
     unknown = [shard for shard in shards if shard.records is None]
     with progress("counting", total_bytes(unknown)) as meter:

@@ -32,16 +32,19 @@ from streamrec.example import (
 )
 
 KINDS: Final[tuple[Kind, ...]] = ("bytes", "example_list", "sequence_example", "example")
-"""All records are bytes where some are; and Examples are SequenceExamples, too, where some are
-these."""
+"""All records are bytes where some are.
+
+Likewise Examples are SequenceExamples where some are these.
+"""
 
 VALUES_SHOWN = 8
 CHARACTERS_SHOWN = 100
 
 
 def kind_of_all(records: Iterable[bytes], most: int | None = None) -> Kind | None:
-    """What these records are, all of them; None where all are empty, which does not say what others
-    are.
+    """What these records are, all of them.
+
+    None where all are empty, which does not say what others are.
 
     At most `most` records that are not empty are looked at.
 
@@ -55,8 +58,9 @@ def kind_of_all(records: Iterable[bytes], most: int | None = None) -> Kind | Non
 
 
 def parts_of(record: bytes, kind: Kind) -> dict[str, dict[str, list[Any]]]:
-    """The features of a record by name, each a list of its values; those of a feature list are
-    lists of lists.
+    """The features of a record by name, each a list of its values.
+
+    Those of a feature list are lists of lists.
 
     An Example has one part, "features"; a SequenceExample has "context" and "feature_lists", which
     may use a name for one feature each; an ExampleListWithContext has "context" and "examples".
@@ -94,8 +98,9 @@ def values_of(feature: Any) -> list[Any]:
 def find_matching(
     frames: Frames, where: tuple[Any, ...], seen: set[str], first: int = 0
 ) -> list[int]:
-    """The indices of the records for which the tree of `--where` is true; adds the features of all
-    to `seen`.
+    """The indices of the records for which the tree of `--where` is true.
+
+    Adds the features of all to `seen`.
     """
     kind, names, found = kind_of_all(frames, most=100) or "example", names_in(where), []
     for number, record in enumerate(frames):
@@ -142,8 +147,9 @@ def is_true(where: tuple[Any, ...], features: Mapping[str, list[Any]]) -> bool:
 
 
 def comparable(value: Any, wanted: str | float) -> tuple[Any, Any]:
-    """A value of a feature and what it is compared with, as what Python compares: text as UTF-8,
-    float32 as such.
+    """A value of a feature and what it is compared with, as what Python compares.
+
+    Text is compared as UTF-8, float32 as such.
     """
     if isinstance(value, bytes) != isinstance(wanted, str):
         raise TypeError
@@ -176,8 +182,9 @@ def refuse_unknown(option: str, names: Iterable[str], known: Iterable[str]) -> N
 
 
 def as_json(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> str:
-    r"""A record as one line of JSON: an object of its features, or the bytes. What it lacks of
-    `wanted` is null.
+    r"""A record as one line of JSON: an object of its features, or the bytes.
+
+    What it lacks of `wanted` is null.
 
     A SequenceExample is an object of two of them, "context" and "feature_lists".
 

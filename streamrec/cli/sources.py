@@ -55,8 +55,10 @@ TEXT = re.compile(
     r".*\.(csv|html?|json|labels|log|md|pbtxt|proto|py|rst|subwords|tsv|txt|vocab|xml|ya?ml)|(.*/)?(LICENSE|README)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Names of text, such as the labels and descriptions that TensorFlow Datasets has next to
-shards."""
+"""Names of text files.
+
+TensorFlow Datasets has such files next to shards: labels and descriptions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,9 @@ def storages_for(storage_options: Mapping[str, Any], retry: RetryPolicy | None =
 
 
 async def find(storages: Storages, names: Sequence[str]) -> list[Item]:
-    """All that the names stand for, in their order, with sizes. Manifests and hidden objects are
-    objects here.
+    """All that the names stand for, in their order, with sizes.
+
+    Manifests and hidden objects are objects here.
     """
     found: list[Item] = []
     for name in await expand_names(storages, names):
@@ -172,8 +175,9 @@ async def find_records(
 
 
 def take_split(found: list[Item], name: str, split: str | None, *, mixes: bool) -> list[Item]:
-    """The shards of one split of a directory or pattern; all, after a note that tells of several
-    splits, if none was asked for.
+    """The shards of one split of a directory or pattern.
+
+    If no split was asked for, all shards, after a note that tells of several splits.
 
     A UsageError names the splits if the one that was asked for is not there; or, unless several
     may be mixed, if none was asked for.
@@ -203,8 +207,9 @@ def take_split(found: list[Item], name: str, split: str | None, *, mixes: bool) 
 
 
 async def find_gaps_of_typed(storages: Storages, typed: Sequence[Item]) -> list[Gap]:
-    """The gaps in sets of which several shards were named one by one, as a shell does for a pattern
-    without quotes.
+    """The gaps in sets of which several shards were named one by one.
+
+    A shell names them so for a pattern without quotes.
 
     Who names a part of a set on purpose misses nothing: so the store is asked for the other shards,
     if they are few.
@@ -231,8 +236,9 @@ async def is_absent(storages: Storages, path: str) -> bool:
 
 
 def directory_of(name: str) -> str | None:
-    """The directory that a name stands for, with a slash at its end; None for an object or a
-    pattern.
+    """The directory that a name stands for, with a slash at its end.
+
+    None for an object or a pattern.
 
     Examples:
         >>> directory_of("s3://bucket"), directory_of("gs://bucket/a/"), directory_of("s3://bucket/a")
@@ -307,8 +313,9 @@ async def shards_below(
 
 
 async def find_matching(storages: Storages, name: str) -> tuple[list[Item], bool]:
-    """What a pattern matches, and True; or the one object of this name, whose size and existence
-    are not looked at, and False.
+    """What a pattern matches, and True; or the one object of this name, and False.
+
+    The size and the existence of that object are not looked at.
     """
     listing = await list_shards(
         storages, [name], patterns=name.endswith(MANIFESTS)
@@ -344,8 +351,9 @@ async def add_sizes(storages: Storages, found: Sequence[Item]) -> list[Item]:
 
 
 async def check_present(storages: Storages, found: Sequence[Item]) -> None:
-    """Asks the store for the shards whose number of records is taken from a manifest, a request
-    each.
+    """Asks the store for the shards whose number of records is taken from a manifest.
+
+    This is a request for each.
     """
     known = [
         item for item in found if item.records is not None and item.expected.manifest is not None

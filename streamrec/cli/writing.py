@@ -1,5 +1,6 @@
-"""What commands write: they replace nothing unasked, and leave nothing of a run that did not end
-well.
+"""What commands write.
+
+They replace nothing unasked, and leave nothing of a run that did not end well.
 
 A shard appears complete or not at all; that is the library's doing. A command writes several, as
 one `Replacement`: if it fails or is interrupted, what it has finished is removed, and what it
@@ -59,8 +60,9 @@ ENDINGS = {
 
 @asynccontextmanager
 async def temporary_objects(storage_options: Mapping[str, Any]) -> AsyncIterator[list[str]]:
-    """A list for the URLs of new objects, each added before it is written; they are removed when
-    the block ends.
+    """A list for the URLs of new objects, each added before it is written.
+
+    They are removed when the block ends.
     """
     paths: list[str] = []
     try:
@@ -70,8 +72,9 @@ async def temporary_objects(storage_options: Mapping[str, Any]) -> AsyncIterator
 
 
 async def remove_all(paths: list[str], storage_options: Mapping[str, Any]) -> None:
-    """Removes objects and empties the list; says on standard error which ones could not be
-    removed.
+    """Removes objects and empties the list.
+
+    Says on standard error which ones could not be removed.
     """
     with anyio.CancelScope(shield=True):
         async with Storages(storage_options, retry=RetryPolicy(patience=30)) as storages:
@@ -113,8 +116,9 @@ async def refuse_existing(
 async def refuse_sources(
     storages: Storages, sources: Iterable[str], goal: Storages, targets: Sequence[str]
 ) -> frozenset[Identity]:
-    """Lets nothing be written over that is read, however it is spelled; `{shard}` of a target is
-    any number.
+    """Lets nothing be written over that is read, however it is spelled.
+
+    `{shard}` of a target is any number.
 
     Returns:
         The identities of the sources, which a Replacement spares.
@@ -138,8 +142,9 @@ async def refuse_sources(
 
 
 def is_one_of(identity: Identity, pattern: Identity) -> bool:
-    """Whether an object is that of a pattern, or could be one of its shards, by the identities of
-    both.
+    """Whether an object is that of a pattern, or could be one of its shards.
+
+    The identities of both decide.
     """
     *place, name = identity
     *its, names = pattern
@@ -188,8 +193,9 @@ def copy_paths(paths: Sequence[str], target: str, option: str) -> list[str]:
 
 
 def end_dry_run(found: Sequence[Item], targets: Sequence[str]) -> None:
-    """With `--dry-run`, prints what the command would read and write, and ends it. All checks come
-    before.
+    """With `--dry-run`, prints what the command would read and write, and ends it.
+
+    All checks come before.
     """
     context = click.get_current_context()
     if not context.meta.get(DRY_RUN):
@@ -205,8 +211,9 @@ def end_dry_run(found: Sequence[Item], targets: Sequence[str]) -> None:
 
 
 async def refuse_matching(storages: Storages, pattern: str) -> None:
-    """Lets no object be replaced, or left over, that a reader of `pattern`'s shards would take for
-    one of them.
+    """Lets no object be replaced, or left over, that readers would take for a shard of `pattern`.
+
+    Only shards that the run itself replaces are allowed.
     """
     if not is_numbered(pattern):
         await refuse_existing(storages, [pattern])
@@ -219,8 +226,9 @@ async def refuse_matching(storages: Storages, pattern: str) -> None:
 async def write_text(
     url: str, text: str, read: Iterable[str], storage_options: Mapping[str, Any]
 ) -> None:
-    """Writes a page to any URL, as UTF-8; it replaces what is there, but for the objects that were
-    read.
+    """Writes a page to any URL, as UTF-8.
+
+    It replaces what is there, but for the objects that were read.
     """
     async with Storages(storage_options) as storages:
         await refuse_sources(storages, read, storages, [url])
@@ -243,8 +251,9 @@ FIELD: Final = re.compile(r"\{[A-Za-z_]\w*(:[^{}]*)?\}")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where records go: a URL, with `{shard}` where the number of a shard goes, and how they are
-    compressed there.
+    """Where records go: a URL, and how they are compressed there.
+
+    The URL has `{shard}` where the number of a shard goes.
     """
 
     pattern: str
@@ -265,8 +274,9 @@ class Target:
 
 
 def pattern_of(name: str, compression: str, shards: int | None) -> str:
-    """The pattern of the shards that a name stands for: a directory gets names, `{shards}` is how
-    many there are.
+    """The pattern of the shards that a name stands for.
+
+    A directory gets names; `{shards}` is how many there are.
 
     Examples:
         >>> pattern_of("out/", "GZIP", None)
@@ -307,8 +317,9 @@ async def check_target(
     manifest: str | None,
     overwrite: bool,
 ) -> frozenset[Identity]:
-    """Refuses to write over what is read, or, without `overwrite`, over what is there; ends a dry
-    run.
+    """Refuses to write over what is read, or, without `overwrite`, over what is there.
+
+    With `--dry-run` it ends the command.
 
     `found` is all that is read but manifests, which are among `sources`. Returns what a Replacement
     must spare.
@@ -332,8 +343,9 @@ async def check_target(
 
 
 async def check_described(storages: Storages, manifest: str, target: Target) -> None:
-    """Refuses to replace a manifest that describes other shards that stay, if its name is one that
-    was not typed; a note tells of it, if it was.
+    """Refuses to replace a manifest that describes other shards that stay.
+
+    It refuses only if the manifest's name was not typed. If it was, a note tells of it.
     """
     try:
         old = (await read_manifest(await storages.at(manifest), manifest)).follow()
@@ -358,8 +370,9 @@ async def check_described(storages: Storages, manifest: str, target: Target) -> 
 async def tell_leftovers(
     storages: Storages, target: Target, written: Sequence[ShardInfo], objects: Replacement
 ) -> None:
-    """Says how many shards of an earlier run are replaced, and which stay among the new ones: a
-    pattern would read them, too. Call it before the new ones are put in place.
+    """Says how many shards of an earlier run are replaced, and which stay among the new ones.
+
+    A pattern would read those, too. Call it before the new ones are put in place.
     """
     new = {shard.path for shard in written}
     found: set[str] = set()

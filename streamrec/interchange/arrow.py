@@ -78,7 +78,8 @@ def note_changes(name: str, array: Any, kind: str | None, changes: Changes) -> N
 
 def kind_of(field: Any, wanted: Kinds) -> str | None:
     """The kind of a column's values; None if the type is null."""
-    types, inner = pa.types, field.type
+    types = pa.types
+    inner = field.type
     if is_tensor(inner):
         inner = inner.storage_type
     for nests in (types.is_dictionary, is_list, types.is_dictionary):
@@ -107,10 +108,12 @@ def is_tensor(kind: Any) -> bool:
 
 
 def decode_dictionary(array: Any) -> Any:
+    """The values of a dictionary-encoded array; any other array as it is."""
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def is_list(kind: Any) -> bool:
+    """Whether a type is one of Arrow's lists whose values are flattened alike."""
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
@@ -151,6 +154,11 @@ def flat(array: Any) -> Any:
 
 
 def row_by_row(batch: Any, kinds: Mapping[str, str | None], changes: Changes) -> Iterator[bytes]:
+    """Converts a batch with nulls, or one that the conversion by columns refused.
+
+    Raises:
+        FeatureError: A row cannot be stored; `record` is its number.
+    """
     for number, row in enumerate(batch.to_pylist()):
         try:
             features = {
@@ -183,8 +191,9 @@ def feature_of(name: str, kind: str | None, value: Any, changes: Changes) -> Fea
 
 @dataclass(frozen=True)
 class NullableParser:
-    """Parses serialized Examples into a `pyarrow.RecordBatch`, whose types are the same for all
-    batches.
+    """Parses serialized Examples into a `pyarrow.RecordBatch`.
+
+    Its types are the same for all batches.
 
     A feature of which no record had more than one value is a scalar; one that always had k, a
     fixed-size list; any other a list. A missing feature is null. So is one without a kind and,
@@ -202,15 +211,12 @@ class NullableParser:
             plan = make_plan("examples", {item.name: item.proposal for item in self.summaries})
             columns, others = parse_batch(plan, records, string_columns=True)
         except FeatureError:
-            plan = make_plan(
-                "examples",
-                {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries},
-            )
+            lists = {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries}
+            plan = make_plan("examples", lists)
             columns, others = parse_batch(plan, records, string_columns=True)
         for number, record in enumerate(records if others else ()):
-            for name in (
-                features_of(record, number).keys() - plan.features.keys()
-            ):  # its column would begin too late
+            # The column of another feature would begin too late.
+            for name in features_of(record, number).keys() - plan.features.keys():
                 raise FeatureError(
                     "no record that was looked at has it: give features", name, number
                 )
@@ -234,8 +240,9 @@ def lengths_of(array: Any) -> npt.NDArray[Any] | None:
 def nullable(
     array: Any, item: FeatureSummary, features_in: Callable[[int], Mapping[str, FeatureValues]]
 ) -> Any:
-    """An array of lists, or of one value or k a record, as the type known of it; null where the
-    feature is missing.
+    """An array of lists, or of one value or k a record, as the type known of it.
+
+    Null where the feature is missing.
 
     `features_in` tells of a record without values whether its list is empty.
     """
@@ -246,6 +253,7 @@ def nullable(
     lengths = np.diff(splits)
     missing = lengths == 0
     if not item.has_fixed_length or not item.longest:
+        # Arrow's columns do not tell a missing feature from an empty list: the record does.
         empty = [
             row
             for row in np.flatnonzero(missing).tolist()
@@ -258,8 +266,7 @@ def nullable(
         row = int(others[0])
         raise FeatureError(
             f"found {lengths[row]:,} values where {width:,} {'is' if width == 1 else 'are'} "
-            "expected, as in all "
-            "sampled records: give features, with a RaggedFeature for this one",
+            "expected, as in all sampled records: give features, with a RaggedFeature for this one",
             item.name,
             row,
         )

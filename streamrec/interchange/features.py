@@ -1,5 +1,6 @@
-"""The common model of all formats: an Example as a dict of features, a feature as a list of values,
-and columns.
+"""The common model of all formats.
+
+An Example is a dict of features, a feature a list of values; files have columns.
 
 - A missing feature is not in the dict.
 - A list contains ints, floats or bytes; `kind` says which, even if the list is empty.
@@ -70,7 +71,7 @@ FORMATS: Final = {
 GZIP: Final = ".gz"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """The column of a feature.
 
@@ -107,6 +108,7 @@ class Changes:
     features: set[str] = field(default_factory=set)
 
     def add(self, name: str, what: str, largest: float = 0.0) -> None:
+        """Notes a change of a column; of several of the same kind the largest is kept."""
         self.values[name, what] = max(largest, self.values.get((name, what), 0.0))
 
     def add_rounded(self, name: str, numbers: npt.NDArray[Any]) -> None:
@@ -146,8 +148,9 @@ def describe_change(largest: float) -> str:
 
 
 class FeatureValues(NamedTuple):
-    """The values of a feature, all of kind "int64", "float32" or "bytes"; `[None]` without a
-    kind.
+    """The values of a feature, all of kind "int64", "float32" or "bytes".
+
+    `[None]` without a kind.
     """
 
     kind: str | None
@@ -158,8 +161,9 @@ NO_KIND: Final = FeatureValues(None, [None])
 
 
 class FileEncoder(ABC):
-    """Encodes one file; `waiting` counts the bytes of records in memory that `write` has not
-    returned yet.
+    """Encodes one file.
+
+    `waiting` counts the bytes of records in memory that `write` has not returned yet.
     """
 
     waiting = 0
@@ -169,13 +173,15 @@ class FileEncoder(ABC):
         """Takes records; returns the bytes of the file that can be written now."""
 
     def finish(self) -> bytes:
+        """Returns the rest of the file, after the last record."""
         return b""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Options for reading a file: its features, None for all, and the kinds that the file does not
-    determine.
+    """Options for reading a file.
+
+    They are its features, None for all, and the kinds that the file does not determine.
 
     `changes` collects the changes that the conversion makes.
     """
@@ -231,7 +237,8 @@ class Codec:
                 record.)
         """
         batch: list[bytes] = []
-        done, size = 0, 0
+        done = 0
+        size = 0
         try:
             for record in self.records(file, reading):
                 batch.append(record)
@@ -239,7 +246,8 @@ class Codec:
                 done += 1
                 if size >= BATCH_BYTES or len(batch) == BATCH_RECORDS:
                     yield batch
-                    batch, size = [], 0
+                    batch = []  # the consumer may keep the other one
+                    size = 0
         except FeatureError as error:
             raise FeatureError(error.reason, error.feature, done + (error.record or 0)) from error
         except StreamrecError:  # from the store
@@ -274,7 +282,8 @@ def format_of(path: str, wanted: str | None = None) -> Format:
     """
     if path.endswith(".tgz"):
         path = path.removesuffix(".tgz") + ".tar" + GZIP
-    gzip, plain = path.endswith(GZIP), path.removesuffix(GZIP)
+    gzip = path.endswith(GZIP)
+    plain = path.removesuffix(GZIP)
     named = next((name for name, endings in FORMATS.items() if plain.endswith(endings)), "tfrecord")
     return Format(wanted or named, gzip)
 
@@ -311,10 +320,11 @@ def features_of(record: bytes, number: int) -> dict[str, FeatureValues]:
 
 
 def values_of(feature: Any) -> FeatureValues:
+    """The values of a `Feature` message of protobuf."""
     kind = feature.WhichOneof("kind")
-    return (
-        NO_KIND if kind is None else FeatureValues(KINDS[kind], list(getattr(feature, kind).value))
-    )
+    if kind is None:
+        return NO_KIND
+    return FeatureValues(KINDS[kind], list(getattr(feature, kind).value))
 
 
 def example_of(features: Mapping[str, FeatureValues]) -> bytes:
@@ -337,13 +347,17 @@ def columns_of(schema: Schema, changes: Changes) -> tuple[Field, ...]:
             changes.add(
                 item.name, "0 or 1 values -> list (some records hold it empty, which is not null)"
             )
-        columns.append(
-            Field(item.name, None if item.dtype is None else item.dtype.__name__, scalar)
-        )
+        kind = None if item.dtype is None else item.dtype.__name__
+        columns.append(Field(name=item.name, kind=kind, scalar=scalar))
     return tuple(columns)
 
 
 def join_schemas(one: Schema, other: Schema) -> Schema:
+    """The schema of two parts of the data; a feature that one part lacks is missing there.
+
+    Raises:
+        FeatureError: A feature has two kinds.
+    """
     records = one.records + other.records
     known = {item.name: item for item in one.summaries}
     for item in other.summaries:
@@ -352,6 +366,11 @@ def join_schemas(one: Schema, other: Schema) -> Schema:
 
 
 def join_summaries(one: FeatureSummary, other: FeatureSummary) -> FeatureSummary:
+    """The summary of a feature over two parts of the data.
+
+    Raises:
+        FeatureError: The parts have the feature in two kinds.
+    """
     seen = [item for item in (one, other) if item.present]
     if len({item.dtype for item in seen}) == 2:
         names = " and ".join(item.dtype.__name__ for item in seen if item.dtype is not None)

@@ -48,6 +48,14 @@ ADVICE: Final = "leave it out with --features, or flatten it first"
 
 
 class JsonlEncoder(FileEncoder):
+    """Encodes JSON lines.
+
+    An empty list needs no kind once an earlier line of the same file shows it.
+
+    Args:
+        first: The number of the first record, for errors.
+    """
+
     def __init__(self, first: int) -> None:
         self._number = first
         self._shown: dict[str, str] = {}
@@ -86,6 +94,7 @@ def round_to_float32(value: float) -> float | str:
 
 
 def text_or_base64(value: bytes) -> str | dict[str, str]:
+    """Bytes as JSON: a string where they are UTF-8, else an object."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -99,6 +108,10 @@ def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
 
 
 def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> bytes:
+    """Converts one line to a serialized Example.
+
+    Adds to `shown` the kinds that the line shows: later lines may have an empty list there.
+    """
     members = json.loads(line, parse_constant=CONSTANTS.get, object_pairs_hook=unique_members)
     if not isinstance(members, dict):
         raise ValueError("a line that is not a JSON object")
@@ -114,8 +127,9 @@ def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> b
 
 
 def note_changes(name: str, value: Any, kind: str | None, changes: Changes) -> None:
-    """Notes which values the feature stores in another form. A float32 that prints as JSON's number
-    is unchanged.
+    """Notes which values the feature stores in another form.
+
+    A float32 that prints as JSON's number is unchanged.
     """
     [values] = value.values() if isinstance(value, dict) else [value]
     values = values if isinstance(values, list) else [values]
@@ -138,16 +152,16 @@ def change_of(value: Any) -> float:
         return 0.0 if any(value is constant for constant in CONSTANTS.values()) else math.inf
     if isinstance(value, int):
         return float(abs(value - int(narrow)))
-    return (
-        0.0 if float(narrow) == value or float(str(narrow)) == value else abs(value - float(narrow))
-    )
+    prints_alike = float(narrow) == value or float(str(narrow)) == value
+    return 0.0 if prints_alike else abs(value - float(narrow))
 
 
 def feature_from_json(
     name: str, value: Any, wanted: str | None = None, shown: str | None = None
 ) -> FeatureValues:
-    """Converts a JSON value to a feature of the kind `wanted`; `shown` is the kind of an empty
-    list.
+    """Converts a JSON value to a feature of the kind `wanted`.
+
+    `shown` is the kind of an empty list.
     """
     if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in (INT64, FLOAT, BYTES):
         [(wanted, value)] = value.items()
@@ -167,6 +181,13 @@ def feature_from_json(
 
 
 def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
+    """The kind that JSON values show: float32 for a mix of integers and floats.
+
+    An empty list shows none: then it is `shown`.
+
+    Raises:
+        FeatureError: The values are of several kinds, or of none that an Example holds.
+    """
     kinds = {KIND_OF.get(type(value)) for value in values}
     if kinds == {INT64, FLOAT}:
         return FLOAT
@@ -178,18 +199,21 @@ def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
 
 
 def whole_number(value: Any) -> int:
+    """An integer or a bool as int; a float is refused, even if it has no fraction."""
     if not isinstance(value, int):
         raise TypeError
     return int(value)
 
 
 def number(value: Any) -> float:
+    """A number, or one of the texts "nan", "inf" and "-inf", which JSON has no numbers for."""
     if isinstance(value, str) and value not in ("nan", "inf", "-inf"):
         raise ValueError
     return float(value)
 
 
 def as_bytes(value: Any) -> bytes:
+    """The bytes of a string, or of an object `{"base64": "..."}`."""
     if isinstance(value, dict):
         [(key, text)] = value.items()
         if key != "base64":
@@ -204,6 +228,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def dump_shortened(value: Any) -> str:
+    """A value as up to 60 characters of JSON, for a message."""
     return shorten(json.dumps(value, ensure_ascii=False), 60)
 
 

@@ -45,6 +45,14 @@ TYPES: Final = {INT64: pa.int64(), FLOAT: pa.float32(), BYTES: pa.binary(), None
 
 
 class ParquetEncoder(FileEncoder):
+    """Encodes a Parquet file, one row group of about ROW_GROUP_BYTES after the other.
+
+    Args:
+        columns: All columns of the file.
+        first: The number of the first record, for errors.
+        changes: Notes which columns of bytes are text.
+    """
+
     def __init__(self, columns: Sequence[Field], first: int, changes: Changes) -> None:
         self._changes = changes
         self._number = first
@@ -65,6 +73,7 @@ class ParquetEncoder(FileEncoder):
             raise FeatureError(
                 "no record has a feature, and Parquet files have no rows without columns"
             )
+        # A schema file may lack a feature: a record that has it would lose it without a word.
         for number, (row, _) in enumerate(rows, self._number):
             if unknown := sorted(row.keys() - self._names):
                 raise FeatureError(f"the columns lack this feature: {ADVICE}", unknown[0], number)
@@ -94,7 +103,8 @@ class ParquetEncoder(FileEncoder):
         self._writer.write_table(
             pa.Table.from_batches(self._batches, self._schema), row_group_size=1 << 30
         )
-        self._batches, self.waiting = [], 0
+        self._batches = []
+        self.waiting = 0
         return self._sink.take()
 
     def _value(self, column: Field, feature: FeatureValues | None, number: int) -> Any:
@@ -119,14 +129,15 @@ class ParquetEncoder(FileEncoder):
                 )
                 raise FeatureError(reason, column.name, number) from error
         elif kind == BYTES and column.name not in self._changes.binary:
+            # One value that is not text settles it: later records of the column are not looked at.
             for value in filter(None, values):
-                (self._changes.binary if text_of(value) is None else self._changes.text).add(
-                    column.name
-                )
+                changes = self._changes
+                (changes.binary if text_of(value) is None else changes.text).add(column.name)
         return values[0] if column.scalar else values
 
 
 def type_of(column: Field) -> Any:
+    """Arrow's type of a column."""
     kind = pa.string() if column.text else TYPES[column.kind]
     return kind if column.scalar else pa.list_(kind)
 
@@ -139,19 +150,23 @@ class Collected(io.RawIOBase):
         self._size = 0
 
     def writable(self) -> bool:
+        """True: pyarrow asks before it writes."""
         return True
 
     def write(self, data: Any) -> int:
+        """Keeps a copy of the data until `take`."""
         self._parts.append(bytes(data))
         self._size += len(self._parts[-1])
         return len(self._parts[-1])
 
     def tell(self) -> int:
+        """How many bytes were written in all, those that were taken out included."""
         return self._size
 
     def take(self) -> bytes:
         """Takes out the bytes written since the last call."""
-        data, self._parts = b"".join(self._parts), []
+        data = b"".join(self._parts)
+        self._parts = []
         return data
 
 

@@ -47,8 +47,10 @@ from streamrec.interchange.jsonl import feature_from_json, feature_to_json
 
 MARK: Final = {"STREAMREC.members": "key.feature.type"}
 NAMES: Final = "STREAMREC.names"
-"""The header's field with the features whose names have a slash: what their files have in its
-place, and the name."""
+"""The header's field with the features whose names have a slash.
+
+It says what their files have in its place, and the name.
+"""
 
 KEY: Final = "__key__"
 NO_FEATURE: Final = "__empty__"
@@ -64,6 +66,13 @@ MEMBER: Final = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 
 
 class WebDatasetEncoder(FileEncoder):
+    """Encodes a tar whose members are the features of one record after the other.
+
+    Args:
+        columns: All features, with the ending of their files.
+        first: The number of the first record, which is its key.
+    """
+
     def __init__(self, columns: Iterable[Field], first: int) -> None:
         self._endings = {column.name: column.ending for column in columns}
         self._number = first
@@ -71,17 +80,18 @@ class WebDatasetEncoder(FileEncoder):
         self._names = names_in_files(self._endings)
         dotted = {file: name for name, file in self._names.items() if file != escape(name)}
         header = MARK | ({NAMES: urlencode(dotted)} if dotted else {})
-        self._beginning = tarfile.TarInfo.create_pax_global_header(
-            header
-        )  # no tar may hold nothing else
+        # It waits for the first record: no tar may hold nothing else.
+        self._beginning = tarfile.TarInfo.create_pax_global_header(header)
 
     def write(self, records: Iterable[bytes]) -> bytes:
         members = b"".join(self._sample(record) for record in records)
         if members:
-            members, self._beginning = self._beginning + members, b""
+            members = self._beginning + members
+            self._beginning = b""
         return members
 
     def finish(self) -> bytes:
+        """The two empty blocks at the end of a tar."""
         return bytes(2 * tarfile.BLOCKSIZE)
 
     def _sample(self, record: bytes) -> bytes:
@@ -91,20 +101,18 @@ class WebDatasetEncoder(FileEncoder):
             key = f"{self._number:09d}"
         else:
             del features[KEY]
-        self._number, self._last = self._number + 1, key
+        self._number += 1
+        self._last = key
         files = [] if features else [member(f"{key}.{NO_FEATURE}", b"")]
         for name, values in features.items():
             ending = self._endings.get(name, "json")
-            files.append(
-                member(
-                    f"{key}.{self._names.get(name) or escape(name)}.{ending}",
-                    content_of(values, ending),
-                )
-            )
+            path = f"{key}.{self._names.get(name) or escape(name)}.{ending}"
+            files.append(member(path, content_of(values, ending)))
         return b"".join(files)
 
 
 def escape(name: str) -> str:
+    """Writes what a file's name cannot hold, and `%`, as `%` and two hexadecimal digits."""
     return SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name)
 
 
@@ -122,6 +130,7 @@ def names_in_files(names: Iterable[str]) -> dict[str, str]:
 
 @lru_cache(1)
 def names_in_header(text: str) -> Mapping[str, str]:
+    """The features whose names have a slash, by what their files have in its place."""
     return dict(parse_qsl(text, keep_blank_values=True))
 
 
@@ -135,6 +144,7 @@ def key_in(features: Mapping[str, FeatureValues]) -> str | None:
 
 
 def content_of(values: FeatureValues, ending: str) -> bytes:
+    """The file of a feature: JSON, an array, or its one byte string as it is."""
     if ending == "json":
         return json.dumps(feature_to_json(values)).encode()
     if ending == "npy":
@@ -169,6 +179,10 @@ def endings_in(records: Iterable[bytes]) -> dict[str, str]:
 
 
 def join_endings(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """The endings of two parts of the data.
+
+    Where they differ, it is "json" if a list or an array is among them, else "bin".
+    """
     endings = {**one, **other}
     for name in one.keys() & other.keys():
         if one[name] != other[name]:
@@ -177,15 +191,18 @@ def join_endings(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, 
 
 
 def member(name: str, data: bytes) -> bytes:
+    """A file in a tar: the header, the data, and zeros up to a whole block."""
     info = tarfile.TarInfo(name)
-    info.size, info.mode = len(data), 0o644
+    info.size = len(data)
+    info.mode = 0o644
     padding = bytes(-len(data) % tarfile.BLOCKSIZE)
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape") + data + padding
 
 
 class BoundedFile:
-    """A file for `tarfile` that allows 16 reads at its end: a damaged header can make `tarfile`
-    read forever.
+    """A file for `tarfile` that allows 16 reads at its end.
+
+    A damaged header can make `tarfile` read forever.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -193,6 +210,11 @@ class BoundedFile:
         self._ends = 0
 
     def read(self, size: int) -> bytes:
+        """Reads up to `size` bytes.
+
+        Raises:
+            EOFError: `tarfile` goes on at the end of the file.
+        """
         data = self._file.read(size)
         self._ends += not data
         if self._ends > 16:
@@ -201,12 +223,18 @@ class BoundedFile:
 
 
 class Member(tarfile.TarInfo):
-    """A header: if it is damaged, an error, which is the end of the tar for `tarfile`. Its size
-    must be in bounds.
+    """A header: if it is damaged, an error, which is the end of the tar for `tarfile`.
+
+    Its size must be in bounds.
     """
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Parses a header, and checks what `tarfile` does not.
+
+        Raises:
+            tarfile.ReadError: The header is damaged, or of a sparse file.
+        """
         try:
             header = super().frombuf(buf, encoding, errors)
         except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
@@ -231,9 +259,12 @@ def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
         last = None
         for key, suffix, member_file in files_in(tar):
             if key != last and last is not None:
-                record, features = example_of(features), {}
+                record = example_of(features)
+                features = {}
                 yield record
-            last, ours = key, MARK.items() <= tar.pax_headers.items()
+            last = key
+            # Known from the first member on: the header stands before all members.
+            ours = MARK.items() <= tar.pax_headers.items()
             names = names_in_header(tar.pax_headers.get(NAMES, "")) if ours else None
             if suffix != NO_FEATURE:
                 name, values = feature_of(suffix, contents_of(member_file), names)
@@ -242,17 +273,16 @@ def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
             if reading.wants(KEY) and not (ours and key.isdigit()):
                 features[KEY] = FeatureValues(BYTES, [key.encode("utf-8", "surrogateescape")])
         if last is not None:
-            record, features = (
-                example_of(features),
-                {},
-            )  # while it is written, nothing holds the values too
+            record = example_of(features)
+            features = {}  # while the record is written, nothing holds the values too
             yield record
 
 
 def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, IO[bytes]]]:
     """The key, suffix and contents of each file; read the contents before the next file."""
     while (info := tar.next()) is not None:
-        tar.members.clear()  # type: ignore[attr-defined]  # else it keeps the name of every file in memory
+        # Else `tarfile` keeps the name of every file in memory.
+        tar.members.clear()  # type: ignore[attr-defined]
         found = MEMBER.fullmatch(info.name)
         opened = tar.extractfile(info) if info.isfile() else None
         if found and opened:
@@ -260,8 +290,9 @@ def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, IO[bytes]]]:
 
 
 def contents_of(file: IO[bytes]) -> bytes:
-    """All bytes of a file, in a growing buffer: `read()` needs three times the memory, and headers
-    may be wrong.
+    """All bytes of a file, in a growing buffer.
+
+    `read()` needs three times the memory, and headers may be wrong.
     """
     buffer = io.BytesIO()
     while piece := file.read(1 << 20):
@@ -292,24 +323,19 @@ def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
 def feature_of(
     suffix: str, data: bytes, names: Mapping[str, str] | None
 ) -> tuple[str, FeatureValues]:
-    """A feature's name and values; `names` are those that the header has, None for a tar of another
-    program.
+    """A feature's name and values.
+
+    `names` are those that the header has, None for a tar of another program.
     """
     escaped, dot, kind = suffix.rpartition(".")
     ours = names is not None
     name = escaped if names is None else names.get(escaped) or unquote_to_bytes(escaped).decode()
     if kind == "npy" and dot:
+        # Of other arrays, which other programs write, the file itself is the value.
         array = array_in(data)
-        found = next(
-            (
-                known
-                for known, dtype in DTYPES.items()
-                if array is not None and array.dtype == dtype
-            ),
-            None,
-        )
-        if array is not None and found is not None:
-            return name, FeatureValues(found, array.tolist())
+        for known, dtype in DTYPES.items():
+            if array is not None and array.dtype == dtype:
+                return name, FeatureValues(known, array.tolist())
     if kind == "json" and ours:
         return name, feature_from_json(name, json.loads(data))
     if not ours:
@@ -323,7 +349,7 @@ LOOK: Final = Look(
     see=endings_in,
     join=join_endings,
     columns=lambda endings, _: tuple(
-        Field(name, ending=ending) for name, ending in endings.items()
+        Field(name=name, ending=ending) for name, ending in endings.items()
     ),
     saved=False,
 )

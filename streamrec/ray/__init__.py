@@ -1,5 +1,6 @@
-"""TFRecord shards as a Datasource and a Datasink of Ray Data, on its public API, without
-TensorFlow.
+"""TFRecord shards as a Datasource and a Datasink of Ray Data.
+
+They use its public API, and need no TensorFlow.
 
     dataset = streamrec.ray.read_tfrecords("s3://bucket/train-*.tfrecord", features=features)
     streamrec.ray.write_tfrecords(dataset, "s3://bucket/new/")

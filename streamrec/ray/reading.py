@@ -66,7 +66,7 @@ BATCH_BYTES: Final = 16 << 20
 """The approximate size of the records of one block of Arrow columns."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShardSurvey:
     """The driver's knowledge of the shards.
 
@@ -93,8 +93,9 @@ class ShardSurvey:
 
 
 class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
-    """The Examples of TFRecord shards as a source of Ray Data; arguments as for
-    `read_tfrecords`.
+    """The Examples of TFRecord shards as a source of Ray Data.
+
+    Arguments as for `read_tfrecords`.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ def absolute_path(path: str) -> str:
 
 
 def open_storages(shards: Shards) -> Storages:
+    """Opens the stores of the shards, with the options that the caller gave."""
     stores = shards.stores
     return Storages(stores.storage_options, filesystem=stores.filesystem, retry=stores.retry)
 
@@ -166,12 +168,10 @@ async def survey_shards(
         listing = await list_shards(storages, shards.filenames)
         paths = list(map(absolute_path, listing.paths))
         known = {absolute_path(path): info for path, info in listing.known.items()}
-        described = (
-            None
-            if manifest is None
-            else tuple(await find_in_manifest(storages, manifest, paths, known))
-        )
-        if described is not None:
+        described = None
+        if manifest is not None:
+            described = tuple(await find_in_manifest(storages, manifest, paths, known))
+            # The manifest's sizes and versions spare a request for each shard.
             known = {
                 shard.path: ObjectInfo(shard.path, shard.bytes, shard.version)
                 for shard in described
@@ -179,13 +179,18 @@ async def survey_shards(
         sizes = await sizes_of(storages, paths, known)
         sample = await first_records(storages, shards, sizes)
     lengths = [len(record) for records in sample.values() for record in records]
-    rows = (
-        max(1, min(1 << 16, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0))))
-        if lengths
-        else 1 << 16
+    rows = 1 << 16
+    if lengths:
+        record_bytes = max(sum(lengths) / len(lengths), 1.0)
+        rows = max(1, min(rows, int(BATCH_BYTES / record_bytes)))
+    return ShardSurvey(
+        sizes=tuple(sizes),
+        known=described,
+        manifest=manifest,
+        rows=rows,
+        features=features,
+        inferred=infer_from(sample) if features is None else (),
     )
-    inferred = infer_from(sample) if features is None else ()
-    return ShardSurvey(tuple(sizes), described, manifest, rows, features, inferred)
 
 
 def infer_from(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
@@ -299,7 +304,8 @@ def report_counters(paths: Sequence[str], stats: Stats) -> None:
     """Adds a task's counters to Ray's metrics, and logs its retries and losses."""
     stores = stats.storage.backends.values()
     retries = sum(sum(store.retries.values()) for store in stores)
-    losses, lost = sum(store.losses for store in stores), sum(store.lost_bytes for store in stores)
+    losses = sum(store.losses for store in stores)
+    lost = sum(store.lost_bytes for store in stores)
     values = sum(store.bytes for store in stores), retries, losses
     for (name, meaning), value in zip(COUNTERS.items(), values, strict=True):
         if value:

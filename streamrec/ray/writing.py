@@ -1,5 +1,6 @@
-"""The Datasink: each write task writes one shard; the driver writes the manifest when all are
-complete.
+"""The Datasink: each write task writes one shard.
+
+The driver writes the manifest when all are complete.
 
 Rules:
 - A shard appears complete or not at all. A task that Ray runs again writes the same name again.
@@ -47,9 +48,9 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        pattern = (
-            f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if not is_numbered(path) else path
-        )
+        pattern = path
+        if not is_numbered(path):
+            pattern = f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord"
         self._pattern = absolute_path(fill_total(pattern, None))
         self._options = TFRecordOptions.of(options)
         self._shard_bytes = shard_bytes
@@ -69,8 +70,9 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         return self._shard_bytes
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[str, ShardInfo, Changes]:
-        """Writes one shard on a worker; returns its final URL, its description, and the changes of
-        its values.
+        """Writes one shard on a worker.
+
+        Returns its final URL, its description, and the changes of its values.
         """
         changes = Changes()
         path = shard_path(self._pattern, ctx.task_idx)
@@ -107,8 +109,9 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         bridge.run(self._remove_staged)
 
     async def _find_target(self, path: str) -> str:
-        """The URL to write to: `path`, or a hidden name in the directory of the shard that it
-        replaces.
+        """The URL to write to.
+
+        It is `path`, or a hidden name in the directory of the shard that it replaces.
         """
         async with Storages(self._storage_options) as storages:
             existing, final = await (await storages.at(path)).look_up(path)

@@ -208,8 +208,9 @@ def bar(share: float, width: int) -> str:
 
 
 def curves_svg(sweep: Sweep) -> str:
-    """A curve for each size of requests: its MB/s by ascending numbers of connections; a line marks
-    the knee.
+    """A curve for each size of requests: its MB/s by ascending numbers of connections.
+
+    A line marks the knee.
     """
     best, base, height = sweep.cells[sweep.best].rate or 1.0, 206, 188
     at = {connections: 10 + 90 * number for number, connections in enumerate(CONNECTIONS)}
@@ -253,8 +254,9 @@ def curves_svg(sweep: Sweep) -> str:
 async def sweep_written(
     sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]
 ) -> Sweep:
-    """Writes shards below the one directory that was named, measures with them, and removes
-    them.
+    """Measures with shards that it writes below the directory that was named.
+
+    It removes them in the end.
     """
     folder = directory_of(sources[0])
     if folder is None or len(sources) > 1:
@@ -324,8 +326,9 @@ def rates_json(of: Measured) -> dict[str, float]:
 
 
 def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, int]]:
-    """Path, start and end of ranges of `size` bytes, of all objects in turn, without end; of a
-    shorter one, all of it.
+    """Path, start and end of ranges of `size` bytes, of all objects in turn, without end.
+
+    Of a shorter one, all of it.
 
     Examples:
         >>> found = ranges_of([Item("a", 25), Item("b", 5)], 10)
@@ -341,8 +344,9 @@ def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, in
 
 
 async def measure(objects: Sequence[Item], connections: int, size: int, seconds: float) -> Measured:
-    """Reads ranges of `size` bytes for a given time, `connections` at once; up to 4 MiB, each is
-    one request.
+    """Reads ranges of `size` bytes for a given time, `connections` at once.
+
+    Up to 4 MiB, each is one request.
     """
     ranges = ranges_of(objects, size)
     async with storages_for(objects[0].storage_options) as storages:
@@ -365,8 +369,9 @@ async def measure(objects: Sequence[Item], connections: int, size: int, seconds:
 async def measure_dataset(
     objects: Sequence[Item], reads: int, record_bytes: float, seconds: float
 ) -> Measured:
-    """Reads shards as a training loop does, with every CRC32C checked, for a given time, if need be
-    several times.
+    """Reads shards as a training loop does, with every CRC32C checked, for a given time.
+
+    Short shards are read several times.
     """
     began, cpu, meter = time.perf_counter(), time.process_time(), Meter()
     while time.perf_counter() < began + seconds:

@@ -125,8 +125,9 @@ async def show(
     byte: int | None,
     where: tuple[Any, ...] | None,
 ) -> None:
-    """Prints up to `count` records from the `first` over all shards on, or from a byte of the one
-    shard on.
+    """Prints up to `count` records from record `first` on, over all shards.
+
+    With `byte`, from that byte of the one shard on.
     """
     async with storages_for(names.storage_options) as storages:
         found = await find_records(storages, names)
@@ -170,8 +171,9 @@ async def show_shard(
     where: tuple[Any, ...] | None,
     seen: set[str],
 ) -> tuple[int, int | None]:
-    """Prints records of one shard, and reads no more than these; returns what is left to skip and
-    to print.
+    """Prints records of one shard, and reads no more than these.
+
+    Returns what is left to skip and to print.
     """
     async for frames in blocks(reader, meter, shard.expected if byte is None else None):
         end = len(frames) if count is None or where is not None else min(len(frames), skip + count)
@@ -210,8 +212,9 @@ async def show_numbered(index: options.Sources, numbers: Sequence[int], printer:
 
 
 def without_first(shards: Sequence[Item], count: int) -> tuple[list[Item], int]:
-    """The shards from that of record `count` on, as far as manifests say; and how many records are
-    left to skip.
+    """The shards from that of record `count` on, as far as manifests say.
+
+    Also how many records are left to skip.
     """
     left = list(shards)
     while left and left[0].records is not None and left[0].records <= count:
@@ -286,8 +289,9 @@ class Printer:
             self._met |= names
 
     def _check(self, record: bytes, kind: Kind, path: str, number: int | None) -> None:
-        """Checks that a record is a message: values of a feature would be left out without a
-        word.
+        """Checks that a record is a message.
+
+        Else values of a feature would be left out without a word.
         """
         if kind != "bytes" and kind_of(record) == "bytes":
             reason = f"{describe_other(record)} (in {display_name(path)})"

@@ -91,8 +91,9 @@ class Conversion:
 
     @property
     def look(self) -> Look | None:
-        """How to infer columns before a file is written; None where the format needs none, or they
-        are known.
+        """How to infer columns before a file is written.
+
+        None where the format needs none, or they are known.
         """
         look = None if self.form.name == "tfrecord" else codec_of(self.form.name).look
         return None if look is None or (look.saved and self.columns is not None) else look
@@ -364,9 +365,9 @@ async def read_schema(storages: Storages, path: str, reading: Reading) -> tuple[
     try:
         return tuple(
             Field(
-                row["name"],
-                None if row["kind"] == "unknown" else row["kind"],
-                row["values"] == [1, 1],
+                name=row["name"],
+                kind=None if row["kind"] == "unknown" else row["kind"],
+                scalar=row["values"] == [1, 1],
             )
             for row in json.loads(text)["features"]
             if reading.features is None or row["name"] in reading.features
@@ -424,8 +425,9 @@ def select_features(frames: Frames, first: int, how: Conversion) -> Frames:
 async def decode(
     storages: Storages, found: Sequence[Item], form: Format, how: Conversion, meter: Meter
 ) -> AsyncGenerator[Frames, None]:
-    """The records of files in another format, decoded in a thread. All of a file is of one
-    version.
+    """The records of files in another format, decoded in a thread.
+
+    All of a file is of one version.
     """
     codec, reading = codec_of(form.name), how.reading
     if how.where is not None and reading.features is not None:
@@ -456,8 +458,9 @@ def next_batch(records: Iterator[list[bytes]], path: str) -> list[bytes] | None:
 
 @asynccontextmanager
 async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator[None]:
-    """Adds to an error of the block in which shard its record is, whose number it says counts over
-    all shards.
+    """Adds to an error of the block which shard its record is in.
+
+    The error's number counts over all shards.
 
     Counts the shards before it for this, where their numbers of records are not known.
     """
@@ -489,8 +492,9 @@ async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator
 async def write_records(
     found: Sequence[Item], how: Conversion, objects: Replacement, meter: Meter
 ) -> list[ShardInfo]:
-    """Writes files up to about a size in bytes, or up to a number of records, or both; at least
-    one.
+    """Writes files up to a size in bytes, a number of records, or both.
+
+    It writes one file even without a record. The size is approximate.
     """
     async with aclosing(read(found, how, meter)) as records:
         if how.form.name == "tfrecord":

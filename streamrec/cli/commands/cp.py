@@ -96,8 +96,9 @@ async def copy(
 async def tell_leftovers(
     goal: Storages, target: str, paths: Sequence[str], objects: Replacement
 ) -> None:
-    """Says how many files the copies replace, and which other shards are in their directory: a
-    pattern reads both.
+    """Says how many files the copies replace.
+
+    Also says which other shards are in their directory, since a pattern reads both.
     """
     directory, found = directory_of(target), list[Item]()
     with suppress(StorageError):  # this client may not list

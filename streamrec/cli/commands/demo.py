@@ -81,8 +81,10 @@ async def write_demo(
 
 
 def examples() -> Iterator[bytes]:
-    """The examples: a label and its name, a width, a brightness that every eighth lacks, an image
-    of that width.
+    """The examples, each with an image.
+
+    The others of its features are a label and its name, a width, and a brightness that every eighth
+    lacks.
     """
     words = np.random.PCG64(0).random_raw(4 * EXAMPLES).reshape(EXAMPLES, 4)
     for number, (kind, side, tint, absent) in enumerate(words.tolist()):

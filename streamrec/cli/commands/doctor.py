@@ -173,8 +173,9 @@ class Endpoint(NamedTuple):
 
 
 def endpoint_of(url: str, storage_options: Mapping[str, Any]) -> Endpoint | None:
-    """The server that a URL leads to: of the options, the environment, the URL itself, or the
-    cloud's own.
+    """The server that a URL leads to.
+
+    It is from the options, the environment, the URL itself, or the cloud's own.
 
     Examples:
         >>> endpoint_of("s3://b/x", {"endpoint_url": "http://127.0.0.1:9000"})
@@ -263,8 +264,9 @@ def check_clock(endpoint: Endpoint) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckedStore:
-    """The store to check, what it lists, and the URLs of test objects, each added before it is
-    written.
+    """The store to check, what it lists, and the URLs of test objects.
+
+    A URL is added before its object is written.
     """
 
     url: str
@@ -447,8 +449,9 @@ async def check_leftovers(store: CheckedStore) -> str:
 
 
 async def check_replaced(store: CheckedStore) -> str:
-    """Looks for hidden objects: what others were before a run that was to replace them, and what
-    writers left.
+    """Looks for hidden objects.
+
+    They are what others were before a run that was to replace them, and what writers left.
     """
     storage = await store.storages.at(store.folder)
     try:

@@ -1,5 +1,6 @@
-"""`streamrec index` and `manifest`: where each record is, and how many there are, so that readers
-need not look.
+"""`streamrec index` and `manifest`: descriptions of shards, so that readers need not look.
+
+They say where each record is, or how many there are.
 """
 
 from __future__ import annotations

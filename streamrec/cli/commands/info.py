@@ -1,5 +1,6 @@
-"""`streamrec ls`, `count` and `info`: what the names stand for, how many records that is, and what
-they hold.
+"""`streamrec ls`, `count` and `info`.
+
+They show what the names stand for, how many records that is, and what they hold.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ async def count_sources(sources: options.Sources) -> tuple[list[Item], list[int]
 
 
 async def find_present(sources: options.Sources) -> tuple[list[Item], list[Gap]]:
-    """The shards, after those that manifests name were found to be there, and which are missing, as
-    the names of the others tell.
+    """The shards, after those that manifests name were found to be there; and which are missing.
+
+    The names of the others tell which are missing.
     """
     gaps: list[Gap] = []
     async with storages_for(sources.storage_options) as storages:

@@ -192,8 +192,9 @@ async def reshard(
 async def open_records(
     stack: AsyncExitStack, found: Sequence[Item], plan: ReshardPlan
 ) -> tuple[AsyncIterator[Frames], int]:
-    """The records in their new order, and their number if `plan.shards` needs it, else 0. The stack
-    closes all.
+    """The records in their new order, and their number if `plan.shards` needs it, else 0.
+
+    The stack closes all.
     """
     sample, size = await take_sample(found), total_bytes(found)
 
@@ -277,8 +278,9 @@ BUCKETS: Final = 256
 
 
 class DiskShuffle:
-    """All records in a random order, each order as likely as any other, with little memory and a
-    folder on disk.
+    """All records in a random order, each order as likely as any other.
+
+    This needs little memory, and a folder on disk.
 
     Each record goes to a bucket that is drawn for it: a file. Then one bucket after the other is
     read whole, and its records come in a drawn order. A bucket that is too large for that is

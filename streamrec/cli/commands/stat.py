@@ -1,5 +1,6 @@
-"""`streamrec stat`: statistics of each feature in the terminal and as a page, in memory that does
-not grow with them.
+"""`streamrec stat`: statistics of each feature in the terminal and as a page.
+
+The memory that it needs does not grow with the number of records.
 
 - `Histogram` does not need to know the range of the numbers. Bins are [k * 2**e, (k + 1) * 2**e)
   for whole k. Where a number is outside, the width doubles until all fit, and neighbours are
@@ -161,8 +162,9 @@ def feature_row(item: FeatureStats) -> tuple[str, ...]:
 
 
 def most_frequent(item: FeatureStats) -> str:
-    """The most frequent values in a line; nothing where no value is much more frequent than
-    others.
+    """The most frequent values in a line.
+
+    Nothing where no value is much more frequent than others.
     """
     values, share = item.frequent.most(5), item.numbers.count
     many = item.frequent.different is None or item.frequent.different > 100
@@ -315,8 +317,9 @@ def sparkline(counts: Sequence[int]) -> str:
 
 
 def plot(item: FeatureStats) -> str:
-    """A histogram as bars; each shows its range and count under the pointer. Screen readers read
-    the title.
+    """A histogram as bars; each shows its range and count under the pointer.
+
+    Screen readers read the title.
     """
     bins = item.numbers.bins(52)
     if not bins:
@@ -361,8 +364,9 @@ class Moments:
         return math.sqrt(self._squares / self.count) if self.count else 0.0
 
     def add(self, numbers: npt.NDArray[Any]) -> None:
-        """Takes more numbers, all of them finite. (Chan's way to join two means and sums of
-        squares.)
+        """Takes more numbers, all of them finite.
+
+        Chan's way joins two means and sums of squares.
         """
         if not len(numbers):
             return
@@ -434,8 +438,9 @@ class Histogram(Moments):
         ]
 
     def _make_room(self, least: float, most: float) -> None:
-        """Makes bins for all numbers from `least` to `most`, and moves the counts so far to
-        them.
+        """Makes bins for all numbers from `least` to `most`.
+
+        Moves the counts so far to them.
         """
         exponent = math.frexp(max(abs(least), abs(most)))[1] - DIGITS
         exponent = max(0, exponent) if self._whole else max(-1022, exponent)
@@ -608,8 +613,9 @@ class DatasetStats:
             figures.add(column.flat_values, each)
 
     def _check_empty(self, frames: Frames, rows: npt.NDArray[Any]) -> None:
-        """Checks that the records of these rows, which have none of the features, are messages
-        that may lack them.
+        """Checks that the records of these rows are messages.
+
+        They have none of the features, which only messages may lack.
         """
         for row in rows.tolist():
             if kind_of(record := frames[row]) == "bytes":

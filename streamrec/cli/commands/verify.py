@@ -1,5 +1,6 @@
-"""`streamrec verify`: whether the data is what was written, where it is not, and a copy without the
-damage.
+"""`streamrec verify`: whether the data is what was written, and where it is not.
+
+It can also write a copy without the damage.
 """
 
 from __future__ import annotations
@@ -150,8 +151,10 @@ async def compare(sources: options.Sources) -> Comparison:
 async def verify_sources(
     sources: options.Sources, repair: str | None, overwrite: bool, ray_address: str | None
 ) -> tuple[list[streamrec.shards.VerifyReport], list[ShardScan], list[Gap]]:
-    """What differs from each manifest that was given, what each shard holds that was read, and
-    which shards of directories and patterns are missing, as the names of the others tell.
+    """Compares the shards with the manifests that were given, and with their own names.
+
+    Returns what differs from each manifest, what each shard holds that was read, and which shards
+    of directories and patterns are missing, as the names of the others tell.
     """
     compared = await compare(sources)
     manifests = compared.manifests
@@ -276,8 +279,9 @@ async def scan(
 async def copy_long_records(
     reader: streamrec.shards.ShardReader, writer: streamrec.ShardWriter
 ) -> None:
-    """Copies the records that were checked and not held in memory: reads their bytes again, piece
-    by piece.
+    """Copies the records that were checked and not held in memory.
+
+    It reads their bytes again, piece by piece.
     """
     for record in reader.take_long_records():
         frame = reader.plain_bytes(record.offset, record.offset + record.nbytes)
