@@ -59,9 +59,15 @@ SENSITIVE: Final = (
 )
 _SENSITIVE_NAME: Final = re.compile(rf"(?i).*{SENSITIVE}")
 
-_UNSAFE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]"
+INVISIBLE: Final = (
+    "\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
+"""Characters that change a text, or hide one in it, without being seen: marks of direction, spaces
+without width, fillers, tags, selectors of variants. The joiners U+200C and U+200D, soft hyphens and
+the selectors of emoji are parts of ordinary words."""
+
+_UNSAFE: Final = re.compile(f"[\x00-\x1f\x7f-\x9f{INVISIBLE}\ud800-\udfff]")
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _UNSAFE_IN_LINES: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 _UNSAFE_IN_JSON: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", ""))
@@ -195,7 +201,7 @@ def escape_json(text: str) -> str:
         >>> escape_json('{"a": "\x9b\u202e"}')
         '{"a": "\\u009b\\u202e"}'
     """
-    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def mask_secrets(text: str, *, unknown: bool = True) -> str:

@@ -7,7 +7,14 @@ error never hides good data: readers deliver all records before the damage first
 
 from __future__ import annotations
 
-from streamrec.display import display_name, display_text, mask_values, secrets_in, shorten
+from streamrec.display import (
+    display_name,
+    display_text,
+    escape,
+    mask_values,
+    secrets_in,
+    shorten,
+)
 
 __all__ = [
     "AlreadyExistsError",
@@ -51,6 +58,7 @@ def _message(where: list[str], reason: str, path: str | None = None) -> str:
         reason = mask_values(reason.replace(path, display_name(path)), secrets_in(path))
         where = [display_name(path), *where]
     text = shorten(display_text(reason), MESSAGE_CHARS)
+    where = list(map(escape, where))
     return f"{', '.join(where)}: {text}" if where else text
 
 
@@ -70,8 +78,10 @@ class StreamrecError(Exception):
         )
 
 
-class DataError(StreamrecError):
+class DataError(StreamrecError, ValueError):
     """The bytes do not follow the format.
+
+    It is a ValueError, too, which is what other libraries raise for damaged records.
 
     Args:
         reason: What is wrong, and what to do.

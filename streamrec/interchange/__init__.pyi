@@ -13,9 +13,11 @@ from streamrec.interchange.features import (
     format_of,
     join_schemas,
 )
+from streamrec.interchange.gunzip import BoundedGzip
 
 __all__ = [
     "FORMATS",
+    "BoundedGzip",
     "Changes",
     "Codec",
     "Field",

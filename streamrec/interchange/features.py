@@ -228,8 +228,10 @@ class Codec:
     records: Callable[[BinaryIO, Reading], Iterator[bytes]]
     look: Look | None = None
 
-    def decode(self, file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
-        """The records of a file in batches of a bounded size.
+    def decode(
+        self, file: BinaryIO, reading: Reading, began: Callable[[], None] | None = None
+    ) -> Iterator[list[bytes]]:
+        """The records of a file in batches of a bounded size; calls `began` after each record.
 
         Raises:
             CorruptRecordError, FeatureError: The next record is damaged or cannot be converted;
@@ -244,6 +246,8 @@ class Codec:
                 batch.append(record)
                 size += len(record)
                 done += 1
+                if began is not None:
+                    began()
                 if size >= BATCH_BYTES or len(batch) == BATCH_RECORDS:
                     yield batch
                     batch = []  # the consumer may keep the other one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import io
 import json
 import zlib
@@ -12,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import groupby
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final
 
 import anyio
 import click
@@ -27,6 +26,7 @@ from streamrec.cli.sources import Item, directory_of, find_records, storages_for
 from streamrec.display import display_name
 from streamrec.interchange import (
     FORMATS,
+    BoundedGzip,
     Changes,
     Field,
     FileEncoder,
@@ -436,8 +436,11 @@ async def decode(
         storage = await storages.at(item.path)
         raw = _ObjectFile(storage, await storage.stat(item.path), meter)
         with io.BufferedReader(raw, 8 << 20) as file:
-            plain = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if form.gzip else file
-            records = codec.decode(plain, reading)
+            if form.gzip:
+                bounded = BoundedGzip(file)
+                records = codec.decode(bounded.buffered(), reading, bounded.begin_record)
+            else:
+                records = codec.decode(file, reading)
             while (
                 batch := await anyio.to_thread.run_sync(next_batch, records, item.path)
             ) is not None:

@@ -1,0 +1,78 @@
+"""A small compressed file that holds a huge record is refused, and takes little memory."""
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamrec
+from streamrec.interchange.gunzip import MAX_RATIO, SMALL_BYTES
+from tests.cli.conftest import PEAK, Call
+from tests.runs import in_new_interpreter
+
+HUGE = 300 << 20
+
+
+class Zeros(io.RawIOBase):
+    """So many zeros, which are not in memory."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def read(self, size: int = -1) -> bytes:
+        size = min(size, self._left)
+        self._left -= size
+        return bytes(size)
+
+
+def bomb(path: Path) -> Path:
+    if path.name.endswith(".tar.gz"):
+        with tarfile.open(path, "w:gz") as tar:
+            info = tarfile.TarInfo("0001.bin")
+            info.size = HUGE
+            tar.addfile(info, Zeros(HUGE))  # type: ignore[arg-type]
+        return path
+    with gzip.open(path, "wb") as file:
+        file.write(b'{"text": ["')
+        for _ in range(HUGE >> 20):
+            file.write(b"a" * (1 << 20))
+        file.write(b'"]}\n')
+    return path
+
+
+@pytest.mark.parametrize("ending", ["tar.gz", "jsonl.gz"])
+@pytest.mark.parametrize("target", ["tfrecord", "jsonl"])
+def test_huge_record_of_a_small_file_is_refused(tmp_path: Path, ending: str, target: str) -> None:
+    source = bomb(tmp_path / f"a.{ending}")
+    assert source.stat().st_size < HUGE // 500
+    code, kilobytes = in_new_interpreter(PEAK, "convert", source, tmp_path / f"b.{target}").split()[
+        -2:
+    ]
+    assert code == "1"
+    assert int(kilobytes) << 10 < HUGE
+    assert not (tmp_path / f"b.{target}").exists()
+
+
+def test_the_error_names_the_limit_and_the_file(tmp_path: Path, called: Call) -> None:
+    source = bomb(tmp_path / "a.tar.gz")
+    said = f"above {SMALL_BYTES >> 20} MiB the limit is {MAX_RATIO} times"
+    done = called.refused(1, said, "convert", source, tmp_path / "b.tfrecord")
+    assert "record 0: " in done.err
+    assert "unpack the file with gunzip" in done.err
+    assert str(source) in done.err
+
+
+def test_many_small_records_may_have_any_ratio(tmp_path: Path, called: Call) -> None:
+    """Each record is bounded, and not the file."""
+    source = tmp_path / "a.jsonl.gz"
+    line = json.dumps({"text": ["a" * (1 << 20)]}).encode() + b"\n"
+    with gzip.open(source, "wb") as file:
+        for _ in range(2 * SMALL_BYTES >> 20):
+            file.write(line)
+    called.well("convert", source, tmp_path / "b.tfrecord")
+    records: Any = streamrec.TFRecordDataset(tmp_path / "b.tfrecord")
+    assert sum(1 for _ in records) == 2 * SMALL_BYTES >> 20
