@@ -278,7 +278,8 @@ class CheckedStore:
     @property
     def folder(self) -> str:
         """The directory that is named, or that of the object or pattern; ends in a slash."""
-        return directory_of(self.url) or self.url[: self.url.rfind("/") + 1]
+        # A name without a slash is one of the working directory, whose name is not "".
+        return directory_of(self.url) or self.url[: self.url.rfind("/") + 1] or "./"
 
     def new_name(self, ending: str) -> str:
         self.written.append(f"{self.folder}streamrec-doctor-{uuid4().hex[:8]}-{ending}")
