@@ -9,6 +9,8 @@ Rules:
 - A slice is written when it ends, so memory does not grow. Slices of one track never overlap.
 - The file ends after `LIMIT` events, about 250 MB, since viewers take no more. The run continues.
 - Any thread may write; lines are never mixed.
+- A trace that cannot begin (a full disk, a missing right) is an error before the run. One that
+  cannot go on ends with a warning: the run is worth more than its trace.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
 
-from streamrec.display import display_name
+from streamrec.display import display_name, logger
 
 LIMIT: Final = 2_000_000
 BEGINNING: Final = '[{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "streamrec"}}'
@@ -44,7 +47,17 @@ class Trace:
         self._began = perf_counter()
         self._left = limit
         self._tracks = 0
+        self._path = os.fspath(path)
         self._file.write(BEGINNING)
+        try:
+            self._file.flush()
+        except OSError as error:
+            self._abandon()
+            raise OSError(
+                error.errno,
+                f"the trace cannot be written ({error.strerror}): give trace= another place",
+                display_name(self._path),
+            ) from None
 
     def track(self, name: str) -> int:
         """Adds a track below the others; returns its number."""
@@ -90,9 +103,13 @@ class Trace:
     def close(self) -> None:
         """Ends the file. Closing twice is allowed; later events are dropped."""
         with self._lock:
-            if not self._file.closed:
+            if self._file.closed:
+                return
+            try:
                 self._file.write("\n]\n")
                 self._file.close()
+            except OSError as error:
+                self._fail(error)
 
     def _time(self, moment: float) -> float:
         return round((moment - self._began) * 1e6, 3)
@@ -101,4 +118,22 @@ class Trace:
         with self._lock:
             if self._left and not self._file.closed:
                 self._left -= 1
-                self._file.write(f",\n{json.dumps(event)}")
+                try:
+                    self._file.write(f",\n{json.dumps(event)}")
+                except OSError as error:
+                    self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        """Ends the trace where the disk did, and says so once."""
+        self._abandon()
+        logger.warning(
+            "%s: this trace is incomplete, since it could not be written (%s): viewers show its "
+            "beginning. The run goes on without it",
+            display_name(self._path),
+            error.strerror or error,
+        )
+
+    def _abandon(self) -> None:
+        """Closes the file, which fails a second time where a buffer cannot be written."""
+        with suppress(OSError):
+            self._file.close()

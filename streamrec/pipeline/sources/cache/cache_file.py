@@ -242,11 +242,12 @@ def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
             f"this cache has version {content.get('version')!r}, not {VERSION}: remove the file",
             path,
         )
-    if lines is not None and content.get("pipeline") != list(lines):
+    written = content.get("pipeline")
+    if not isinstance(written, list) or not all(isinstance(line, str) for line in written):
+        raise CacheError("this cache does not say of which pipeline it is: remove the file", path)
+    if lines is not None and written != list(lines):
         was, now = next(
-            pair
-            for pair in zip_longest(content["pipeline"], lines, fillvalue="nothing")
-            if len(set(pair)) > 1
+            pair for pair in zip_longest(written, lines, fillvalue="nothing") if pair[0] != pair[1]
         )
         raise CacheError(
             f"this cache belongs to another pipeline: it had {was}, and now there is {now}; remove "
@@ -279,13 +280,13 @@ class UnpackBlocks(Unbatching):
         parts = []
         for index, record in enumerate(chunk.elements.views()):
             if record[:1] == BLOCK:
-                parts.append(self._rows(chunk, index, self._unpack(record)))
+                parts.append(self._unpack_rows(chunk, index, record))
             self._ended = record[:1] == END
         return parts
 
-    def _unpack(self, record: memoryview) -> Any:
+    def _unpack_rows(self, chunk: Chunk, index: int, record: memoryview) -> Chunk:
         try:
-            return unpack(record[1:])
+            return self._rows(chunk, index, unpack(record[1:]))
         except Exception as error:  # the CRC32C is right, but the content is invalid
             cause = f"{type(error).__name__}: {error}"
             raise CacheError(
