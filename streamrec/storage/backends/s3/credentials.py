@@ -7,6 +7,8 @@ not.
   retry policy decides. Keys that the user passed are never renewed.
 * Credentials that live shorter than botocore expects are renewed once in their lifetime, not for
   each request.
+* A renewal that fails is tried again after a second at the earliest, however many requests wait for
+  it; and aiobotocore does not log a traceback for each of them: the retries' own lines say it.
 
 It hooks into botocore's events, below every operation: `before-sign` records the generation of the
 credentials, `needs-retry` checks each answer, and returns 0.0 to have the request signed and sent
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -43,7 +46,11 @@ EXPIRED: Final = frozenset(
 )
 """Error codes for credentials that have expired, or were replaced."""
 
+FAILED_SECONDS: Final = 1.0
+"""For how long a failed renewal is not tried again. Each may start a program, or ask a broker."""
+
 _GENERATION: Final = "streamrec_generation"
+_REPORTED: Final = "_streamrec_reports_it"
 
 
 def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
@@ -134,6 +141,8 @@ class _Refresh:
         self._method = method
         self._fresh: Any = None
         self._until = 0.0
+        self._failure: BotoCoreError | None = None
+        self._failed_at = 0.0
 
     def forget(self) -> None:
         """Drops the last credentials, because they were refused."""
@@ -141,14 +150,36 @@ class _Refresh:
 
     async def __call__(self) -> Any:
         if time.monotonic() >= self._until:
+            if self._failure is not None and time.monotonic() < self._failed_at + FAILED_SECONDS:
+                raise self._failure.with_traceback(None)
             try:
-                result = await asyncio.to_thread(self._refresh)
-                self._fresh = await result if inspect.isawaitable(result) else result
-                lifetime = parse_timestamp(self._fresh["expiry_time"]) - datetime.now(UTC)
-            except BotoCoreError:
+                self._fresh, seconds = await self._renewed()
+            except BotoCoreError as error:
+                setattr(error, _REPORTED, True)
+                self._failure, self._failed_at = error, time.monotonic()
                 raise
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                raise CredentialRetrievalError(provider=self._method, error_msg=reason) from error
-            self._until = time.monotonic() + 0.75 * lifetime.total_seconds()
+            self._failure = None
+            self._until = time.monotonic() + 0.75 * seconds
         return self._fresh
+
+    async def _renewed(self) -> tuple[Any, float]:
+        """New credentials, and for how many seconds they are valid."""
+        try:
+            result = await asyncio.to_thread(self._refresh)
+            fresh = await result if inspect.isawaitable(result) else result
+            lifetime = parse_timestamp(fresh["expiry_time"]) - datetime.now(UTC)
+        except BotoCoreError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise CredentialRetrievalError(provider=self._method, error_msg=reason) from error
+        return fresh, lifetime.total_seconds()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """A filter that drops aiobotocore's traceback of a failed renewal of ours."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not getattr(error, _REPORTED, False)
+
+
+logging.getLogger("aiobotocore.credentials").addFilter(_is_news)
