@@ -40,7 +40,12 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
             return import_module(f"{package}.{name}")
         if name not in module_of:
             advice = f": write `import {package}.{name}`" if find_spec(f"{package}.{name}") else ""
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{advice}")
+            # With `name` and `obj`, Python itself proposes the most similar name.
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}{advice}",
+                name=name,
+                obj=sys.modules[package],
+            )
         value = namespace[name] = getattr(import_module(module_of[name]), name)
         return value
 

@@ -414,7 +414,7 @@ def selection_options(count: int | None) -> Callable[[Decorated], Decorated]:
     number, most, form = (
         click.IntRange(0),
         "Print at most N records.",
-        click.Choice(["text", "json", "raw"]),
+        click.Choice(["text", "raw"]),
     )
     after = "Start at the first record whose header is at or after byte N (one uncompressed shard)."
     choices = (
@@ -428,7 +428,12 @@ def selection_options(count: int | None) -> Callable[[Decorated], Decorated]:
             help="Skip the first N records.",
         ),
         click.option(
-            "--as", "form", type=form, default="text", show_default=True, help="How to print them."
+            "--as",
+            "form",
+            type=form,
+            default="text",
+            show_default=True,
+            help="How to print them; --json for JSON.",
         ),
         click.option(
             "-n", "count", metavar="N", type=number, default=count, show_default=True, help=most

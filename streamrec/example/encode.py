@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from streamrec.arguments import check_mapping
 from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn
 from streamrec.example.features import NUMBERS, Dtype, encode_name
@@ -127,6 +128,7 @@ def encode_example(
         >>> encode_example({"label": 3, "name": "a"})
         b'\n\x1f\n\x0e\n\x05label\x12\x05\x1a\x03\n\x01\x03\n\r\n\x04name\x12\x05\n\x03\n\x01a'
     """
+    check_mapping("features", features, "values by the names of features")
     declared = resolve_kinds(kinds, features)
     packed: list[_Packed] = []
     for name, value in features.items():
@@ -199,6 +201,8 @@ def encode_sequence_example(
     Raises:
         FeatureError: As in `encode_examples`, with the step's number instead of the record's.
     """
+    check_mapping("context", context, "values by the names of features")
+    check_mapping("feature_lists", feature_lists, "steps by the names of feature lists")
     declared = resolve_kinds(sequence_kinds, feature_lists)
     columns = [to_column(name, value, declared.get(name)) for name, value in feature_lists.items()]
     if deterministic:

@@ -73,10 +73,20 @@ def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
     dims = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if any(dim is None for dim in dims):
         raise FeatureError(f"shape {list(dims)} has an unknown size; {why}")
-    sizes = tuple(operator.index(dim) for dim in dims)
+    sizes = tuple(_as_size(dim, "a size in shape") for dim in dims)
     if any(size < 0 for size in sizes):
         raise FeatureError(f"shape {list(sizes)} has a negative size; {why}")
     return sizes
+
+
+def _as_size(value: Any, what: str) -> int:
+    """Converts a size to an int."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise FeatureError(
+            f"{what} is {describe_value(value)}: it must be a whole number"
+        ) from None
 
 
 def _freeze(value: Any, dtype: Dtype) -> Any:
@@ -277,6 +287,8 @@ class SparseFeature:
         size: int | Iterable[int],
         already_sorted: bool = False,
     ) -> None:
+        if not isinstance(index_key, str | Iterable):
+            raise FeatureError(f"index_key is {describe_value(index_key)}: give a name, or several")
         # A single key and a list of one key are different: TensorFlow pairs a key with a number,
         # and a list with a list.
         keys: str | tuple[str, ...]
@@ -288,9 +300,9 @@ class SparseFeature:
             raise FeatureError("index_key is empty: name the feature of the positions")
         sizes: int | tuple[int, ...]
         if isinstance(size, Iterable):
-            sizes = tuple(map(operator.index, size))
+            sizes = tuple(_as_size(each, "a size") for each in size)
         else:
-            sizes = operator.index(size)
+            sizes = _as_size(size, "size")
         if isinstance(keys, str) != isinstance(sizes, int):
             raise FeatureError(
                 f"index_key {index_key!r} and size {size!r} must both be lists or neither"
@@ -378,8 +390,11 @@ class RaggedFeature:
                 "partitions must be a list of RaggedFeature.RowSplits and its like, not "
                 f"{describe_value(partitions)}"
             )
-        if any(isinstance(p, RaggedFeature.UniformRowLength) and p.length < 1 for p in partitions):
-            raise FeatureError("a UniformRowLength must be at least 1; leave the partition out")
+        for each in partitions:
+            if not isinstance(each, RaggedFeature.UniformRowLength):
+                _as_key(each.key, "the key of a partition")
+            elif _as_size(each.length, "a UniformRowLength") < 1:
+                raise FeatureError("a UniformRowLength must be at least 1; leave the partition out")
         key = None if value_key is None else _as_key(value_key, "value_key")
         splits = {"int32": np.int32, "int64": np.int64}.get(dtype_name(row_splits_dtype))
         if splits is None:

@@ -294,8 +294,8 @@ def _describe_missing(name: str, data: bytes, lists: Any) -> str:
     try:
         # The context of an Example is its features.
         message = example.SequenceExample.FromString(data)
-    except Exception:  # the caller's error says more
-        return ""
+    except Exception:  # protobuf rejects what TensorFlow's parser reads over
+        return f"; the record is {example.describe_other(data)}"
     context = set(message.context.feature)
     steps = set(message.feature_lists.feature_list)
     if lists is not None and name in lists:
@@ -310,6 +310,8 @@ def _describe_missing(name: str, data: bytes, lists: Any) -> str:
         other = "is a SequenceExample that has it as a feature list"
     if name in here:
         return ""
+    if not here and not there and example.kind_of(data) == "bytes":
+        return f"; the record is {example.describe_other(data)}"
     near = get_close_matches(name, here, 3, 0.5)
     names = join_names(map(repr, [*near, *sorted(here.difference(near))])) or "no feature"
     other = other if name in there else f"has {names}"

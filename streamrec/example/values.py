@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import describe_value, name_type
+from streamrec.arguments import check_mapping, describe_value, name_type
 from streamrec.errors import FeatureError
 from streamrec.example.columns import (
     NO_GAPS,
@@ -381,6 +381,7 @@ def to_columns(
     columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None
 ) -> list[PackedColumn]:
     """Converts all columns of a batch, which must have the same number of rows."""
+    check_mapping("columns", columns, "columns by the names of features")
     declared = resolve_kinds(kinds, columns)
     packed = [to_column(name, value, declared.get(name)) for name, value in columns.items()]
     for column in packed:

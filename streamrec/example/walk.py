@@ -240,15 +240,26 @@ def make_plan(part: MessagePart, features: Any) -> ParsePlan:
         return _plan.__wrapped__(part, items)
 
 
+def check_features(part: MessagePart, features: Mapping[str, Any]) -> None:
+    """Refuses values of a description that are not configurations of features."""
+    for name, feature in features.items():
+        if not isinstance(feature, _FEATURES[part]):
+            wanted = ", ".join(kind.__name__ for kind in _FEATURES[part])
+            is_another = isinstance(feature, Feature)
+            found = type(feature).__name__ if is_another else describe_value(feature)
+            raise FeatureError(
+                f"{found} where one of {wanted} is expected, such as FixedLenFeature([], 'int64')",
+                name,
+            )
+
+
 @functools.lru_cache(maxsize=128)
 def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> ParsePlan:
     if not items and part in ("examples", "example"):
         raise FeatureError("features is empty; describe at least one feature")
+    check_features(part, dict(items))
     for name, feature in items:
         encode_name(name)
-        if not isinstance(feature, _FEATURES[part]):
-            wanted = ", ".join(kind.__name__ for kind in _FEATURES[part])
-            raise FeatureError(f"{type(feature).__name__} where one of {wanted} is expected", name)
         if isinstance(feature, FixedLenSequenceFeature):
             _check_sequence(part, name, feature)
     # Sorted, so that the order of the columns does not depend on the description's.

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import Signature
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
@@ -83,10 +84,11 @@ class Dataset(Runnable[T]):
     a run of its own. Several threads may take from one iterator of `iterate`, and several tasks
     from one of `aiterate`: each element goes to one of them.
 
-    Args:
-        chain: The source and the stages; made by `TFRecordDataset` and the methods below.
-        options: The options of the whole pipeline; made by `with_options`.
+    `TFRecordDataset` makes one, and so do the functions and methods below; it is not called itself.
     """
+
+    # `help` shows this in place of the parameters, which only this package passes.
+    __signature__ = Signature()
 
     @staticmethod
     def range(*args: int, output_type: Any = np.int64) -> Dataset[Any]:
@@ -811,7 +813,8 @@ class Dataset(Runnable[T]):
                 takes longer than fetching and cores are idle.
 
         Raises:
-            FeatureError: When it runs: a message is damaged, or does not fit its feature.
+            FeatureError: A value of `features` is not a configuration, at once. When it runs: a
+                message is damaged, or does not fit its feature.
             ValueError: `num_parallel_calls` is less than 1.
         """
         parse = stages.Parse(

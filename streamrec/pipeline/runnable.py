@@ -356,6 +356,10 @@ class Runnable(Generic[T]):
             "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element "
             "n, and a RecordSource any record of indexed shards"
         )
+        __next__ = refuse_with(
+            "a Dataset is not an iterator, but makes one for each epoch: write "
+            "`elements = iter(dataset)` once, then `next(elements)`"
+        )
         __enter__ = __exit__ = refuse_with(
             "write `with dataset.iterate() as run`, or `for element in dataset`"
         )

@@ -13,6 +13,7 @@ Many tasks finish shards in any order; the index keeps the shards' order.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -118,7 +119,7 @@ PARALLEL: Final = 16
 
 async def write_index(
     filenames: Filenames,
-    index: str,
+    index: str | os.PathLike[str],
     *,
     idx_files: Filenames | None = None,
     part: tuple[int, int] | None = None,

@@ -13,6 +13,7 @@ Rules of `verify`:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -253,7 +254,7 @@ async def compare_shard(
 
 async def write_manifest(
     filenames: Filenames,
-    manifest: str,
+    manifest: str | os.PathLike[str],
     *,
     overwrite: Overwrite = True,
     parallel: int = 8,

@@ -193,6 +193,20 @@ class RecordSource:
         for first in range(0, len(self), step):
             yield from self[first : first + step]
 
+    def __enter__(self) -> Self:
+        """Itself; `close` at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Itself; `aclose` at the end of the block."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
     def close(self) -> None:
         """Frees the connections of sync callers. The source can still be used: the next call opens
         them again.

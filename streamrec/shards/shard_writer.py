@@ -501,7 +501,7 @@ class ShardWriter:
             max_shard_records=check_integer("max_shard_records", max_shard_records, 1, none=True),
             index=None if index is None else locate(os.fspath(index), filesystem),
         )
-        check_keywords("ShardWriter", store)
+        check_keywords("ShardWriter", store, {"compression_type": "write compression='GZIP'"})
         self._storages = Storages(**store)
         self._stack = AsyncExitStack()
         self._output = ShardOutput(self._target, self._storages)

@@ -62,7 +62,11 @@ class TFRecordWriter:
         overwrite: Overwrite = True,
         **store: Unpack[StoreOptions],
     ) -> None:
-        check_keywords("TFRecordWriter", store)
+        check_keywords(
+            "TFRecordWriter",
+            store,
+            dict.fromkeys(("compression", "compression_type"), "write options='GZIP'"),
+        )
         self._path = os.fspath(path)
         self._block: list[bytes] = []
         self._block_bytes = 0

@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import astuple
+from difflib import get_close_matches
 from functools import partial
 from itertools import starmap
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
 from streamrec.arguments import describe_value
@@ -34,13 +35,13 @@ from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.hedging import Hedging
 from streamrec.storage.identity import Identity, identities
 from streamrec.storage.knee_search import KneeSearch
-from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, parameter_names, suggest_name
+from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, parameter_names
 from streamrec.storage.range_room import BUFFER_BYTES
 from streamrec.storage.retry import attempt
 from streamrec.storage.statistics import Statistics, log_statistics, run_statistics
 from streamrec.storage.tasks import finish, running_loop
 from streamrec.storage.traffic import Traffic
-from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain
+from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain, suggest_scheme
 
 if TYPE_CHECKING:
     import fsspec
@@ -245,11 +246,17 @@ def _check_name(url: str) -> None:
         )
 
 
-def check_keywords(caller: str, store: Mapping[str, Any]) -> None:
-    """Refuses keyword arguments that are not StoreOptions, as Python does."""
+def check_keywords(
+    caller: str, store: Mapping[str, Any], instead: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Refuses keyword arguments that are not StoreOptions, as Python does; `instead` has advice for
+    names of other functions.
+    """
     for name in store:
         if name not in StoreOptions.__annotations__:
-            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
+            near = get_close_matches(name, [*StoreOptions.__annotations__, *instead], 1)
+            advice = f": {instead.get(near[0], f'did you mean {near[0]}=?')}" if near else ""
+            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}{advice}")
 
 
 def check_source(storage_options: object, filesystem: object, retry: object = None) -> RetryPolicy:
@@ -351,9 +358,9 @@ def _find_class(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
     try:
         return fsspec.get_filesystem_class(protocol)  # type: ignore[no-any-return]
     except ValueError as error:
-        known = {*NATIVE, *fsspec.available_protocols()}
+        known = [*NATIVE, *fsspec.available_protocols()]
         raise StorageError(
-            f"no filesystem is known for {protocol}://{suggest_name(protocol, known)}", url
+            f"no filesystem is known for {protocol}://{suggest_scheme(protocol, known)}", url
         ) from error
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
@@ -403,10 +410,11 @@ def _family(filesystem: fsspec.AbstractFileSystem) -> str:
     return ASYNC if filesystem.async_impl and (filesystem.asynchronous or not wraps) else SYNC
 
 
-def locate(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
+def locate(path: str | os.PathLike[str], filesystem: fsspec.AbstractFileSystem | None) -> str:
     """Returns a path as its backend takes it: without a scheme, it is a path in the user's own
     filesystem, if any.
     """
+    path = os.fspath(path)
     if filesystem is None or is_url(path):
         return path
     scheme = _SCHEMES.get(_family(filesystem))

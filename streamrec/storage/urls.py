@@ -22,9 +22,11 @@ import hashlib
 import os
 import re
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from streamrec.display import join_names
 from streamrec.errors import StorageError
 
 NATIVE: Final = {
@@ -47,6 +49,25 @@ ALIASES: Final = {
 
 CACHES: Final = frozenset({"simplecache", "filecache", "blockcache", "cached"})
 """Filesystems whose paths are those of what they cache."""
+
+S3_STORES: Final = frozenset(
+    {
+        *("ais", "alluxio", "aws", "b2", "backblaze", "bos", "ceph", "cephs3", "cos", "cosn"),
+        *("digitalocean", "do", "garage", "ks3", "linode", "minio", "nos", "obs", "ozone", "qs"),
+        *("r2", "rados", "rgw", "s3n", "scw", "seaweedfs", "spaces", "storj", "swift", "tigris"),
+        *("tos", "vultr", "wasabi"),
+    }
+)
+"""Names of stores that speak S3's protocol, which people write in place of a scheme."""
+
+OTHER_SCHEMES: Final = {
+    **dict.fromkeys(("azure", "blob", "wasb", "wasbs"), "az://CONTAINER/NAME"),
+    **dict.fromkeys(("gcloud", "gcp", "google"), "gs://BUCKET/NAME"),
+    **dict.fromkeys(("dav", "davs"), "webdav://"),
+    "huggingface": "hf://",
+    "webdavs": "webdav://, with a base_url of https://",
+}
+"""Other names of schemes, and what to write."""
 
 LOCAL_SCHEME: Final = re.compile(r"\A(?:file|local)://(?:localhost(?=/))?", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -146,6 +167,52 @@ def _protocol(link: str, bare: bool) -> str:
 def _has_path(link: str) -> bool:
     scheme, colon, path = link.partition("://")
     return bool(path or (colon and scheme not in CACHES))
+
+
+def suggest_scheme(scheme: str, known: Iterable[str]) -> str:
+    """The end of a message about a scheme that is not known: what to write in its place.
+
+    A name of three letters resembles too many others, so only one wrong letter is a slip.
+
+    >>> suggest_scheme("gss", ["s3", "gs", "gist"]), suggest_scheme("azure", ["s3", "gist"])
+    (": did you mean 'gs'?", ': write az://CONTAINER/NAME')
+    >>> suggest_scheme("minio", ["s3"])
+    ": write s3://BUCKET/NAME with storage_options={'endpoint_url': ...} (-o endpoint_url=...), as this store speaks S3's protocol"
+    >>> suggest_scheme("xyz", ["s3", "gist"])
+    "; known are s3, gist; a store that speaks S3's protocol is s3:// with endpoint_url"
+    """  # noqa: E501
+    if scheme in S3_STORES:
+        return (
+            ": write s3://BUCKET/NAME with storage_options={'endpoint_url': ...} "
+            "(-o endpoint_url=...), as this store speaks S3's protocol"
+        )
+    if scheme in OTHER_SCHEMES:
+        return f": write {OTHER_SCHEMES[scheme]}"
+    names = list(dict.fromkeys(known))
+    near = next((name for name in names if is_slip(scheme, name)), None)
+    if near is not None:
+        return f": did you mean {near!r}?"
+    return (
+        f"; known are {join_names(names, 200)}; a store that speaks S3's protocol is s3:// with "
+        "endpoint_url"
+    )
+
+
+def is_slip(written: str, meant: str) -> bool:
+    """Whether one letter after the first one is wrong, missing, too much, or in its neighbour's
+    place.
+
+    >>> is_slip("s4", "s3"), is_slip("htp", "http"), is_slip("gsc", "gcs"), is_slip("cos", "tos")
+    (True, True, True, False)
+    """
+    if written[:1] != meant[:1]:
+        return False
+    same = 0
+    while same < min(len(written), len(meant)) and written[same] == meant[same]:
+        same += 1
+    rest, other = written[same:], meant[same:]
+    swapped = rest[:2] == other[1::-1] and rest[2:] == other[2:]
+    return rest[1:] == other[1:] or rest[1:] == other or rest == other[1:] or swapped
 
 
 def local_path(url: str) -> Path:

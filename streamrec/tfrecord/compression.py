@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 import sys
 import zlib
+from codecs import getincrementaldecoder
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
@@ -32,6 +33,7 @@ import numpy as np
 
 from streamrec import kernels
 from streamrec.arguments import check_choice, check_integer, describe_value
+from streamrec.display import text_of
 from streamrec.errors import (
     CorruptRecordError,
     MissingExtraError,
@@ -104,7 +106,8 @@ _KINDS: Final = (
     (rb"\xff\x06\x00\x00sNaPpY", _COMPRESSED.format("snappy")),
 )
 """The first bytes of files that users pass by mistake, and descriptions of them for messages."""
-_TEXT: Final = re.compile(rb"[\t\n\r -~]{8,}")
+TEXT_BYTES: Final = 4
+"""The fewest bytes that are called text. Fewer may be the beginning of a record's length."""
 
 ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 """Part of Python since 3.14; the `zstd` extra installs its backport."""
@@ -266,9 +269,23 @@ def looks_like(head: bytes) -> str | None:
             return name
     if kind := detect_compression(head):
         return f"a {kind} stream: pass compression_type={kind!r}, or leave it out"
-    return (
-        f"text, or a name in a tar archive ({head.decode()!r})" if _TEXT.fullmatch(head) else None
-    )
+    text = text_at_start(head)
+    return None if text is None else f"text, or a name in a tar archive ({text!r})"
+
+
+def text_at_start(head: bytes) -> str | None:
+    """The text that some bytes begin with, up to a letter that they cut; None if they are not text.
+
+    >>> text_at_start("día, día".encode()[:2]), text_at_start("día, día".encode())
+    (None, 'día, día')
+    """
+    if len(head) < TEXT_BYTES:
+        return None
+    try:
+        text = getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return None
+    return text if text_of(text.encode()) is not None else None
 
 
 class Decompressor(Protocol):

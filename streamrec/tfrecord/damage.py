@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,7 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
-from streamrec.tfrecord.compression import is_record_header, looks_like
+from streamrec.tfrecord.compression import TEXT_BYTES, is_record_header, looks_like
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, as_spans
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ ON_ERROR: tuple[OnError, ...] = get_args(OnError)
 
 TRUNCATED = -1
 """A code in addition to those of `scan_frames`: the stream ends within a record."""
+
+NO_SHARD: Final = "this is not a TFRecord file"
+"""The beginning of a reason: the file is no shard, not even an unfinished one."""
 
 MAX_RECORD_BYTES = 1 << 46
 """Default limit of a record's length: 64 TiB, above the size of any object in a store.
@@ -127,7 +130,8 @@ class Rules:
         if skipped and self.max_skipped is not None and losses >= self.max_skipped:
             skipped = False
             reason = f"{reason} (one loss more than max_skipped={self.max_skipped})"
-        kind = TruncatedShardError if code == TRUNCATED else CorruptRecordError
+        is_cut = code == TRUNCATED and not reason.startswith(NO_SHARD)
+        kind = TruncatedShardError if is_cut else CorruptRecordError
         return None if skipped else kind(reason, self.path, damage.offset, damage.record)
 
 
@@ -275,6 +279,9 @@ class Walk:
         length = int.from_bytes(rest[:8], "little")
         if code == TRUNCATED:
             left = len(rest) if self.final else self.rules.size - self.base - self.at
+            looks = looks_like(bytes(rest)) if self.base + self.at == 0 else None
+            if looks is not None and TEXT_BYTES <= left < HEADER_BYTES:
+                return f"{NO_SHARD}: it has only {left:,} bytes, which begin like {looks}"
             return (
                 f"the shard ends after {left:,} of at least {self.wants:,} bytes of this record: "
                 "its writer did not finish, or the copy is incomplete; write or copy it again"
@@ -286,7 +293,7 @@ class Walk:
                 twice = ""
                 if looks.endswith("leave it out"):
                     twice = "; if that was done, it is compressed twice: unpack it once"
-                return f"this is not a TFRecord file: it begins like {looks}{twice}"
+                return f"{NO_SHARD}: it begins like {looks}{twice}"
             return (
                 f"the CRC32C of the record's length is wrong (bytes {rest[:HEADER_BYTES].hex()}): "
                 "the shard is damaged here, has another compression_type, or is not a TFRecord "

@@ -22,7 +22,7 @@ from streamrec.example.features import (
     VarLenFeature,
 )
 from streamrec.example.parse import is_scalar, parse_batch, parse_single_example
-from streamrec.example.walk import ParsePlan, make_plan
+from streamrec.example.walk import ParsePlan, check_features, make_plan
 from streamrec.pipeline.elements.columns import is_nest
 from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
@@ -37,6 +37,9 @@ class Parse(Stage):
     string_columns: bool = False
     offload: ClassVar[Offload] = Offload.LONG
     one_to_one: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_features("examples", self.features)
 
     def element_spec(self, spec: Any) -> Any:
         if (

@@ -248,8 +248,8 @@ def test_names_must_fit() -> None:
     [
         ({}, "describe at least one"),
         ({"x": FixedLenSequenceFeature([], np.int64)}, "allow_missing=True"),
-        ({"x": "int64"}, "str where one of VarLenFeature"),
-        ({"x": ["int64"]}, "list where one of VarLenFeature"),
+        ({"x": "int64"}, r"'int64' \(str\) where one of VarLenFeature"),
+        ({"x": ["int64"]}, r"\(list\) where one of VarLenFeature"),
         ({3: VarLenFeature(np.int64), "x": VarLenFeature(np.int64)}, "it must be a str"),
         ({"\ud800": VarLenFeature(np.int64)}, "cannot be encoded as UTF-8"),
         ({"x": VarLenFeature(bytes), "s": SparseFeature("x", "v", bytes, 3)}, "different dtypes"),
