@@ -103,9 +103,11 @@ def assign_records(
     starts = list(accumulate((shard.records for shard in shards), initial=0))
     total = starts[-1]
     each = even_count(total, readers, even or "drop")
-    first, last = reader * each, (reader + 1) * each
+    first = reader * each
+    last = (reader + 1) * each
     if even is None or (even == "cycle" and total >= readers):
-        first, last = reader * total // readers, (reader + 1) * total // readers
+        first = reader * total // readers
+        last = (reader + 1) * total // readers
     return [
         portion
         for begin, end in (_wrap(first, last, total) if total else [(0, 0)])
@@ -182,8 +184,11 @@ def _ranges(
 ) -> Iterator[tuple[int, Portion]]:
     """The shards, or byte ranges of them, between two bytes of the line."""
     for index in range(bisect_right(ends, begin) - 1, bisect_left(ends, end)):
-        number, start, stop = line[index], ends[index], ends[index + 1]
-        first, last = max(begin, start) - start, min(end, stop) - start
+        number = line[index]
+        start = ends[index]
+        stop = ends[index + 1]
+        first = max(begin, start) - start
+        last = min(end, stop) - start
         if first < last:
             rest = None if last == stop - start else last
             if first == 0 and rest is None:
@@ -218,8 +223,10 @@ def _portions_between(
     for number in range(
         bisect_left(starts, begin, 1) - 1, min(bisect_right(starts, end), len(shards))
     ):
-        shard, start = shards[number], starts[number]
-        first, last = max(begin - start, 0), min(end - start, shard.records)
+        shard = shards[number]
+        start = starts[number]
+        first = max(begin - start, 0)
+        last = min(end - start, shard.records)
         expected = (
             None
             if manifest is None

@@ -75,11 +75,9 @@ class RangeStream:
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes up to the limit; 0 there, and at the end of the shard."""
-        count, position, size = (
-            await self._stream.readinto(buffer),
-            self._stream.position,
-            self.info.size,
-        )
+        count = await self._stream.readinto(buffer)
+        position = self._stream.position
+        size = self.info.size
         at_end = size is not None and position >= size
         if count or self._limit is None or position >= self._limit or at_end:
             return count
@@ -199,7 +197,8 @@ class _StartSearch:
         without: a payload may also hold a part of a TFRecord file, and the last length in such a
         part may point anywhere.
         """
-        last, step = self._byte_range.start, 1 << 20
+        last = self._byte_range.start
+        step = 1 << 20
         first = max(0, last - self._max_record_bytes - HEADER_BYTES)
         second_best: int | None = None
         while last > first:

@@ -207,7 +207,8 @@ def encode_end(index: Index) -> bytes:
         >>> read_end(index.path, read_foot(index.path, end, 8 + len(end)), end).shards == (shard,)
         True
     """  # noqa: E501
-    manifest, blocks = index.to_json(in_index=True), index.blocks.tobytes()
+    manifest = index.to_json(in_index=True)
+    blocks = index.blocks.tobytes()
     lengths = int(index.block_places[-1]) - len(MAGIC)
     foot = FOOT.pack(
         VERSION,

@@ -155,7 +155,8 @@ class IndexedRecords:
         order = np.argsort(blocks, kind="stable")
         needed, firsts = np.unique(blocks[order], return_index=True)
         bounds = [*firsts[::UNPACKED_BLOCKS].tolist(), len(order)]
-        offsets, lengths = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+        offsets = np.empty(len(order), np.int64)
+        lengths = np.empty(len(order), np.int64)
 
         async def find(step: int) -> None:
             rows = order[bounds[step] : bounds[step + 1]]
@@ -329,13 +330,15 @@ class IndexedRecords:
         packed = {block: data for block in blocks if (data := self._cached.get(block)) is not None}
         for block in packed:
             self._cached.move_to_end(block)
-        numbers, offsets = np.array(blocks, np.int64), self.index.block_places
+        numbers = np.array(blocks, np.int64)
+        offsets = self.index.block_places
         packed |= dict.fromkeys(numbers[offsets[numbers + 1] == offsets[numbers]].tolist(), b"")
         missing = np.array([block for block in blocks if block not in packed], np.int64)
         storage = await self._storages.at(self.index.path)
 
         async def read(group: tuple[int, int]) -> None:
-            first, last = int(missing[group[0]]), int(missing[group[1] - 1]) + 1
+            first = int(missing[group[0]])
+            last = int(missing[group[1] - 1]) + 1
             for block, data in enumerate(
                 await read_blocks(storage, self.index, first, last), first
             ):

@@ -428,7 +428,8 @@ def matching_files(
         (['memory://names/a', 'memory://names/b'], [])
     """
     check_keywords("matching_files", store)
-    find, filesystem = partial(_match, **store), store.get("filesystem")
+    find = partial(_match, **store)
+    filesystem = store.get("filesystem")
     return [
         path for name in to_names(pattern) for path in bridge.run(find, locate(name, filesystem))
     ]
@@ -488,7 +489,8 @@ async def list_sizes(storages: Storages, paths: Iterable[str]) -> dict[str, Obje
             directories.setdefault(path[: path.rfind("/") + 1], []).append(path)
 
     async def list_directory(names: list[str]) -> None:
-        prefix, wanted = os.path.commonprefix(names), set(names)  # noqa: RUF071  keys, not directories
+        prefix = os.path.commonprefix(names)
+        wanted = set(names)
         storage = await storages.at(prefix)
         with suppress(UnsupportedOperationError, PermissionDeniedError, NotFoundError):
             async for info in storage.list(prefix, most=3 * len(names)):

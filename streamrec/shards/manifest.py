@@ -190,7 +190,8 @@ class Manifest:
 def _parse_shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
     marks = tuple((record, byte) for record, byte in entry.get("marks", ()))
     url = absolute(path, check_name(entry["name"], path))
-    version, crc = entry.get("object_version"), entry["crc32c"]
+    version = entry.get("object_version")
+    crc = entry["crc32c"]
     if version is not None and not isinstance(version, str):
         raise ValueError(f"{version!r} is not a version of an object")
     if crc is not None and not (isinstance(crc, str) and re.fullmatch("[0-9a-fA-F]{8}", crc)):

@@ -129,7 +129,8 @@ class Gap:
             return f"{self.pattern}: {self.told}: read those of one run, or remove the others"
         [total] = self.totals
         names = ", ".join(name.rpartition("/")[2] for name in self.examples[:3])
-        verb, more = ("is" if self.missing == 1 else "are"), ", ..." if self.missing > 3 else ""
+        verb = "is" if self.missing == 1 else "are"
+        more = ", ..." if self.missing > 3 else ""
         return (
             f"{self.pattern}: {self.missing:,} of {total:,} shards {verb} missing, as the names "
             f"tell: {names}{more}"
@@ -161,7 +162,8 @@ def find_gaps(paths: Iterable[str], pattern: str | None = None) -> list[Gap]:
         if name is not None:
             runs = sets.setdefault((name.head, name.tail), {})
             runs.setdefault(name.total, {})[name.number] = name
-    gaps, looked_at = [], 0
+    gaps = []
+    looked_at = 0
     for (head, tail), runs in sets.items():
         if len(runs) > 1:
             totals = {total: len(shards) for total, shards in sorted(runs.items())}

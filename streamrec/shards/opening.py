@@ -57,7 +57,8 @@ class InflatedStream:
     """
 
     def __init__(self, stream: ByteStream, inflater: Inflater, head: bytes, skip: int) -> None:
-        self.info, self.tally = stream.info, stream.tally
+        self.info = stream.info
+        self.tally = stream.tally
         self._stream = stream
         self._input = memoryview(kernels.allocate(64 << 10))
         self._received = 0
@@ -261,7 +262,9 @@ async def open_short_shard(
 
 async def _read_whole(stream: ByteStream, size: int) -> ReceivedBytes:
     """All bytes of a stream of known length, or those before an error."""
-    data, filled, failure = bytearray(size), 0, None
+    data = bytearray(size)
+    filled = 0
+    failure = None
     try:
         with memoryview(data) as room:
             while filled < size and (count := await stream.readinto(room[filled:])):
@@ -281,9 +284,11 @@ class ReceivedBytes:
     """
 
     def __init__(self, stream: ByteStream, data: bytearray, error: StreamrecError | None) -> None:
-        self.info, self.tally = stream.info, stream.tally
+        self.info = stream.info
+        self.tally = stream.tally
         self.position = 0
-        self.data, self.error = data, error
+        self.data = data
+        self.error = error
         self._stream = stream
 
     async def readinto(self, buffer: memoryview) -> int:

@@ -44,7 +44,8 @@ def expand_braces(pattern: str) -> Iterator[str]:
     for braces in BRACES.finditer(pattern):
         choices = list(brace_choices(braces[1]))
         if choices:
-            head, tails = pattern[: braces.start()], list(expand_braces(pattern[braces.end() :]))
+            head = pattern[: braces.start()]
+            tails = list(expand_braces(pattern[braces.end() :]))
             yield from (head + choice + tail for choice in choices for tail in tails)
             return
     yield pattern
@@ -54,7 +55,8 @@ def brace_choices(inside: str) -> Iterator[str]:
     """The texts that one pair of braces stands for; none if it is neither a choice nor a range."""
     numbers = RANGE.fullmatch(inside)
     if numbers:
-        first, last = int(numbers[1]), int(numbers[2])
+        first = int(numbers[1])
+        last = int(numbers[2])
         padded = any(
             len(text.lstrip("-")) > 1 and text.lstrip("-").startswith("0")
             for text in numbers.groups()

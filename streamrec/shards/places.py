@@ -137,7 +137,8 @@ def is_below(url: str, directory: str) -> bool:
     >>> is_below("s3://b/d/x", "s3a://b/d"), is_below("s3://b/d/../x", "s3://b/d/"), is_below("s3://b/dx", "s3://b/d")
     (True, False, False)
     """  # noqa: E501
-    (store, key), (root_store, root) = location_of(url), _root(directory)
+    (store, key) = location_of(url)
+    (root_store, root) = _root(directory)
     if "\0" in key or _climbs(key):
         return False
     if store == "file://":

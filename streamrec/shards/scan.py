@@ -141,7 +141,8 @@ class SummedStream:
     """A ByteStream that forwards another one, counts its bytes and computes their CRC32C."""
 
     def __init__(self, stream: ByteStream) -> None:
-        self.info, self.tally = stream.info, stream.tally
+        self.info = stream.info
+        self.tally = stream.tally
         self.position = self.crc32c = 0
         self._stream = stream
 
@@ -185,10 +186,12 @@ async def scan(
         to_end: Whether bytes after damage are read and summed too, and damage is not an error.
         lengths: Collects the lengths of the records; None if they are not needed.
     """
-    path, summed = stream.info.path, SummedStream(stream)
+    path = stream.info.path
+    summed = SummedStream(stream)
     options = ReadOptions(compression_type, verify, long_bytes=LONG_BYTES)
     cursor = await ShardCursor.open(storage, path, options, stream=summed)
-    records, damage = 0, None
+    records = 0
+    damage = None
     marks: list[tuple[int, int]] = []
 
     def take(offset: int, found: Numbers) -> None:

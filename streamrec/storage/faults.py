@@ -374,7 +374,8 @@ def is_same_time(one: datetime | float | str | None, other: datetime | float | s
     >>> is_same_time("Tue, 01 Jul 2025 10:00:00 GMT", None), is_same_time(7.5, 9.0)
     (False, False)
     """
-    first, second = _seconds_of(one), _seconds_of(other)
+    first = _seconds_of(one)
+    second = _seconds_of(other)
     return first is not None and second is not None and abs(first - second) < 1.0
 
 
@@ -439,7 +440,9 @@ def _size_in_range(headers: Mapping[str, str], start: int, end: int | None) -> i
     content_range = headers.get("Content-Range", "")
     if (found := _CONTENT_RANGE.fullmatch(content_range)) is None:
         raise TransientError(Cause.WRONG_ANSWER, f"a 206 with Content-Range {content_range!r}")
-    first, last, size = int(found[1]), int(found[2]), None if found[3] == "*" else int(found[3])
+    first = int(found[1])
+    last = int(found[2])
+    size = None if found[3] == "*" else int(found[3])
     want = end if size is None else (size if end is None else min(end, size))
     if first != start or (want is not None and last + 1 != want):
         raise TransientError(

@@ -54,7 +54,8 @@ def build(cls: type[F], source: ClientOptions, *, keep_class: bool = True, **ove
     args: Iterable[Any] = ()
     kwargs: dict[str, Any] = {}
     if theirs is not None:
-        args, kwargs = theirs.storage_args, dict(theirs.storage_options)
+        args = theirs.storage_args
+        kwargs = dict(theirs.storage_options)
         cls = type(theirs) if keep_class else cls
     kwargs |= {**source.options, **overrides, "asynchronous": True, "skip_instance_cache": True}
     kwargs.pop("loop", None)

@@ -60,7 +60,8 @@ _FAMILIES = {
 _SCHEMES = {"s3": "s3", "gcs": "gs", "memory": "memory"}
 """The schemes of backends that take URLs only."""
 
-ASYNC, SYNC = "fsspec.backend:connect_async", "fsspec.backend:connect_sync"
+ASYNC = "fsspec.backend:connect_async"
+SYNC = "fsspec.backend:connect_sync"
 """The fallback backend, with the function that connects it."""
 
 _EXTRAS: Final = {

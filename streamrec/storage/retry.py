@@ -78,13 +78,15 @@ class Failures:
 
     def progress(self) -> None:
         """Resets the failures, because bytes arrived, or the operation ended."""
-        self.count, self.waiting = 0, False
+        self.count = 0
+        self.waiting = False
         self.traffic.statistics.waits.pop(self, None)
 
     def report_stall(self, seconds: float, reason: str) -> None:
         """Reports in `stats()` and the log that an open request has given nothing for this long."""
         if not self.waiting:
-            self.waiting, self._since = True, time.monotonic() - seconds
+            self.waiting = True
+            self._since = time.monotonic() - seconds
         self._report(seconds, self._patience(TransientError(Cause.TIMED_OUT, reason)), reason)
 
     async def wait(
@@ -95,7 +97,8 @@ class Failures:
         if fault.cause in (Cause.THROTTLED, Cause.SERVER):
             self.limiter.record_contact()
         if not self.waiting:
-            self.waiting, self._since = True, now
+            self.waiting = True
+            self._since = now
         if not self._is_throttled_alive(fault, now) or self.count == 0:
             self.count += 1
         patience = self._patience(fault)

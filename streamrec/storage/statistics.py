@@ -167,7 +167,8 @@ class LatencyHistogram:
 
         It interpolates within the bucket, whose bound alone may be 1.4 times too high.
         """
-        wanted, below = share * self.seen, 0
+        wanted = share * self.seen
+        below = 0
         for index, count in enumerate(self.counts):
             if count and below + count >= wanted:
                 low = BOUNDS[index - 1] if index else 0.0
@@ -379,11 +380,9 @@ class Statistics:
 
     def snapshot(self) -> Snapshot:
         """Returns a copy of all counters; may be called from any thread."""
-        backends, streams, waits = (
-            self._backends.copy(),
-            self._streams.copy(),
-            self.waits.copy(),
-        )  # atomic each
+        backends = self._backends.copy()
+        streams = self._streams.copy()
+        waits = self.waits.copy()
         now = time.monotonic()
         return Snapshot(
             {scheme: tally.counts() for scheme, tally in backends.items()},

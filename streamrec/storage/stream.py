@@ -217,7 +217,8 @@ class ResumingStream:
         request = self._request or await self._connect()
         count = await request.readinto(buffer)
         if request.info is not self.info:
-            self.info, self._stop = request.info, stop_of(request.info, self._end)
+            self.info = request.info
+            self._stop = stop_of(request.info, self._end)
         if not count and self._stop is None:
             await self._ask_size(request)
         await self._check_end(request, count)
@@ -243,7 +244,8 @@ class ResumingStream:
         await self._failures.turn()
         self._request = request = self._make_request(self.info, self.position, self._end)
         await request.open()
-        self.splits, self.info = request.splits, request.info
+        self.splits = request.splits
+        self.info = request.info
         self._stop = stop_of(request.info, self._end)
         self._failures.limiter.record_success()
         return request
@@ -270,7 +272,8 @@ class ResumingStream:
 
         A listing may be older than a longer object, whose first records would count as all.
         """
-        size, position = self.info.size, self.position + count
+        size = self.info.size
+        position = self.position + count
         if size is None or position < size or not count:
             return
         if position == size and request.is_sized:

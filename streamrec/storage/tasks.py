@@ -94,7 +94,8 @@ async def call_in_thread(
     """Calls a function in a thread with `run`, and frees its result (an open file, say) if the
     caller was cancelled.
     """
-    lock, abandoned = threading.Lock(), False
+    lock = threading.Lock()
+    abandoned = False
     results: list[T] = []
 
     def call() -> T:
