@@ -413,11 +413,6 @@ MANY_POSITIONAL: dict[str, int] = {
     "streamrec/cli/commands/reshard.py": 1,
     "streamrec/cli/commands/verify.py": 1,
     "streamrec/html.py": 1,
-    "streamrec/shards/assignment.py": 1,
-    "streamrec/shards/index.py": 1,
-    "streamrec/shards/manifest.py": 1,
-    "streamrec/shards/opening.py": 1,
-    "streamrec/shards/scan.py": 1,
     "streamrec/shards/shard_writer.py": 1,
     "streamrec/storage/backends/gcs/api.py": 1,
 }

@@ -149,7 +149,7 @@ async def batches(
 
     The meter counts the bytes that are read; `reading` is passed to `TFRecordDataset`.
     """
-    portions = [Portion(shard.path, expected=shard.expected) for shard in shards]
+    portions = [Portion(path=shard.path, expected=shard.expected) for shard in shards]
     options = shards[0].storage_options if shards else {}
     dataset = import_module("streamrec.pipeline").read_portions(
         portions, storage_options=options, **reading

@@ -77,7 +77,7 @@ class Item:
     path: str
     size: int | None
     records: int | None = None
-    expected: Expected = field(default=Expected(None), compare=False)
+    expected: Expected = field(default=Expected(size=None), compare=False)
     storage_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -147,7 +147,12 @@ async def find_records(
                     shard.path,
                     shard.bytes,
                     shard.records,
-                    Expected(shard.bytes, shard.version, shard.records, name),
+                    Expected(
+                        size=shard.bytes,
+                        version=shard.version,
+                        records=shard.records,
+                        manifest=name,
+                    ),
                 )
                 for shard in manifest.shards
             ]

@@ -1,5 +1,6 @@
-"""One shard = storage x tfrecord: reading, writing, manifests, indexes, and the listing of names
-and patterns.
+"""One shard = storage x tfrecord.
+
+Reading, writing, manifests, indexes, and the listing of names and patterns.
 """
 
 from streamrec.lazy import lazy_names

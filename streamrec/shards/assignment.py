@@ -1,4 +1,5 @@
 """Assignment: the records of each of several readers, so that together they read each record once.
+
 Pure.
 
 Readers are numbered, and each computes the whole plan from the same input, so that they need not
@@ -45,8 +46,9 @@ SNAP = 1 / 50
 @display_repr
 @dataclass(frozen=True, slots=True)
 class ShardSize:
-    """A shard before it is opened. Only an uncompressed one is splittable; the size is in bytes as
-    stored.
+    """A shard before it is opened.
+
+    Only an uncompressed one is splittable; the size is in bytes as stored.
 
     The opened shard is compared with `expected`.
     """
@@ -54,7 +56,7 @@ class ShardSize:
     path: str
     size: int
     splittable: bool = True
-    expected: Expected = field(default=Expected(None), compare=False)
+    expected: Expected = field(default=Expected(size=None), compare=False)
 
 
 def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
@@ -96,10 +98,10 @@ def assign_records(
 
     Examples:
         >>> shards = [ShardInfo("a", 3, 100, 0), ShardInfo("b", 4, 120, 0)]
-        >>> [[(part.path, part.first, part.last) for part in assign_records(shards, 2, reader, "pad")]
-        ...     for reader in range(2)]
+        >>> plan = [assign_records(shards, 2, reader, "pad") for reader in range(2)]
+        >>> [[(part.path, part.first, part.last) for part in portions] for portions in plan]
         [[('a', 0, None), ('b', 0, 1)], [('b', 1, None), ('a', 0, 1)]]
-    """  # noqa: E501
+    """
     starts = list(accumulate((shard.records for shard in shards), initial=0))
     total = starts[-1]
     each = even_count(total, readers, even or "drop")
@@ -121,6 +123,7 @@ def even_count(total: int, readers: int, even: Even) -> int:
 
 
 def check_even(even: str | None) -> None:
+    """Checks the argument `even` of `assign_records`; a ValueError names what is allowed."""
     check_choice("even", even, (*get_args(Even), None))
 
 
@@ -138,8 +141,9 @@ def _assign_by_size(
 
 
 def _cut(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
-    """Assigns shards that cannot be cut by size, and cuts the others, put end to end, where each
-    reader's part ends.
+    """Assigns shards that cannot be cut by size, and cuts the others.
+
+    Those are put end to end, and cut where each reader's part ends.
     """
     whole = _assign_by_size(
         shards, [n for n, shard in enumerate(shards) if not shard.splittable], readers
@@ -195,14 +199,12 @@ def _ranges(
                 yield number, _whole(shards[number])
             else:
                 expected = replace(shards[number].expected, records=None)
-                yield (
-                    number,
-                    Portion(shards[number].path, ShardRange(first, rest), expected=expected),
-                )
+                part = ShardRange(first, rest)
+                yield number, Portion(path=shards[number].path, byte_range=part, expected=expected)
 
 
 def _whole(shard: ShardSize) -> Portion:
-    return Portion(shard.path, expected=shard.expected)
+    return Portion(path=shard.path, expected=shard.expected)
 
 
 def _wrap(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
@@ -217,27 +219,28 @@ def _wrap(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
 def _portions_between(
     shards: Sequence[ShardInfo], starts: Sequence[int], begin: int, end: int, manifest: str | None
 ) -> Iterator[Portion]:
-    """The records `begin` to `end`, shard by shard; `starts` are the numbers of the shards' first
-    ones.
+    """The records `begin` to `end`, shard by shard.
+
+    `starts` are the numbers of the shards' first ones.
     """
-    for number in range(
-        bisect_left(starts, begin, 1) - 1, min(bisect_right(starts, end), len(shards))
-    ):
+    # Shards without records begin where the next one begins: those at both ends are included.
+    first_shard = bisect_left(starts, begin, 1) - 1
+    for number in range(first_shard, min(bisect_right(starts, end), len(shards))):
         shard = shards[number]
         start = starts[number]
         first = max(begin - start, 0)
         last = min(end - start, shard.records)
-        expected = (
-            None
-            if manifest is None
-            else Expected(shard.bytes, shard.version, shard.records, manifest)
-        )
+        expected = None
+        if manifest is not None:
+            expected = Expected(
+                size=shard.bytes, version=shard.version, records=shard.records, manifest=manifest
+            )
         if first < last:
             marks = ((0, 0), *shard.marks)
             record, byte = marks[bisect_right(marks, first, key=itemgetter(0)) - 1]
             rest = None if last == shard.records else last
-            yield Portion(shard.path, None, first, rest, ShardPlace(byte, record), expected)
-        elif (
-            not shard.records and shard.bytes and begin <= start <= end
-        ):  # compressed: reading checks that it is empty
-            yield Portion(shard.path, expected=expected)
+            place = ShardPlace(byte, record)
+            yield Portion(path=shard.path, first=first, last=rest, place=place, expected=expected)
+        elif not shard.records and shard.bytes and begin <= start <= end:
+            # A compressed shard without records: reading checks that it is empty.
+            yield Portion(path=shard.path, expected=expected)

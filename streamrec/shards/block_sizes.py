@@ -19,13 +19,17 @@ FIRST_BYTES: Final = 64 << 10
 GROWTH: Final = 4
 
 GROUP_BLOCKS: Final = 2
-"""A block may be up to this many times `block_bytes` long, if it then holds one whole group of
-records."""
+"""A block may be up to this many times `block_bytes` long.
+
+Only if it then holds one whole group of records.
+"""
 
 KNOWN_STEP: Final = 1 << 30
 UNKNOWN_STEP: Final = 16 << 20
-"""Bytes of memory that a long record gets at once: of a shard that is known to be that long, and of
-another one."""
+"""Bytes of memory that a long record gets at once.
+
+The first number is for a shard that is known to be that long, the second for another one.
+"""
 
 
 class BlockSizes:

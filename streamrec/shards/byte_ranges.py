@@ -1,5 +1,6 @@
-"""Byte ranges of an uncompressed shard: n readers of them deliver each record once, without an
-index.
+"""Byte ranges of an uncompressed shard: n readers deliver each record once.
+
+They need no index.
 
 A byte range has the records whose headers begin in it. The reader of the previous one reads to its
 last record's end; this one skips the rest of that record and begins at the first header. A payload
@@ -48,8 +49,9 @@ LONG_BYTES = 16 << 20
 
 
 class RangeStream:
-    """The bytes of a byte range: an open one up to `limit`, and further ones to the end of its last
-    record.
+    """The bytes of a byte range.
+
+    They are an open one up to `limit`, and further ones to the end of its last record.
     """
 
     def __init__(self, storage: Storage, path: str, stream: ByteStream, limit: int | None) -> None:
@@ -64,8 +66,9 @@ class RangeStream:
         return self._stream.info
 
     def room(self, size: int, missing: int) -> int:
-        """The buffer size to use instead of `size` when `missing` bytes are needed: no more than
-        will be read.
+        """The buffer size to use instead of `size` when `missing` bytes are needed.
+
+        It is no more than will be read.
         """
         if self._limit is None:
             return size
@@ -99,12 +102,16 @@ class RangeStream:
         return await self._storage.read_range(self._path, start, end, self.info.version)
 
     async def aclose(self) -> None:
+        """Closes the open stream: the first one, or that of the last `seek`."""
         await self._stream.aclose()
 
 
 OpenRange = tuple[RangeStream, int, bytes | bytearray | None]
-"""An open byte range: its stream, the offset of its first record's header, and the bytes from there
-that were read already (None if no record begins in it)."""
+"""An open byte range.
+
+It is its stream, the offset of its first record's header, and the bytes from there that were read
+already (None if no record begins in it).
+"""
 
 
 async def begin_range(
@@ -142,16 +149,18 @@ class _StartSearch:
         self._data = bytearray()
 
     async def find(self) -> OpenRange:
+        # `reach` is where the run of records stops. A run that stops early may be within the
+        # payload of a record that begins before the range, or damaged bytes may stop it: the bytes
+        # before the range tell which.
         wants = FIRST_BYTES
         while True:
             final = await self._read(wants)
             start = find_start(self._data, self._max_record_bytes, final)
             reach = None if start.breaks is None else self._position + start.breaks
             self._drop(start.at)
+            limit = self._byte_range.end
             ended = final and not self._data
-            if ended or (
-                self._byte_range.end is not None and self._position >= self._byte_range.end
-            ):
+            if ended or (limit is not None and self._position >= limit):
                 return self._stream, self._position, None
             if 0 < start.wants <= LONG_BYTES:
                 wants = max(start.wants, FIRST_BYTES)
@@ -190,7 +199,8 @@ class _StartSearch:
         self._drop(position - self._position)
 
     async def _end_of_record_around(self, reach: int) -> int | None:
-        """The end of a record that begins before the byte range and holds all bytes up to `reach`;
+        """The end of a record that begins before the byte range and holds all bytes up to `reach`.
+
         None without one.
 
         Another record begins at its end. A record with a good payload is preferred to a nearer one
@@ -209,7 +219,8 @@ class _StartSearch:
                     if is_record(await self._stream.read_range(here + begin, here + end)):
                         return here + end
                     second_best = second_best or here + end
-            last, step = here, min(2 * step, 16 << 20)
+            last = here
+            step = min(2 * step, 16 << 20)
         return second_best
 
     async def _leads_on(self, end: int) -> bool:
@@ -221,8 +232,9 @@ class _StartSearch:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A possible start of the records, as far as the bytes so far show; offsets count from the
-    first of these bytes.
+    """A possible start of the records, as far as the bytes so far show.
+
+    Offsets count from the first of these bytes.
 
     Args:
         at: The offset of the first header, or the first offset that may still be one.
@@ -238,8 +250,9 @@ class Start:
 
 
 def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
-    """Looks for the first header from the start of a byte range on; `final` data reaches the
-    shard's end.
+    """Looks for the first header from the start of a byte range on.
+
+    `final` data reaches the shard's end.
 
     If the result has `wants`, more must be read. Else `at` is the first header, or the end if there
     is none.
@@ -257,13 +270,15 @@ def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
 
 
 def is_record(data: Buffer) -> bool:
+    """Whether the bytes are one whole record with good CRC32Cs, and nothing else."""
     spans, end, _, _ = kernels.scan_frames(data, 0, True, sys.maxsize)
     return memoryview(spans).nbytes == 16 and end == memoryview(data).nbytes
 
 
 def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[tuple[int, int]]:
-    """Start and end of the records that begin in `data` and may hold all bytes up to `reach`; the
-    nearest first.
+    """Start and end of the records that begin in `data` and may hold all bytes up to `reach`.
+
+    The nearest first.
 
     `data` begins before a possible start of the records; `reach` is an offset in it, or after it.
     """

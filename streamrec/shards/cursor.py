@@ -167,8 +167,9 @@ class ShardCursor:
         stream: ByteStream | None = None,
         expected: Expected | None = None,
     ) -> Self:
-        """Opens a shard, or a byte range of it, at a place: waits for the first response, and pins
-        the version.
+        """Opens a shard, or a byte range of it, at a place.
+
+        Waits for the first response, and pins the version.
 
         A whole shard continues from `stream`, if its bytes are open already. An object that differs
         from `expected` is an error.
@@ -280,8 +281,9 @@ class ShardCursor:
         await self._opened.source.aclose()
 
     async def _step(self) -> tuple[Frames, StreamrecError | None]:
-        """Takes the next bytes; returns their records, and the error that ended the bytes or the
-        records.
+        """Takes the next bytes.
+
+        Returns their records, and the error that ended the bytes or the records.
         """
         try:
             if self._head is not None:
@@ -318,8 +320,9 @@ class ShardCursor:
         return await self.shard.open_at(offset, self._opened.source.tally)
 
     async def _read_block(self) -> tuple[Frames, StreamrecError | None]:
-        """Fills a block, or less at the end, and frames it; returns its records, and the error that
-        ended the bytes.
+        """Fills a block, or less at the end, and frames it.
+
+        Returns its records, and the error that ended the bytes.
         """
         await self.memory.wait(self._framer, self.block_bytes)
         room = self._framer.reserve(self._next_size())

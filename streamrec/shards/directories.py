@@ -14,8 +14,11 @@ from streamrec.shards.numbered_names import find_splits, parse_numbered
 from streamrec.storage import Glob, ObjectInfo, Storage, directory_advice, split_chain
 
 LEVELS: Final = ("*", "*/*")
-"""Where shards are looked for in a directory of a file system: in it, and then in those in it, as
-versions of a data set are. A walk through all that is below might take hours."""
+"""Where shards are looked for in a directory of a file system.
+
+That is in it, and then in those in it, as versions of a data set are. A walk through all that is
+below might take hours.
+"""
 
 
 async def stat_shard(storage: Storage, path: str) -> ObjectInfo:
@@ -28,8 +31,9 @@ async def stat_shard(storage: Storage, path: str) -> ObjectInfo:
 
 
 async def refuse_directory(storage: Storage, path: str, error: StorageError) -> None:
-    """Raises the error for a directory, with its splits and a pattern for one of them; returns if
-    the error of the path is another one.
+    """Raises the error for a directory, with its splits and a pattern for one of them.
+
+    Returns if the error of the path is another one.
     """
     missing = isinstance(error, NotFoundError)
     if error.path != path or not (missing or error.reason == directory_advice(path)):
@@ -54,9 +58,13 @@ def advice_of_splits(path: str, shards: list[str]) -> str:
     """What to write instead of a directory that holds these objects.
 
     Examples:
-        >>> advice_of_splits("d", ["d/x-test-0-of-1", "d/x-train-0-of-1"])
-        'this is a directory of the splits test (1 shard) and train (1 shard): write d/x-test-*-of-1 for one of them'
-    """  # noqa: E501
+        >>> text = advice_of_splits("d", ["d/x-test-0-of-1", "d/x-train-0-of-1"])
+        >>> what, _, advice = text.partition(": ")
+        >>> what
+        'this is a directory of the splits test (1 shard) and train (1 shard)'
+        >>> advice
+        'write d/x-test-*-of-1 for one of them'
+    """
     numbered = [shard for shard in shards if parse_numbered(shard) is not None]
     splits = find_splits(numbered)
     if not splits.names:

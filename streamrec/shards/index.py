@@ -1,5 +1,6 @@
-"""An index: the manifest of a data set, and the length of each record. Pure; `indexed_records.py`
-reads it.
+"""An index: the manifest of a data set, and the length of each record.
+
+Pure; `indexed_records.py` reads it.
 
 It is one object; all numbers are little-endian:
 
@@ -96,8 +97,9 @@ class Index(Manifest):
 
     @cached_property
     def first_records(self) -> Numbers:
-        """The number of each shard's first record, [shards + 1]; the last one is the number of
-        records.
+        """The number of each shard's first record, [shards + 1].
+
+        The last one is the number of records.
         """
         return cumulative([shard.records for shard in self.shards])
 
@@ -117,8 +119,9 @@ class Index(Manifest):
 
     @cached_property
     def block_places(self) -> Numbers:
-        """The offset of each packed block in the index, in bytes, [blocks + 1]; the last one is
-        their end.
+        """The offset of each packed block in the index, in bytes, [blocks + 1].
+
+        The last one is their end.
         """
         return cumulative(packed_sizes(self.blocks, self.block_counts)) + len(MAGIC)
 
@@ -182,7 +185,9 @@ class Index(Manifest):
 
 
 class Foot(NamedTuple):
-    """Bytes of an index's packed lengths, manifest and table of blocks, and the CRC32C of the last
+    """The sections of an index, in bytes.
+
+    They are its packed lengths, its manifest and its table of blocks; and the CRC32C of the last
     two.
     """
 
@@ -202,11 +207,12 @@ def encode_end(index: Index) -> bytes:
 
     Examples:
         >>> shard = ShardInfo("s3://b/x/train-0", records=0, bytes=0, crc32c=0)
-        >>> index = Index("s3://b/x/i.index", "s3://b/x/train-{shard}", "", (shard,), np.empty(0, BLOCK))
+        >>> blocks = np.empty(0, BLOCK)
+        >>> index = Index("s3://b/x/i.index", "s3://b/x/train-{shard}", "", (shard,), blocks)
         >>> end = encode_end(index)
         >>> read_end(index.path, read_foot(index.path, end, 8 + len(end)), end).shards == (shard,)
         True
-    """  # noqa: E501
+    """
     manifest = index.to_json(in_index=True)
     blocks = index.blocks.tobytes()
     lengths = int(index.block_places[-1]) - len(MAGIC)
@@ -229,8 +235,9 @@ def other_file(data: bytes, size: int) -> str:
 
 
 def read_foot(path: str, data: bytes, size: int) -> Foot:
-    """Parses the foot of an index from its end, at least FOOT_BYTES; the whole index has `size`
-    bytes.
+    """Parses the foot of an index from its end, at least FOOT_BYTES.
+
+    The whole index has `size` bytes.
     """
     foot = data[-FOOT_BYTES:]
     if len(foot) < FOOT_BYTES or not foot.endswith(MAGIC):
@@ -238,6 +245,7 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
             f"{path}: this file does not end like an index: {other_file(data, size)}; pass an "
             "index: `streamrec index SHARDS NAME.index` writes one"
         )
+    # The CRC32C is checked before the version: a damaged foot must not look like a newer one.
     (crc,) = FOOT_CRC.unpack_from(foot, FOOT.size)
     if kernels.crc32c(foot[: FOOT.size]) != crc:
         raise damage_error(path, "the CRC32C of its foot is wrong")
@@ -245,8 +253,8 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
     if version != VERSION:
         raise ManifestError(
             f"{path}: this index has version {version}, and this streamrec reads version "
-            f"{VERSION}: write it again: "
-            f"streamrec index SHARDS {path}; or, if a newer streamrec wrote it, update this one"
+            f"{VERSION}: write it again: streamrec index SHARDS {path}; or, if a newer streamrec "
+            "wrote it, update this one"
         )
     sections = Foot(*sizes)
     expected = len(MAGIC) + sections.lengths + sections.end_bytes
@@ -256,9 +264,11 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
 
 
 def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> Index:
-    """Parses the tables of an index from its last `foot.end_bytes` bytes, or more; names are
-    relative to its `path`.
+    """Parses the tables of an index from its last `foot.end_bytes` bytes, or more.
+
+    Names are relative to its `path`.
     """
+    # The CRC32C shows damage, and not that the tables fit: another program may have written them.
     end = len(data) - FOOT_BYTES
     tables = data[end - foot.blocks - foot.manifest : end]
     if kernels.crc32c(tables) != foot.crc:
@@ -269,7 +279,12 @@ def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> 
     except (ManifestError, ValueError) as error:
         raise damage_error(path, repr(error)) from error
     index = Index(
-        path, manifest.pattern, manifest.compression_type, manifest.shards, blocks, version
+        path,
+        manifest.pattern,
+        manifest.compression_type,
+        shards=manifest.shards,
+        blocks=blocks,
+        version=version,
     )
     if manifest.compression_type or not index.is_sound(foot.lengths):
         raise damage_error(path, "its tables do not fit each other")
@@ -277,6 +292,7 @@ def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> 
 
 
 def damage_error(path: str, reason: str) -> ManifestError:
+    """The error for an index that is damaged; it says how to write the index again."""
     return ManifestError(
         f"{path}: this index is damaged ({reason}): write it again: streamrec index SHARDS {path}"
     )
@@ -319,10 +335,8 @@ class IndexEncoder:
         if (lengths.records, lengths.end) != (info.records, info.bytes):
             raise ManifestError(
                 f"{info.path}: {lengths.records:,} records end at byte {lengths.end:,}, and the "
-                "shard has "
-                f"{info.records:,} records and {info.bytes:,} bytes: the shard was written while "
-                "it was read; write "
-                "the index again"
+                f"shard has {info.records:,} records and {info.bytes:,} bytes: the shard was "
+                "written while it was read; write the index again"
             )
         head = b"" if self._shards else MAGIC
         self._shards.append(info)
@@ -337,6 +351,7 @@ class IndexEncoder:
 
 
 def encode_index(path: str, shards: list[IndexedShard], pattern: str | None = None) -> bytes:
+    """A whole index in memory; see `IndexEncoder` for the pattern."""
     encoder = IndexEncoder(path, pattern)
     data = b"".join(map(encoder.add, shards))
     return data + encoder.finish()[1]

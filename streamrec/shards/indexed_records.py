@@ -72,8 +72,9 @@ async def open_index(storage: Storage, path: str) -> Index:
 
 
 async def read_blocks(storage: Storage, index: Index, first: int, last: int) -> list[bytes]:
-    """Reads the packed lengths of the blocks `first` to `last` (exclusive), and checks their
-    CRC32C.
+    """Reads the packed lengths of the blocks `first` to `last` (exclusive).
+
+    Checks their CRC32C.
     """
     offsets = index.block_places[first : last + 1].tolist()
     data = await storage.read_range(index.path, offsets[0], offsets[-1], index.version)
@@ -88,8 +89,9 @@ async def read_blocks(storage: Storage, index: Index, first: int, last: int) -> 
 
 
 class Places(NamedTuple):
-    """The places of records, each an int64 array [n]: shard numbers, byte offsets of frames, bytes
-    of payloads.
+    """The places of records, each an int64 array [n].
+
+    They are shard numbers, byte offsets of frames, and bytes of payloads.
     """
 
     shards: Numbers
@@ -98,8 +100,9 @@ class Places(NamedTuple):
 
 
 class IndexedRecords:
-    """Reads records of an index by their numbers. Any number of tasks of one event loop may share
-    it.
+    """Reads records of an index by their numbers.
+
+    Any number of tasks of one event loop may share it.
 
     Args:
         verify: Whether each record's length and CRC32C are checked.
@@ -130,8 +133,9 @@ class IndexedRecords:
         self._cached_bytes = 0
 
     async def lengths(self, first: int, last: int) -> Numbers:
-        """The payloads' lengths of records `first` to `last` (exclusive), in bytes: int64 [last -
-        first].
+        """The payloads' lengths of records `first` to `last` (exclusive).
+
+        In bytes: int64 [last - first].
         """
         self._check(first, last)
         if first == last:
@@ -141,8 +145,9 @@ class IndexedRecords:
         return lengths[in_block[0] : in_block[0] + last - first]
 
     async def keep_lengths(self) -> None:
-        """Reads all packed lengths, so that `places` finds those in memory that fit into
-        `cache_bytes`.
+        """Reads all packed lengths, so that `places` finds them in memory.
+
+        Only as many stay there as fit into `cache_bytes`.
         """
         await self._pack(np.flatnonzero(np.diff(self.index.block_places)).tolist())
 
@@ -170,8 +175,9 @@ class IndexedRecords:
     async def _places_in(
         self, blocks: Numbers, which: Numbers, in_block: Numbers
     ) -> tuple[Numbers, Numbers]:
-        """The offsets and lengths of records: record `in_block[i]` of block `blocks[which[i]]` for
-        each i.
+        """The offsets and lengths of records.
+
+        For each i it is record `in_block[i]` of block `blocks[which[i]]`.
         """
         lengths = await self._unpack(blocks)
         counts = self.index.block_counts[blocks]
@@ -179,13 +185,13 @@ class IndexedRecords:
         ends = np.cumsum(lengths + FRAME_BYTES)
         starts = ends - lengths - FRAME_BYTES
         rows = firsts[which] + in_block
-        return starts[rows] - starts[firsts][which] + self.index.block_offsets[blocks][
-            which
-        ], lengths[rows]
+        offsets = self.index.block_offsets[blocks][which]
+        return starts[rows] - starts[firsts][which] + offsets, lengths[rows]
 
     async def fetch(self, records: Numbers, most_bytes: int | None = None) -> Frames:
-        """The records with these numbers, int64 [n], in this order; a repeated number gives its
-        record again.
+        """The records with these numbers, int64 [n], in this order.
+
+        A repeated number gives its record again.
 
         About `most_bytes` may be held besides the records and one request; None: any number.
 
@@ -221,19 +227,18 @@ class IndexedRecords:
     ) -> list[Frames]:
         parts = [Frames.of(())] * len(runs)
         largest = max(run.end - run.start for run in runs)
-        parallel = (
-            self._parallel
-            if most_bytes is None
-            else max(1, min(self._parallel, most_bytes // largest))
-        )
+        # `most_bytes` limits the requests, not their sizes: one run may be longer than that.
+        parallel = self._parallel
+        if most_bytes is not None:
+            parallel = max(1, min(self._parallel, most_bytes // largest))
 
         async def read(number: int) -> None:
             run = runs[number]
             data = await self._read_run(run)
+            # Offsets are those of headers in the shard; spans are those of payloads in the run.
             starts = places.offsets[run.first : run.last] + (HEADER_BYTES - run.start)
-            found = Frames(
-                data, np.stack([starts, starts + places.lengths[run.first : run.last]], 1)
-            )
+            ends = starts + places.lengths[run.first : run.last]
+            found = Frames(data, np.stack([starts, ends], 1))
             if self._verify:
                 self._check_run(run, found, wanted)
             parts[number] = found.trim()
@@ -254,8 +259,7 @@ class IndexedRecords:
         except NotFoundError as error:
             raise NotFoundError(
                 f"{self.index.path} names this shard, and it is gone: put it back, or write the "
-                "index again: "
-                f"streamrec index SHARDS {self.index.path}",
+                f"index again: streamrec index SHARDS {self.index.path}",
                 shard.path,
                 run.start,
                 run.end,
@@ -265,6 +269,7 @@ class IndexedRecords:
                 self._note_version(run.shard, stream.info.version)
             return await self._read_open(stream, shard, run)
         finally:
+            # A cancellation must not keep the connection from going back.
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
 
@@ -285,9 +290,8 @@ class IndexedRecords:
 
     def _changed_error(self, shard: ShardInfo, run: ByteRun, reason: str) -> ObjectChangedError:
         return ObjectChangedError(
-            f"this shard is not the one that {self.index.path} was made from ({reason}): bring the "
-            "index up to date: "
-            f"streamrec index --update {self.index.path}",
+            f"this shard is not the one that {self.index.path} was made from ({reason}): bring "
+            f"the index up to date: streamrec index --update {self.index.path}",
             shard.path,
             run.start,
             run.end,
@@ -301,8 +305,7 @@ class IndexedRecords:
         record = int(wanted[run.first + bad] - self.index.first_records[run.shard])
         raise CorruptRecordError(
             "this record's length or CRC32C is not that of its payload: it is damaged, or "
-            f"{self.index.path} is the "
-            f"index of other shards: streamrec verify {self.index.path}",
+            f"{self.index.path} is the index of other shards: streamrec verify {self.index.path}",
             self.index.shards[run.shard].path,
             offset,
             record,
@@ -332,6 +335,7 @@ class IndexedRecords:
             self._cached.move_to_end(block)
         numbers = np.array(blocks, np.int64)
         offsets = self.index.block_places
+        # A block of records of one length has no packed lengths: nothing is read for it.
         packed |= dict.fromkeys(numbers[offsets[numbers + 1] == offsets[numbers]].tolist(), b"")
         missing = np.array([block for block in blocks if block not in packed], np.int64)
         storage = await self._storages.at(self.index.path)
@@ -339,9 +343,8 @@ class IndexedRecords:
         async def read(group: tuple[int, int]) -> None:
             first = int(missing[group[0]])
             last = int(missing[group[1] - 1]) + 1
-            for block, data in enumerate(
-                await read_blocks(storage, self.index, first, last), first
-            ):
+            found = await read_blocks(storage, self.index, first, last)
+            for block, data in enumerate(found, first):
                 packed[block] = data
                 self._keep(block, data)
 
@@ -358,8 +361,9 @@ class IndexedRecords:
 
 
 def gather(parts: list[Frames], order: Numbers) -> Frames:
-    """Puts the records of several parts in order: long ones stay in their buffers, short ones are
-    copied.
+    """Puts the records of several parts in order.
+
+    Long ones stay in their buffers, short ones are copied.
     """
     rows = np.zeros((sum(map(len, parts)), 4), np.int64)
     rows[:, :2] = np.concatenate([part.spans for part in parts])

@@ -1,5 +1,6 @@
-"""From names to shards: the listings that globs need, at the same time, with results in order; and
-the shards' sizes.
+"""From names to shards: the listings that globs need, and the shards' sizes.
+
+Listings run at the same time; the results are in order.
 
 Rules:
 - Names come in the caller's order, with a glob's matches, sorted, in its place. The order in which
@@ -178,8 +179,9 @@ class Listing:
         self.asks = any(part.pattern is not None for part in self._parts)
 
     async def run(self, parts: Iterable[Part] | None = None) -> None:
-        """Runs the listings of some parts, by default of all. It raises nothing: an error waits for
-        its place.
+        """Runs the listings of some parts, by default of all.
+
+        It raises nothing: an error waits for its place.
         """
         async with anyio.create_task_group() as tasks:
             for part in self._parts if parts is None else parts:
@@ -210,7 +212,7 @@ class Listing:
         """The whole shard, which must be as it was listed."""
         path = self.paths[number]
         info = self.known.get(path)
-        return Portion(path, expected=None if info is None else Expected.of(info))
+        return Portion(path=path, expected=None if info is None else Expected.of(info))
 
     def size_of(self, path: str) -> int | None:
         """The listed size of a shard in bytes; None if it was not listed."""
@@ -219,8 +221,9 @@ class Listing:
 
     @property
     def fingerprint(self) -> list[Any]:
-        """The listing's part of a state: the number of known shards, whether these are all, and
-        their digest.
+        """The listing's part of a state.
+
+        It is the number of known shards, whether these are all, and their digest.
         """
         count = len(self.paths)
         if self._fingerprint[:2] != [count, self.complete]:
@@ -234,8 +237,7 @@ class Listing:
         if self._fingerprint_of(count) != saved:
             raise PositionMismatchError(
                 "this state was saved when the names matched other shards, or shards of other "
-                "sizes or versions: "
-                "resume with the same shards, or start over without the state"
+                "sizes or versions: resume with the same shards, or start over without the state"
             )
 
     def _fingerprint_of(self, count: int) -> list[Any]:
@@ -292,8 +294,9 @@ def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
 
 
 async def expand_name(storages: Storages, name: str) -> list[str]:
-    """The names that the braces of a name, or its `@8`, stand for; or the name itself, if an object
-    has it.
+    """The names that the braces of a name, or its `@8`, stand for.
+
+    It is the name itself, if an object has it.
 
     Web servers are not asked about braces, because these are never part of a URL; nor is a store if
     braces are in the bucket.
@@ -303,9 +306,8 @@ async def expand_name(storages: Storages, name: str) -> list[str]:
     bucket = scheme + rest.partition("/")[0] if colon and "/" not in scheme else ""
     asks = not is_web(name) and "{" not in bucket if braces else is_sharded(name)
     if asks:
-        with suppress(
-            NotFoundError, PermissionDeniedError
-        ):  # a store may refuse this for missing objects
+        # A store may refuse this for missing objects.
+        with suppress(NotFoundError, PermissionDeniedError):
             await (await storages.at(name)).stat(name)
             return [name]
     if braces:
@@ -321,15 +323,16 @@ def stands_for_others(name: str, patterns: bool) -> bool:
 
 
 def is_pattern(name: str) -> bool:
+    """Whether a name stands for several: by braces, wildcards, or a number of shards, `@8`."""
     return has_braces(name) or is_glob(name) or is_web_glob(name) or is_sharded(name)
 
 
 def is_manifest(name: str) -> bool:
     """Whether a name is that of a manifest or an index, and not a pattern."""
     url = split_chain(name).url
-    return (url.partition("?")[0] if is_web(name) else url).endswith(MANIFESTS) and not is_glob(
-        name
-    )
+    if is_web(name):
+        url = url.partition("?")[0]
+    return url.endswith(MANIFESTS) and not is_glob(name)
 
 
 async def shards_in(storages: Storages, name: str) -> list[ObjectInfo]:
@@ -350,8 +353,7 @@ async def matches(storages: Storages, name: str, patterns: bool, alone: bool) ->
                 return [await storage.stat(name)]
         raise UnsupportedOperationError(
             "a web server cannot be asked which files a pattern matches: give the names, braces "
-            "such as "
-            "train-{00000..00127}.tfrecord, or the URL of a manifest",
+            "such as train-{00000..00127}.tfrecord, or the URL of a manifest",
             name,
         )
     glob = Glob(name)
@@ -404,8 +406,9 @@ def matching_files(
     pattern: Filenames,
     **store: Unpack[StoreOptions],
 ) -> list[str]:
-    """Returns the names that patterns match, in the order of the patterns and sorted for each; []
-    without a match.
+    """Returns the names that patterns match.
+
+    They are in the order of the patterns and sorted for each; [] without a match.
 
     It is `tf.io.matching_files` for any store, without directories. `Dataset.list_files` returns
     the same names as a Dataset, which takes each name literally, whatever characters it contains.
@@ -449,8 +452,9 @@ async def sizes_of(
     known: Mapping[str, ObjectInfo],
     readers: int | None = None,
 ) -> list[ShardSize]:
-    """The sizes of shards; the store is asked for unknown ones. `readers` is None if all sizes are
-    needed.
+    """The sizes of shards; the store is asked for unknown ones.
+
+    `readers` is None if all sizes are needed.
 
     The sizes of many shards come from listings of their directories. If a directory cannot be
     listed, or holds many other objects, the store is asked for each shard; or, with many shards for
@@ -470,7 +474,9 @@ async def sizes_of(
         unknown = [path for path in unknown if path not in infos]
         if len(unknown) > FEW_SHARDS and readers is not None and len(paths) >= 16 * readers:
             expected = {path: Expected.of(info) for path, info in infos.items()}
-            return [ShardSize(path, 1, False, expected.get(path, Expected(None))) for path in paths]
+            return [
+                ShardSize(path, 1, False, expected.get(path, Expected(size=None))) for path in paths
+            ]
     await for_each(stat, unknown, PARALLEL_REQUESTS)
     return [
         ShardSize(path, info.size or 0, info.size is not None, Expected.of(info))
@@ -479,8 +485,9 @@ async def sizes_of(
 
 
 async def list_sizes(storages: Storages, paths: Iterable[str]) -> dict[str, ObjectInfo]:
-    """The shards in listings of their directories, except in directories that cannot be listed
-    cheaply.
+    """The shards in listings of their directories.
+
+    Those in directories that cannot be listed cheaply are left out.
     """
     found: dict[str, ObjectInfo] = {}
     directories: dict[str, list[str]] = {}
@@ -489,7 +496,7 @@ async def list_sizes(storages: Storages, paths: Iterable[str]) -> dict[str, Obje
             directories.setdefault(path[: path.rfind("/") + 1], []).append(path)
 
     async def list_directory(names: list[str]) -> None:
-        prefix = os.path.commonprefix(names)
+        prefix = os.path.commonprefix(names)  # noqa: RUF071  keys, not directories
         wanted = set(names)
         storage = await storages.at(prefix)
         with suppress(UnsupportedOperationError, PermissionDeniedError, NotFoundError):
@@ -519,14 +526,10 @@ async def assign_shards(
     )
     if named is not None:
         return plan
-    cut = sorted(
-        {
-            portion.path
-            for portions in plan
-            for portion in portions
-            if portion.byte_range is not None
-        }
-    )
+    parts = (portion for portions in plan for portion in portions)
+    cut = sorted({portion.path for portion in parts if portion.byte_range is not None})
+    # Each check is a request. The sample is of sorted names, so that all readers take the same one:
+    # plans that differ would lose records.
     sample = set(cut[:: len(cut) // FEW_SHARDS + 1])
     compressed = await find_compressed(storages, sample)
     if not compressed:
@@ -542,6 +545,7 @@ async def assign_shards(
 
 
 async def find_compressed(storages: Storages, paths: Iterable[str]) -> set[str]:
+    """Those of the shards that begin as compressed ones do: a request for each."""
     compressed = set()
 
     async def check(path: str) -> None:

@@ -11,8 +11,9 @@ from streamrec.tfrecord.frames import mask_crc32c
 
 
 class LongRecord(NamedTuple):
-    """A good record that was checked and not returned: the offset of its header, and the length of
-    its payload.
+    """A good record that was checked and not returned.
+
+    It has the offset of the record's header, and the length of its payload.
     """
 
     offset: int
@@ -50,6 +51,8 @@ class LongRecords:
         False if it is damaged, or cut off: the shard must be read again from its header, and the
         framer says what is wrong.
         """
+        # The CRC32C is summed over the pieces as they arrive, so that a record of gigabytes takes
+        # one block of memory. The footer may be in two pieces.
         record = LongRecord(framer.position, framer.length)
         room = memoryview(kernels.allocate(block_bytes))
         data = memoryview(framer.take_held())[HEADER_BYTES:]

@@ -13,8 +13,10 @@ from streamrec.tfrecord import Loss
 LOG = logging.getLogger("streamrec")
 
 KEPT: Final = 1000
-"""Losses of a shard that are kept, so that a shard with damage everywhere does not fill the
-memory."""
+"""Losses of a shard that are kept.
+
+A shard with damage everywhere must not fill the memory.
+"""
 
 LOGGED: Final = 10
 """Losses that are logged one by one; then one line says that there are more."""

@@ -1,5 +1,6 @@
-"""Manifests: the shards of a data set, as its writer described them. Pure; `manifest_files.py`
-reads and writes them.
+"""Manifests: the shards of a data set, as its writer described them.
+
+Pure; `manifest_files.py` reads and writes them.
 
 A manifest is a JSON object:
 
@@ -57,8 +58,10 @@ MAX_FIELDS: Final = 2
 """How often a pattern may have the number of the shard."""
 
 MARK_BYTES = 8 << 20
-"""The approximate distance of marks: a reader that begins between two reads and drops up to this
-many bytes."""
+"""The approximate distance of marks, in bytes.
+
+A reader that begins between two reads and drops up to this many.
+"""
 
 
 @display_repr
@@ -86,8 +89,9 @@ class ShardInfo:
 
 
 def add_mark(marks: list[tuple[int, int]], record: int, byte: int) -> None:
-    """Adds a mark for the record whose header begins at `byte`, if the mark before is far
-    enough.
+    """Adds a mark for the record whose header begins at `byte`.
+
+    Only if the mark before is far enough.
     """
     if byte - (marks[-1][1] if marks else 0) >= MARK_BYTES:
         marks.append((record, byte))
@@ -110,17 +114,19 @@ class Manifest:
     shards: tuple[ShardInfo, ...]
 
     def to_json(self, *, in_index: bool = False) -> bytes:
-        """The manifest as it is stored; in an index with the versions of objects, and without
-        marks.
+        """The manifest as it is stored.
+
+        In an index it has the versions of objects, and no marks.
 
         Examples:
             >>> shard = ShardInfo("s3://b/x/train-0", records=2, bytes=40, crc32c=0xE3069283)
-            >>> manifest = Manifest("s3://b/x/manifest.json", "s3://b/x/train-{shard}", "", (shard,))
+            >>> manifest = Manifest("s3://b/x/m.json", "s3://b/x/train-{shard}", "", (shard,))
             >>> Manifest.from_json(manifest.path, manifest.to_json()) == manifest
             True
-            >>> b'{"name": "train-0", "records": 2, "bytes": 40, "crc32c": "e3069283"}' in manifest.to_json()
+            >>> entry = b'{"name": "train-0", "records": 2, "bytes": 40, "crc32c": "e3069283"}'
+            >>> entry in manifest.to_json()
             True
-        """  # noqa: E501
+        """
 
         def name_of(url: str) -> str:
             return relative(self.path, url if in_index else portable(self.path, url))
@@ -143,6 +149,7 @@ class Manifest:
             "pattern": name_of(self.pattern),
             "compression_type": self.compression_type,
         }
+        # One shard a line: people read manifests, and compare them with diff.
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
         shards = ",\n  ".join(json.dumps(entry(shard)) for shard in self.shards)
         return ("{" + ",\n ".join([*lines, f'"shards": [\n  {shards}]']) + "}\n").encode()
@@ -162,9 +169,10 @@ class Manifest:
         if version != VERSION:
             raise ManifestError(
                 f"{path}: this is format {manifest['format']!r}, version {manifest['version']!r}, "
-                f"not {FORMAT!r}, "
-                f"version {VERSION}: it needs another streamrec"
+                f"not {FORMAT!r}, version {VERSION}: it needs another streamrec"
             )
+        # A manifest may come from anywhere: what a stranger can write in it must be an error here,
+        # and not where the value is used.
         try:
             shards = tuple(_parse_shard(path, entry) for entry in manifest["shards"])
             compression = check_compression_type(manifest["compression_type"]) or ""
@@ -197,7 +205,12 @@ def _parse_shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
     if crc is not None and not (isinstance(crc, str) and re.fullmatch("[0-9a-fA-F]{8}", crc)):
         raise ValueError(f"{crc!r} is not a CRC32C of eight hexadecimal digits")
     return ShardInfo(
-        url, entry["records"], entry["bytes"], None if crc is None else int(crc, 16), marks, version
+        url,
+        records=entry["records"],
+        bytes=entry["bytes"],
+        crc32c=None if crc is None else int(crc, 16),
+        marks=marks,
+        version=version,
     )
 
 
@@ -222,6 +235,7 @@ def parse_json(data: bytes | str) -> Any:
 def check_shards(shards: Sequence[ShardInfo], compression_type: str) -> None:
     """Refuses descriptions of shards that no writer can have written, by a ValueError."""
     for shard in shards:
+        # Python's bool is an int, and JSON's numbers have no limit; int64 arrays hold these.
         numbers = (shard.records, shard.bytes, *chain.from_iterable(shard.marks))
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
             raise ValueError(

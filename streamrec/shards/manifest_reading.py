@@ -20,8 +20,9 @@ from streamrec.storage.arrivals import HEAD_BYTES, describe_page
 
 
 async def read_manifest(storage: Storage, path: str) -> Manifest:
-    """Reads a manifest, or the manifest in an index. Call `Manifest.follow` before its names are
-    used.
+    """Reads a manifest, or the manifest in an index.
+
+    Call `Manifest.follow` before its names are used.
     """
     manifest = await read_if_manifest(storage, path)
     if manifest is None:
@@ -34,8 +35,9 @@ async def read_manifest(storage: Storage, path: str) -> Manifest:
 
 
 async def read_if_manifest(storage: Storage, path: str) -> Manifest | None:
-    """The same; None if the object is neither. Of a long object that is neither, only the end is
-    read.
+    """The same; None if the object is neither.
+
+    Of a long object that is neither, only the end is read.
     """
     info = await stat_shard(storage, path)
     size = info.size or 0
@@ -67,11 +69,10 @@ async def find_in_manifest(
         if shard is None:
             raise ManifestError(
                 f"{manifest}: this manifest does not name {path}, so the number of its records is "
-                "unknown: pass the "
-                f"names that it has; or {rewrite_advice(manifest)}"
+                f"unknown: pass the names that it has; or {rewrite_advice(manifest)}"
             )
         if path in listed:
-            expected = Expected(shard.bytes, shard.version, None, manifest)
+            expected = Expected(size=shard.bytes, version=shard.version, manifest=manifest)
             await _check_listed(storages, expected, listed[path])
         shards.append(replace(shard, path=path))
     return shards

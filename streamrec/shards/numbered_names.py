@@ -41,7 +41,7 @@ SPLIT_WORDS: Final = frozenset(
 TRAINING: Final = frozenset(("train", "training"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedName:
     """A name of the form `HEAD00005-of-00008TAIL`.
 
@@ -61,9 +61,8 @@ class NumberedName:
 
     def with_number(self, number: int) -> str:
         """The name of another shard of the same set."""
-        return (
-            f"{self.head}{number:0{self.widths[0]}d}-of-{self.total:0{self.widths[1]}d}{self.tail}"
-        )
+        numbers = f"{number:0{self.widths[0]}d}-of-{self.total:0{self.widths[1]}d}"
+        return f"{self.head}{numbers}{self.tail}"
 
     @property
     def pattern(self) -> str:
@@ -142,8 +141,9 @@ MAX_EXAMPLES: Final = 1000
 
 
 def find_gaps(paths: Iterable[str], pattern: str | None = None) -> list[Gap]:
-    """Finds the shards that the names of others tell of and that are not among them, and sets in
-    which names tell different numbers of shards.
+    """Finds the shards that the names of others tell of and that are not among them.
+
+    It finds also sets in which names tell different numbers of shards.
 
     Shards may be numbered from 0 or, as a last number that equals their total shows, from 1.
 
@@ -228,8 +228,11 @@ class Splits:
         return any(word & TRAINING for word in words) and any(word - TRAINING for word in words)
 
     def select(self, split: str) -> Sequence[str] | None:
-        """The shards of a split: of this name, or whose name ends in `-` or `/` and this; of "all",
-        if no split has that name. None if there is no such split, or several.
+        """The shards of a split.
+
+        They are those of the split of this name, or of the one whose name ends in `-` or `/` and
+        this; of all splits for "all", if none has that name. None if there is no such split, or
+        several.
         """
         if split in self.shards:
             return self.shards[split]
@@ -264,6 +267,7 @@ def find_splits(paths: Sequence[str]) -> Splits:
         else:
             folder, _, head = name.head.rpartition("/")
             numbered.setdefault((folder, stem_of(head, name.tail)), []).append(path)
+    # A folder is part of a split's name only where several have splits: versions of a data set.
     folders = {folder for folder, _ in numbered}
     labels = distinct_parts(list(dict.fromkeys(stem for _, stem in numbered)))
     by_split: dict[str, list[str]] = {}
@@ -294,8 +298,9 @@ def stem_of(head: str, tail: str) -> str:
 
 
 def distinct_parts(stems: Sequence[str]) -> dict[str, str]:
-    """What distinguishes names from each other, up to a dash; of one name, what follows its last
-    dash.
+    """What distinguishes names from each other, up to a dash.
+
+    Of one name it is what follows its last dash.
 
     Examples:
         >>> distinct_parts(["my-data-train", "my-data-test"])
@@ -311,8 +316,9 @@ def distinct_parts(stems: Sequence[str]) -> dict[str, str]:
 
 
 def split_word(name: str) -> str:
-    """The word in a name that tells its split, in the file's name or in the nearest folder; "" if
-    there is none.
+    """The word in a name that tells its split; "" without one.
+
+    It is in the file's name or in the nearest folder.
 
     Examples:
         >>> split_word("train_0001.tfrecord"), split_word("validation/0001"), split_word("x-0001")

@@ -18,6 +18,7 @@ _warned: set[tuple[str, str]] = set()
 
 
 def size_in(expected: Expected | None) -> int | None:
+    """The size of a shard in bytes, as its description has it; None if it is unknown."""
     return None if expected is None else expected.size
 
 

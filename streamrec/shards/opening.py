@@ -45,15 +45,18 @@ from streamrec.tfrecord import (
 
 INPUT_BYTES = 1 << 20
 """Compressed bytes that are received at a time, after a few smaller steps for a quick first record.
-This many keep a thread busy for some milliseconds."""
+
+This many keep a thread busy for some milliseconds.
+"""
 
 WHOLE_BYTES = 64 << 10
 """A store's shard up to this size is read whole. It is the size of a reader's first block."""
 
 
 class InflatedStream:
-    """The plain bytes, but the first `skip`, of a compressed stream, of which `head` was read
-    already.
+    """The plain bytes of a compressed stream, but the first `skip`.
+
+    The `head` of the stream was read already.
     """
 
     def __init__(self, stream: ByteStream, inflater: Inflater, head: bytes, skip: int) -> None:
@@ -68,8 +71,9 @@ class InflatedStream:
         self._ended = False
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for plain bytes, and writes them to the buffer; returns their number, 0 at the
-        end.
+        """Waits for plain bytes, and writes them to the buffer.
+
+        Returns their number, 0 at the end.
         """
         while not self._ended:
             if self._inflater.needs_input:
@@ -79,13 +83,15 @@ class InflatedStream:
             if filled > self._skip:
                 if self._skip:
                     buffer[: filled - self._skip] = bytes(buffer[self._skip : filled])
-                    filled, self._skip = filled - self._skip, 0
+                    filled -= self._skip
+                    self._skip = 0
                 return filled
             self._skip -= filled
         self._inflater.close()
         return 0
 
     async def aclose(self) -> None:
+        """Closes the compressed stream, even if bytes are left."""
         await self._stream.aclose()
 
     async def _inflate(self, buffer: memoryview) -> int:
@@ -106,7 +112,7 @@ class InflatedStream:
             self._ended = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """An open shard.
 
@@ -132,8 +138,9 @@ async def open_whole(
     stream: ByteStream | None = None,
     expected: Expected | None = None,
 ) -> Opened:
-    """Opens a shard from a place to its end; continues its `stream` of all bytes, if that is open
-    already.
+    """Opens a shard from a place to its end.
+
+    Continues its `stream` of all bytes, if that is open already.
 
     Raises:
         ValueError: The place is within the shard, and the compression is not given.
@@ -144,18 +151,19 @@ async def open_whole(
     stream = stream or await open_bytes(storage, path, start, place.version, size_in(expected))
     try:
         await check_opened(storage, expected, stream.info)
+        # A shard that is known to be plain needs no first bytes: its reader takes them all.
         room = memoryview(bytearray(0 if named == "" else DETECT_BYTES))
         head = bytes(room[: await read_full(stream, room)])
         kind = detect_compression(head) if named is None else named
         if kind:
-            return Opened(
-                InflatedStream(stream, Inflater(kind, path), head, place.offset), kind, place
-            )
+            # The offset is that of a plain byte: all before it are inflated, and dropped.
+            inflated = InflatedStream(stream, Inflater(kind, path), head, place.offset)
+            return Opened(source=inflated, compression_type=kind, place=place)
         if named is None and place.offset:
             raise ValueError(
                 f"{display_name(path)}: reading from the middle needs compression_type; '' for none"
             )
-        return Opened(stream, kind, place, head)
+        return Opened(source=stream, compression_type=kind, place=place, head=head)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await stream.aclose()
@@ -182,14 +190,19 @@ async def open_range(
     if kind:
         raise ValueError(
             f"{display_name(path)}: this shard is compressed ({kind}), so reading cannot begin in "
-            "the middle: read it "
-            "without start and end, or write it uncompressed, or as several shards"
+            "the middle: read it without start and end, or write it uncompressed, or as several "
+            "shards"
         )
     stream, position, head = await begin_range(
-        storage, path, byte_range, options.max_record_bytes, place, expected
+        storage,
+        path,
+        byte_range,
+        place=place,
+        max_record_bytes=options.max_record_bytes,
+        expected=expected,
     )
     at = ShardPlace(position, place.record, stream.info.version)
-    return Opened(stream, "", at, head, byte_range.end)
+    return Opened(source=stream, compression_type="", place=at, head=head, end=byte_range.end)
 
 
 async def open_bytes(
@@ -199,8 +212,9 @@ async def open_bytes(
     version: str | None = None,
     size: int | None = None,
 ) -> ByteStream:
-    """Opens a shard's bytes, of which a listing or a manifest may know the size; the error for a
-    directory says what to write instead.
+    """Opens a shard's bytes, of which a listing or a manifest may know the size.
+
+    The error for a directory says what to write instead.
     """
     try:
         stream = await storage.stream(path, start, None, version, size=size)
@@ -226,8 +240,9 @@ class ShortShard:
 async def read_short_shards(
     storages: Storages, paths: Sequence[str], options: ReadOptions
 ) -> list[ShortShard | None]:
-    """Reads these shards whole, if their store reads many at a time; None for each that must be
-    opened alone.
+    """Reads these shards whole, if their store reads many at a time.
+
+    None for each that must be opened alone.
     """
     objects: Sequence[ShortObject | None] = [None] * len(paths)
     with suppress(StreamrecError):  # opening the shard reports it
@@ -244,8 +259,9 @@ async def read_short_shards(
 async def open_short_shard(
     storage: Storage, path: str, options: ReadOptions, expected: Expected | None = None
 ) -> ShortShard | ByteStream:
-    """Opens a shard by one response: whole if it is short and good, else its bytes, for a
-    ShardReader. A whole one is the expected one.
+    """Opens a shard by one response: whole if it is short and good.
+
+    Else it returns the shard's bytes, for a ShardReader. A whole one is the expected one.
     """
     stream = await open_bytes(storage, path, size=size_in(expected))
     size = stream.info.size
@@ -279,8 +295,9 @@ async def _read_whole(stream: ByteStream, size: int) -> ReceivedBytes:
 
 
 class ReceivedBytes:
-    """A ByteStream that was read to its end or to an error: it gives the bytes again, and then the
-    error.
+    """A ByteStream that was read to its end or to an error.
+
+    It gives the bytes again, and then the error.
     """
 
     def __init__(self, stream: ByteStream, data: bytearray, error: StreamrecError | None) -> None:
@@ -301,6 +318,7 @@ class ReceivedBytes:
         return len(data)
 
     async def aclose(self) -> None:
+        """Closes the stream that the bytes came from."""
         await self._stream.aclose()
 
 

@@ -18,7 +18,7 @@ LONG_BYTES: Final = 64 << 20
 """Records up to this length are held in memory even if they are only counted or checked."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """How shards are read.
 
@@ -36,11 +36,10 @@ class ReadOptions:
         on_loss: Called with each Loss, on the event loop's thread: it must not block.
         block_records: Blocks end after a multiple of this number of records since the shard's
             start, if their size allows it: then a batch, or a turn of the interleave, is in one
-                block and need not be copied.
+            block and need not be copied.
         long_bytes: Longer records are checked and counted, and not returned: see
             `ShardReader.take_long_records`. A damaged one is read again, into memory. None: records
-                of all lengths are returned. Not for byte ranges of a
-            shard.
+            of all lengths are returned. Not for byte ranges of a shard.
     """
 
     compression_type: str | None = None
@@ -78,10 +77,11 @@ class ShardPlace:
     version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """A shard as a listing, a manifest or an index describes it: an opened shard is compared with
-    it.
+    """A shard as a listing, a manifest or an index describes it.
+
+    An opened shard is compared with it.
 
     What is None is unknown; without a `manifest` (its URL, or that of an index) a listing described
     it, which may have the time of its last modification.
@@ -96,11 +96,12 @@ class Expected:
     @classmethod
     def of(cls, info: ObjectInfo) -> Expected:
         """A shard as a listing has it."""
-        return cls(info.size, info.version, modified=info.modified)
+        return cls(size=info.size, version=info.version, modified=info.modified)
 
     def differs_in_version_only(self, found: ObjectInfo) -> bool:
-        """Whether only the versions of the listing and of the opened object differ, and everything
-        else agrees.
+        """Whether only the versions of the listing and of the opened object differ.
+
+        Everything else agrees.
         """
         return (
             self.manifest is None
@@ -131,21 +132,21 @@ class Expected:
     def _differs(self, path: str, expected: str, found: str) -> NoReturn:
         if self.manifest is not None:
             raise ManifestError(
-                f"{path}: {self.manifest} says that this shard has {expected}, and it has {found}: "
-                "the shard was "
-                f"written since, or the manifest is wrong; {rewrite_advice(self.manifest)}"
+                f"{path}: {self.manifest} says that this shard has {expected}, and it has "
+                f"{found}: the shard was written since, or the manifest is wrong; "
+                f"{rewrite_advice(self.manifest)}"
             )
         raise ObjectChangedError(
             f"this shard had {expected} when it was listed, and it has {found}: it was written "
-            "since; to read it as it "
-            "is now, make the Dataset again, or run the command again",
+            "since; to read it as it is now, make the Dataset again, or run the command again",
             path,
         )
 
 
 def encoding_note(info: ObjectInfo) -> str:
-    """What to say in an error about a shard whose answer has a Content-Encoding, after a space; ""
-    without one.
+    """What to say in an error about a shard whose answer has a Content-Encoding.
+
+    It follows a space; "" without one.
 
     >>> encoding_note(ObjectInfo("x", 1, None))
     ''
@@ -192,7 +193,7 @@ class ShardRange:
 
 
 @display_repr
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
     """The part of one shard that one reader reads.
 
@@ -216,6 +217,7 @@ class Portion:
 
     @property
     def is_all(self) -> bool:
+        """Whether it is the whole shard."""
         return (
             self.byte_range is None
             and self.first == 0
@@ -224,11 +226,12 @@ class Portion:
         )
 
     def within(self, number: int, count: int) -> tuple[int, int]:
-        """The records of the portion among `count` records from this number on: their first index,
-        and one past it.
+        """The records of the portion among `count` records from this number on.
+
+        Returns their first index, and one past the last.
         """
-        known = (
-            self.expected.records if self.last is None and self.expected is not None else self.last
-        )
+        known = self.last
+        if known is None and self.expected is not None:
+            known = self.expected.records
         last = count if known is None else min(max(known - number, 0), count)
         return min(max(self.first - number, 0), last), last

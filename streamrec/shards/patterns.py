@@ -32,8 +32,9 @@ WEB = re.compile(r"https?://", re.IGNORECASE)
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """All names that the braces of a pattern stand for, in order; braces without `..` or `,` stay
-    as they are.
+    """All names that the braces of a pattern stand for, in order.
+
+    Braces without `..` or `,` stay as they are.
 
     `[{]` stands for a literal brace, as in a glob.
 
@@ -75,13 +76,14 @@ def has_braces(name: str) -> bool:
 
 
 def is_sharded(name: str) -> bool:
-    """Whether a name is in Google's notation of sharded files, NAME@8 or NAME@8.gz, and neither a
-    glob nor the name of a manifest or an index.
+    """Whether a name is in Google's notation of sharded files, NAME@8 or NAME@8.gz.
+
+    A glob is not, nor is the name of a manifest or an index.
 
     Examples:
-        >>> is_sharded("s3://b/x.tfrecord@8"), is_sharded("s3://b@8"), is_sharded("x@0"), is_sharded("x@8.json")
-        (True, False, False, False)
-    """  # noqa: E501
+        >>> [is_sharded(name) for name in ("s3://b/x@8", "s3://b@8", "x@0", "x@8.json")]
+        [True, False, False, False]
+    """
     return "@" in name and any(True for _ in expand_sharded(name))
 
 
@@ -111,26 +113,30 @@ def is_glob(name: str) -> bool:
 
 
 def is_web(name: str) -> bool:
+    """Whether a name is the URL of a web server, also within a chain of fsspec."""
     return WEB.match(split_chain(name).url) is not None
 
 
 def is_web_glob(name: str) -> bool:
-    """Whether a name is the URL of a web server with `*` in its path: it may be meant as a
-    pattern.
+    """Whether a name is the URL of a web server with `*` in its path.
+
+    It may be meant as a pattern.
     """
     return "*" in name.partition("?")[0] and is_web(name)
 
 
 def is_numbered(pattern: str) -> bool:
-    """Whether a writer's pattern has a place for the shard's number: `{shard}`, or with a format,
-    `{shard:05d}`.
+    """Whether a writer's pattern has a place for the shard's number.
+
+    That is `{shard}`, or with a format, `{shard:05d}`.
     """
     return NUMBER.search(pattern) is not None
 
 
 def fill_total(pattern: str, shards: int | None) -> str:
-    """A writer's pattern with the number of its shards in place of `{shards}`; a ValueError if it
-    is needed and None.
+    """A writer's pattern with the number of its shards in place of `{shards}`.
+
+    A ValueError if it is needed and None.
 
     Examples:
         >>> fill_total("train-{shard:03d}-of-{shards:03d}", 8), fill_total("train-{shard}", None)
@@ -138,10 +144,9 @@ def fill_total(pattern: str, shards: int | None) -> str:
     """
     if shards is None and TOTAL.search(pattern):
         raise ValueError(
-            f"{display_name(pattern)!r}: {{shards}}, the number of all shards, is not known before "
-            "they are written: "
-            "leave it out; or pass their number: Dataset.write(num_shards=), or streamrec reshard "
-            "--shards"
+            f"{display_name(pattern)!r}: {{shards}}, the number of all shards, is not known "
+            "before they are written: leave it out; or pass their number: "
+            "Dataset.write(num_shards=), or streamrec reshard --shards"
         )
     return _fill(TOTAL, pattern, shards or 0)
 
@@ -169,9 +174,9 @@ def is_shard_of(path: str, pattern: str) -> bool:
     """Whether a URL is one that a writer of this pattern could have given to a shard.
 
     Examples:
-        >>> is_shard_of("d/train-007", "d/train-{shard:03d}"), is_shard_of("d/train-x", "d/train-{shard:03d}")
-        (True, False)
-    """  # noqa: E501
+        >>> [is_shard_of(path, "d/train-{shard:03d}") for path in ("d/train-007", "d/train-x")]
+        [True, False]
+    """
     parts = NUMBER.split(pattern)  # a text, a format, a text, ...
     parts[::2] = map(re.escape, parts[::2])
     parts[1::2] = [
@@ -181,8 +186,9 @@ def is_shard_of(path: str, pattern: str) -> bool:
 
 
 async def list_numbered(storages: Storages, pattern: str) -> AsyncIterator[ObjectInfo]:
-    """The listed objects that could be shards of a writer's pattern; none if it has no
-    `{shard}`.
+    """The listed objects that could be shards of a writer's pattern.
+
+    Nothing, if it has no `{shard}`.
     """
     if is_numbered(pattern):
         before, url, after = split_chain(pattern)

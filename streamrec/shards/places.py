@@ -1,4 +1,5 @@
 """The URLs that the names in a manifest or an index mean, and the directories that these may be in.
+
 Pure.
 
 A manifest may come from anywhere, and its reader has credentials and files of its own. So:
@@ -32,9 +33,11 @@ ONE_STORE: Final = {"s3", "gs", "memory"}
 def absolute(path: str, name: str) -> str:
     """A name in a manifest at `path` as a URL.
 
-    >>> absolute("s3://b/d/m.json", "train-0"), absolute("https://h/d/m.json?v=a/b", "x"), absolute("m.json", "/x")
-    ('s3://b/d/train-0', 'https://h/d/x', '/x')
-    """  # noqa: E501
+    >>> absolute("s3://b/d/m.json", "train-0"), absolute("m.json", "/x")
+    ('s3://b/d/train-0', '/x')
+    >>> absolute("https://h/d/m.json?v=a/b", "x")
+    'https://h/d/x'
+    """
     if name.startswith("./"):
         name = name[2:]
     elif "://" in name or name.startswith("/"):
@@ -44,8 +47,9 @@ def absolute(path: str, name: str) -> str:
 
 
 def relative(path: str, url: str) -> str:
-    """A URL as a manifest at `path` names it: without the manifest's directory, if the object is
-    below that.
+    """A URL as a manifest at `path` names it.
+
+    The manifest's directory is left out, if the object is below that.
     """
     before, link, after = split_chain(path)
     directory = before + _directory(link)
@@ -58,8 +62,9 @@ def relative(path: str, url: str) -> str:
 
 
 def portable(path: str, url: str) -> str:
-    """A shard's URL as a manifest at `path` can name it: a relative path that is not below it
-    becomes absolute.
+    """A shard's URL as a manifest at `path` can name it.
+
+    A relative path that is not below it becomes absolute.
 
     >>> portable("d/m.json", "d/train-0"), portable("d/m.json", "/data/train-0")
     ('d/train-0', '/data/train-0')
@@ -73,8 +78,9 @@ def portable(path: str, url: str) -> str:
 
 
 def check_name(value: Any, path: str) -> str:
-    """Returns a name in the manifest at `path`; a ValueError if no object has it, or it leads out
-    of the directory.
+    """Returns a name in the manifest at `path`.
+
+    A ValueError if no object has it, or it leads out of the directory.
     """
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"{value!r} is not a name of an object")
@@ -106,26 +112,26 @@ def check_named_once(urls: Iterable[str]) -> None:
 
 
 def check_places(path: str, urls: Iterable[str], shard_root: str | None) -> None:
-    """Refuses a manifest at `path` that names objects outside its directory and, if given,
-    `shard_root`.
+    """Refuses a manifest at `path` that names objects outside its directory.
+
+    They may also be in `shard_root`, if that is given.
     """
     before, link, after = split_chain(path)
     roots = [_root(before + (_directory(link) or "./") + after)]
     if shard_root is not None:
         roots.append(_root(shard_root))
+        # A local manifest of shards in a store is usual, and its directory is of another store.
         stores = {store for store, _ in roots} - {"file://"}
         if len(stores) > 1:
             raise ManifestError(
                 f"{path}: shard_root={shard_root!r} is in another store, and storage options are "
-                "for one store: "
-                "copy the manifest to a local directory, or next to the shards"
+                "for one store: copy the manifest to a local directory, or next to the shards"
             )
     for url in urls:
         if not any(_is_in(url, root) for root in roots):
             raise ManifestError(
                 f"{path}: it names {url}, which is not below the manifest's directory: if this is "
-                "right, pass the "
-                "directory of its shards: "
+                "right, pass the directory of its shards: "
                 f"shard_root={split_chain(url).before + _directory(split_chain(url).url)!r} "
                 "(--shard-root on the command line)"
             )
@@ -134,15 +140,17 @@ def check_places(path: str, urls: Iterable[str], shard_root: str | None) -> None
 def is_below(url: str, directory: str) -> bool:
     """Whether an object is below a directory, in all spellings of both, and through local links.
 
-    >>> is_below("s3://b/d/x", "s3a://b/d"), is_below("s3://b/d/../x", "s3://b/d/"), is_below("s3://b/dx", "s3://b/d")
-    (True, False, False)
-    """  # noqa: E501
+    >>> urls = "s3a://b/d/x", "s3://b/d/../x", "s3://b/dx"
+    >>> [is_below(url, "s3://b/d") for url in urls]
+    [True, False, False]
+    """
     (store, key) = location_of(url)
     (root_store, root) = _root(directory)
     if "\0" in key or _climbs(key):
         return False
     if store == "file://":
-        key, root = os.path.realpath(key), os.path.join(os.path.realpath(root), "")
+        key = os.path.realpath(key)
+        root = os.path.join(os.path.realpath(root), "")
     return store == root_store and key.startswith(root) and key != root
 
 

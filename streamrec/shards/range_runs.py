@@ -1,5 +1,6 @@
-"""The byte ranges to read for records of known offsets, and the check that the bytes are these
-records. Pure.
+"""The byte ranges to read for records of known offsets. Pure.
+
+Here is also the check that the bytes are these records.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 OFFSET_BITS: Final = 42
-"""A reference is `shard << OFFSET_BITS | offset`: shards of up to 4 TiB, and two million of
-them."""
+"""A reference is `shard << OFFSET_BITS | offset`.
+
+That allows for shards of up to 4 TiB, and two million of them.
+"""
 
 GAP_BYTES: Final = 256 << 10
-"""One request reads records whose distance is at most this: a second request costs more than these
-bytes."""
+"""One request reads records whose distance is at most this, in bytes.
+
+A second request costs more than these bytes.
+"""
 
 RUN_BYTES: Final = 8 << 20
 """The approximate size of one request, so that several can run at the same time."""
@@ -71,8 +76,9 @@ def byte_runs(
 
 
 def group_ranges(starts: Numbers, ends: Numbers, gap: int, most: int) -> Iterator[tuple[int, int]]:
-    """Groups sorted ranges that are at most `gap` apart, into groups of about `most`: `first` to
-    `last` (exclusive).
+    """Groups sorted ranges that are at most `gap` apart, into groups of about `most`.
+
+    Gives `first` to `last` (exclusive) of each.
     """
     breaks = (np.flatnonzero(starts[1:] - ends[:-1] > gap) + 1).tolist()
     for first, last in zip([0, *breaks], [*breaks, len(starts)], strict=True):
@@ -85,8 +91,9 @@ def group_ranges(starts: Numbers, ends: Numbers, gap: int, most: int) -> Iterato
 
 
 def first_difference(frames: Frames) -> int | None:
-    """The first record whose stored length or CRC32C is not that of its payload; None if there is
-    none.
+    """The first record whose stored length or CRC32C is not that of its payload.
+
+    None if there is none.
 
     The payloads are as in a shard, each between its header and its footer.
     """
@@ -119,8 +126,9 @@ def are_framed(frames: Frames) -> bool:
 
 
 def bytes_equal(one: Buffer, other: Buffer) -> bool:
-    """Whether two buffers hold the same bytes. (Python compares memoryviews byte by byte, which is
-    far slower.)
+    """Whether two buffers hold the same bytes.
+
+    Python compares memoryviews byte by byte, which is far slower.
     """
     return np.array_equal(
         np.frombuffer(memoryview(one), np.uint8), np.frombuffer(memoryview(other), np.uint8)

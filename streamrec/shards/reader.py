@@ -194,8 +194,9 @@ class ShardReader:
 
 
 class _Blocks:
-    """The blocks of a reader in an `async for`. Unlike a generator, it continues after a
-    cancellation.
+    """The blocks of a reader in an `async for`.
+
+    Unlike a generator, it continues after a cancellation.
     """
 
     def __init__(self, reader: ShardReader) -> None:
@@ -245,8 +246,9 @@ def open_shard(
     buffer_bytes: int = BUFFER_BYTES,
     **store: Unpack[StoreOptions],
 ) -> AbstractAsyncContextManager[ShardReader]:
-    """Opens one shard:
-    `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
+    """Opens one shard, to iterate over its records.
+
+    Write `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
     With `start` or `end`, it returns exactly the records whose headers begin in [start, end). If
     you cut a shard anywhere and read all byte ranges, you get each record once. The shard must not

@@ -37,8 +37,10 @@ from streamrec.storage.tasks import running_loop
 from streamrec.tfrecord import Frames
 
 Open = Callable[[], AsyncGenerator[IndexedRecords]]
-"""Opens storages, gives their IndexedRecords, and closes the storages when the generator is
-closed."""
+"""Opens storages, and gives their IndexedRecords.
+
+It closes the storages when the generator is closed.
+"""
 
 Opening = asyncio.Future[IndexedRecords]
 
@@ -104,10 +106,8 @@ class RecordSource:
         filesystem = store.get("filesystem")
         check_source(store.get("storage_options"), filesystem, store.get("retry"))
         verify = check_flag("verify", verify)
-        parallel, cache = (
-            check_integer("parallel", parallel, 1),
-            check_integer("cache_bytes", cache_bytes, 0),
-        )
+        parallel = check_integer("parallel", parallel, 1)
+        cache = check_integer("cache_bytes", cache_bytes, 0)
         storages = partial(Storages, **store)
         opened: Index = bridge.run(index_at, storages, locate(os.fspath(index), filesystem))
         self.index = opened.follow(None if shard_root is None else locate(shard_root, filesystem))
@@ -144,14 +144,14 @@ class RecordSource:
         except TypeError:
             raise TypeError(
                 f"a record's number is {describe_value(number)}: it must be a whole number or a "
-                "slice; for several "
-                "numbers write source.__getitems__([...])"
+                "slice; for several numbers write source.__getitems__([...])"
             ) from None
         return self.__getitems__([wanted])[0]
 
     def __getitems__(self, numbers: npt.ArrayLike) -> Frames:
-        """The records with these numbers, in this order, fetched by one call. Arguments and errors
-        as for `get`.
+        """The records with these numbers, in this order, fetched by one call.
+
+        Arguments and errors as for `get`.
         """
         return bridge.run(self.get, numbers)
 
@@ -179,8 +179,9 @@ class RecordSource:
         return await (await self._here()).fetch(wanted)
 
     async def places(self, numbers: npt.ArrayLike) -> Places:
-        """The shards of the records with these numbers, their byte offsets in them, and their
-        lengths.
+        """The places of the records with these numbers.
+
+        They are the shards, the byte offsets in them, and the lengths.
 
         Arguments and errors as for `get`; no shard is read.
         """
@@ -208,8 +209,9 @@ class RecordSource:
         await self.aclose()
 
     def close(self) -> None:
-        """Frees the connections of sync callers. The source can still be used: the next call opens
-        them again.
+        """Frees the connections of sync callers.
+
+        The source can still be used: the next call opens them again.
         """
         bridge.run(self.aclose)
 
@@ -255,6 +257,7 @@ class RecordSource:
 
 
 async def index_at(storages: Callable[[], Storages], url: str) -> Index:
+    """Reads the tables of an index by connections of its own, which are closed again."""
     async with storages() as opened:
         return await open_index(await opened.at(url), url)
 

@@ -51,8 +51,10 @@ from streamrec.tfrecord import (
 
 READ_BYTES: Final = 1 << 20
 SKIP_BYTES: Final = 16 << 10
-"""Records that are longer than this on average are skipped one by one: a call costs as much as
-reading this."""
+"""Records that are longer than this on average are skipped one by one.
+
+A call costs as much as reading this.
+"""
 
 
 def lengths_of_file(path: Path, url: str) -> PackedLengths:
@@ -62,6 +64,8 @@ def lengths_of_file(path: Path, url: str) -> PackedLengths:
     skipped: list[int] = []
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
+        # Short records come by the block, READ_BYTES at a time. Once records are long on average,
+        # their headers are read alone, each by one call.
         while position < size:
             skips = bool(records) and position > SKIP_BYTES * records
             data = os.pread(file.fileno(), HEADER_BYTES if skips else READ_BYTES, position)
@@ -113,6 +117,7 @@ def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengt
         raise ManifestError(
             f"{path}: this is not a file of tfrecord2idx, which has two numbers in each line"
         ) from error
+    # Frames must follow each other without a gap, so the lengths alone give all places.
     ends = np.concatenate([[0], np.cumsum(rows[:, 1])])
     wrong = np.flatnonzero(
         (rows[:, 0] != ends[:-1]) | (rows[:, 1] < HEADER_BYTES + FOOTER_BYTES) | (rows[:, 1] > size)
@@ -121,16 +126,14 @@ def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengt
         line = int(wrong[0])
         raise ManifestError(
             f"{path}, line {line + 1}: a frame at byte {rows[line, 0]:,} of {rows[line, 1]:,} "
-            "bytes, and the one "
-            f"before ends at byte {ends[line]:,}: make this file again with tfrecord2idx, or index "
-            "the shard itself"
+            f"bytes, and the one before ends at byte {ends[line]:,}: make this file again with "
+            "tfrecord2idx, or index the shard itself"
         )
     if ends[-1] != size:
         raise ManifestError(
             f"{path}: the last record ends at byte {ends[-1]:,}, and {shard} has {size:,} bytes: "
-            "this is the file of "
-            "another shard, or the shard was written since; make it again, or index the shard "
-            "itself"
+            "this is the file of another shard, or the shard was written since; make it again, "
+            "or index the shard itself"
         )
     packer = LengthPacker()
     packer.add(rows[:, 1] - (HEADER_BYTES + FOOTER_BYTES))
@@ -147,12 +150,14 @@ class SummedStream:
         self._stream = stream
 
     async def readinto(self, buffer: memoryview) -> int:
+        """Waits for the next bytes, and adds them to `position` and `crc32c`; 0 at the end."""
         count = await self._stream.readinto(buffer)
         self.crc32c = kernels.crc32c(buffer[:count], self.crc32c)
         self.position += count
         return count
 
     async def aclose(self) -> None:
+        """Closes the other stream; the sums stay."""
         await self._stream.aclose()
 
 
@@ -177,8 +182,9 @@ async def scan(
     to_end: bool = False,
     lengths: LengthPacker | None = None,
 ) -> Scan:
-    """Reads a whole shard once, for its entry in a manifest or an index. Records are counted and
-    dropped.
+    """Reads a whole shard once, for its entry in a manifest or an index.
+
+    Records are counted and dropped.
 
     Args:
         stream: All of the shard's bytes; closed when they are read.
@@ -188,7 +194,7 @@ async def scan(
     """
     path = stream.info.path
     summed = SummedStream(stream)
-    options = ReadOptions(compression_type, verify, long_bytes=LONG_BYTES)
+    options = ReadOptions(compression_type=compression_type, verify=verify, long_bytes=LONG_BYTES)
     cursor = await ShardCursor.open(storage, path, options, stream=summed)
     records = 0
     damage = None
@@ -203,6 +209,7 @@ async def scan(
 
     try:
         while True:
+            # Long records come before the frames that follow them, so marks are in order.
             frames = await cursor.next()
             for long in cursor.take_long_records():
                 take(long.offset, np.array([long.length]))
@@ -214,6 +221,7 @@ async def scan(
             raise
         damage = error
         records = cursor.place.record
+        # The sum of all bytes tells a copy that is damaged from a shard that was written so.
         rest = memoryview(bytearray(READ_BYTES))
         while await summed.readinto(rest):
             pass
@@ -221,14 +229,20 @@ async def scan(
         await cursor.aclose()
     known_marks = () if cursor.compression_type else tuple(marks)
     info = ShardInfo(
-        path, records, summed.position, summed.crc32c, known_marks, stream.info.version
+        path,
+        records,
+        bytes=summed.position,
+        crc32c=summed.crc32c,
+        marks=known_marks,
+        version=stream.info.version,
     )
     return Scan(info, cursor.compression_type, damage)
 
 
 async def scan_stream(storage: Storage, path: str, size: int | None = None) -> IndexedShard:
-    """Indexes a shard from all its bytes, of which a listing may know the number; a compressed one
-    is a ManifestError.
+    """Indexes a shard from all its bytes, of which a listing may know the number.
+
+    A compressed one is a ManifestError.
     """
     packer = LengthPacker()
     try:
@@ -241,8 +255,9 @@ async def scan_stream(storage: Storage, path: str, size: int | None = None) -> I
 
 
 async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
-    """Indexes a local shard from its headers; an ObjectChangedError if the file was written
-    meanwhile.
+    """Indexes a local shard from its headers.
+
+    An ObjectChangedError if the file was written meanwhile.
     """
     before = await stat_shard(storage, path)
     try:
@@ -260,8 +275,9 @@ async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
 
 
 async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) -> IndexedShard:
-    """Indexes a shard from a file of tfrecord2idx; the shard itself gives its size and its last
-    record's header.
+    """Indexes a shard from a file of tfrecord2idx.
+
+    The shard itself gives its size and its last record's header.
     """
     idx_info = await idx_storage.stat(idx)
     data = await idx_storage.read_range(idx, 0, idx_info.size or 0, idx_info.version)
@@ -274,17 +290,15 @@ async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) 
         if not is_record_header(header) or int.from_bytes(header[:8], "little") != last:
             raise ManifestError(
                 f"{idx}: {path} has no record of {last:,} bytes at byte {start:,}: this is the "
-                "file of another shard, "
-                "or the shard is compressed or was written since; make it again, or index the "
-                "shard itself"
+                "file of another shard, or the shard is compressed or was written since; make it "
+                "again, or index the shard itself"
             )
     return _make_index(info, lengths)
 
 
 def _make_index(info: ObjectInfo, lengths: PackedLengths) -> IndexedShard:
-    return IndexedShard(
-        ShardInfo(info.path, lengths.records, info.size or 0, None, version=info.version), lengths
-    )
+    shard = ShardInfo(info.path, lengths.records, info.size or 0, None, version=info.version)
+    return IndexedShard(shard, lengths)
 
 
 def _last_length(lengths: PackedLengths) -> int:
@@ -302,7 +316,6 @@ async def _refuse_compressed(storage: Storage, path: str, error: StreamrecError)
         if kind:
             raise ManifestError(
                 f"{path}: this shard is compressed ({kind}), so its records cannot be read by "
-                "number, and it has no "
-                "index: write the data set again without compression: streamrec reshard "
-                "--compression none"
+                "number, and it has no index: write the data set again without compression: "
+                "streamrec reshard --compression none"
             ) from error

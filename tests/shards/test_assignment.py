@@ -129,7 +129,7 @@ def test_a_reader_begins_at_the_last_mark_before_its_first_record() -> None:
 
 def test_opened_shards_are_compared_with_the_manifest() -> None:
     [part] = assign_records(shards_of([3]), 1, 0, manifest="s3://b/m.json")
-    assert part.expected == Expected(300, "v0", 3, "s3://b/m.json")
+    assert part.expected == Expected(size=300, version="v0", records=3, manifest="s3://b/m.json")
     [part] = assign_records(shards_of([3]), 1, 0)
     assert part.expected is None
 
@@ -229,9 +229,11 @@ def test_a_cut_moves_to_the_end_of_a_shard_that_is_near() -> None:
 
 
 def test_a_piece_is_not_compared_with_the_number_of_all_records() -> None:
-    expected = Expected(1000, "v", 10, "m")
+    expected = Expected(size=1000, version="v", records=10, manifest="m")
     plan = assign_bytes([ShardSize("a", 1000, expected=expected)], 2)
-    assert [part.expected for own in plan for part in own] == [Expected(1000, "v", None, "m")] * 2
+    assert [part.expected for own in plan for part in own] == [
+        Expected(size=1000, version="v", records=None, manifest="m")
+    ] * 2
     [[whole]] = assign_bytes([ShardSize("a", 1000, expected=expected)], 1)
     assert whole.expected == expected
 

@@ -177,7 +177,7 @@ async def test_a_long_length_inside_a_payload_costs_no_reads(place: str, length:
     async with Storages() as storages:
         storage = Watching(await storages.at(url))
         reader = await ShardReader.open(
-            storage, url, ReadOptions(""), byte_range=ShardRange(40, 3_000)
+            storage, url, ReadOptions(compression_type=""), byte_range=ShardRange(40, 3_000)
         )
         assert [record async for record in reader] == records[2:5]
         await reader.aclose()
@@ -276,7 +276,7 @@ async def test_only_the_piece_is_fetched_and_what_its_last_record_needs(
     async with Storages() as storages:
         storage = Watching(await storages.at(url))
         reader = await ShardReader.open(
-            storage, url, ReadOptions(""), byte_range=ShardRange(start, end)
+            storage, url, ReadOptions(compression_type=""), byte_range=ShardRange(start, end)
         )
         found = [frames async for frames in reader.frames()]
         await reader.aclose()

@@ -141,12 +141,12 @@ async def test_a_compression_is_named_or_detected(place: str, kind: str, named: 
 async def test_reading_may_begin_at_any_record(place: str, kind: str) -> None:
     data = encode_records(RECORDS)
     url = put(f"{place}/x", gzip.compress(data) if kind else data)
-    async with open_reader(url, ReadOptions(kind)) as reader:
+    async with open_reader(url, ReadOptions(compression_type=kind)) as reader:
         places = [reader.place]
         while await reader.read() is not None:
             places.append(reader.place)
     for start in places:
-        async with open_reader(url, ReadOptions(kind), start) as reader:
+        async with open_reader(url, ReadOptions(compression_type=kind), start) as reader:
             frames = await reader.read()
             assert (frames is None) == (start.record == len(RECORDS))
             assert frames is None or frames[0] == RECORDS[start.record]
@@ -208,7 +208,7 @@ async def test_a_file_that_is_changed_in_place_is_not_damaged(
 async def test_reading_from_the_middle_needs_the_compression(tmp_path: Path) -> None:
     url = put(str(tmp_path / "x"), encode_records(RECORDS))
     with pytest.raises(ValueError, match="needs compression_type"):
-        async with open_reader(url, ReadOptions(None), ShardPlace(16, 1)):
+        async with open_reader(url, ReadOptions(compression_type=None), ShardPlace(16, 1)):
             pass
 
 

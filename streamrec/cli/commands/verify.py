@@ -166,7 +166,7 @@ async def verify_sources(
         others = [shard for shard in compared.listed if shard.path not in verified]
         wanted = [
             # it is read as it is: how it differs is in the report
-            replace(shard, expected=Expected(None))
+            replace(shard, expected=Expected(size=None))
             for shard in named
             if shard.path in differing or (repair and shard.path not in missing)
         ]

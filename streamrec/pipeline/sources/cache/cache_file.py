@@ -85,7 +85,7 @@ class CacheFile:
             )
         path = locate(path, filesystem)
         stores = SourceStores(options, filesystem, retry)
-        reading = ReadOptions("", max_record_bytes=1 << 40)
+        reading = ReadOptions(compression_type="", max_record_bytes=1 << 40)
         return cls(Shards(filenames=(path,), plan=Plan(), options=reading, stores=stores))
 
     def of_reader(self, reader: Reader) -> CacheFile:

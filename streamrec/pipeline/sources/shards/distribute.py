@@ -351,7 +351,13 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Assig
         sizes = await sizes_of(opened.storages, listing.paths, listing.known, reader.readers)
     else:
         expected = [
-            Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards
+            Expected(
+                size=shard.bytes,
+                version=shard.version,
+                records=shard.records,
+                manifest=how.manifest,
+            )
+            for shard in shards
         ]
         sizes = [
             ShardSize(shard.path, shard.bytes, True, each)
