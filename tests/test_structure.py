@@ -408,7 +408,6 @@ MANY_POSITIONAL: dict[str, int] = {
     "streamrec/cli/commands/index.py": 2,
     "streamrec/pipeline/sources/shuffle/buffer.py": 1,
     "streamrec/storage/base.py": 1,
-    "streamrec/storage/retry.py": 2,
     "streamrec/cli/commands/convert.py": 1,
     "streamrec/cli/commands/reshard.py": 1,
     "streamrec/cli/commands/verify.py": 1,

@@ -79,8 +79,9 @@ class _Loop:
         self.closing.remove(client)
 
     async def close_at_the_end(self) -> AsyncGenerator[None]:
-        """Closes the remaining clients when the loop closes it; again if their closing was
-        cancelled just before.
+        """Closes the remaining clients when the loop closes it.
+
+        It closes them again if their closing was cancelled just before.
         """
         try:
             yield
@@ -116,6 +117,8 @@ async def borrow(
         client.timer.cancel()
         client.timer = None
     client.users += 1
+    # Several callers wait for one creation: a cancelled one must not cancel it, and a failed one
+    # must not stay for the next caller.
     try:
         backend = await asyncio.shield(client.creation)
     except BaseException:
@@ -132,12 +135,15 @@ async def borrow(
 
 
 def make_key(*parts: Any) -> tuple[Hashable, tuple[Any, ...]]:
-    """Returns a key that is equal for clients made from equal parts, and the objects that it
-    contains by identity.
+    """Returns a key that is equal for clients made from equal parts.
 
-    >>> make_key({"a": [1, True]}) == make_key({"a": [1, True]}), make_key({"a": 1})[0] == make_key({"a": True})[0]
-    (True, False)
-    """  # noqa: E501
+    Returns also the objects that it contains by identity.
+
+    >>> make_key({"a": [1, True]}) == make_key({"a": [1, True]})
+    True
+    >>> make_key({"a": 1})[0] == make_key({"a": True})[0]
+    False
+    """
     kept: list[Any] = []
     environment = tuple(
         sorted(item for item in os.environ.items() if item[0].upper().startswith(ENVIRONMENT))

@@ -48,8 +48,9 @@ class Cause(enum.Enum):
 
 
 class TransientError(Exception):
-    """An attempt failed, and another one may succeed, `retry_after` seconds later if the server
-    said so.
+    """An attempt failed, and another one may succeed.
+
+    That is `retry_after` seconds later if the server said so.
     """
 
     def __init__(self, cause: Cause, reason: str, retry_after: float | None = None) -> None:
@@ -130,8 +131,9 @@ class RetryPolicy:
                 )
 
     def request_timeout(self, nbytes: int = 0) -> float:
-        """Returns the seconds that a request with `nbytes` of body may take until its response
-        begins.
+        """Returns the seconds that a request may take until its response begins.
+
+        Its body has `nbytes`.
         """
         return self.connect_timeout + self.first_byte_timeout + nbytes / self.upload_rate
 
@@ -153,18 +155,20 @@ def next_delay(
     jitter: float,
     patience: float,
 ) -> float | None:
-    """Returns the seconds to wait before the next attempt, or None: give up. The last one is at the
-    patience's end.
+    """Returns the seconds to wait before the next attempt, or None: give up.
+
+    The last one is at the patience's end.
 
     Failures are counted in a row, this one included; `idle` is the time since the first of them in
     seconds. `jitter` is a random number in [0, 1).
 
     >>> fault = TransientError(Cause.BROKEN, "reset")
-    >>> next_delay(RetryPolicy(backoff_base=1.0), 3, idle=5.0, fault=fault, jitter=0.5, patience=300.0)
+    >>> policy = RetryPolicy(backoff_base=1.0)
+    >>> next_delay(policy, 3, idle=5.0, fault=fault, jitter=0.5, patience=300.0)
     2.0
-    >>> next_delay(RetryPolicy(), 3, idle=300.0, fault=fault, jitter=0.5, patience=300.0) is None
+    >>> next_delay(policy, 3, idle=300.0, fault=fault, jitter=0.5, patience=300.0) is None
     True
-    """  # noqa: E501
+    """
     if idle >= patience or (policy.attempts is not None and failures >= policy.attempts):
         return None
     ceiling = min(policy.backoff_cap, policy.backoff_base * 2.0 ** min(failures - 1, 60))
@@ -175,18 +179,19 @@ Translate = Callable[[Any, str, int | None, int | None], StorageError | Transien
 
 
 def too_many_files() -> str:
+    """What to do when the process has as many open files as it may."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
         f"this process has reached its limit of {limit:,} open files and connections: lower "
-        "num_parallel_reads (or "
-        "cycle_length), or raise the limit (ulimit -n)"
+        "num_parallel_reads (or cycle_length), or raise the limit (ulimit -n)"
     )
 
 
 @dataclass(slots=True)
 class Translated:
-    """A block whose exceptions of the `foreign` types are translated; our own errors pass
-    unchanged.
+    """A block whose exceptions of the `foreign` types are translated.
+
+    Our own errors pass unchanged.
 
     With `translate_errors = partial(Translated, foreign, translate)`,
     `with translate_errors(path, start, end)` raises `translate(error, path, start, end)` for an
@@ -251,6 +256,8 @@ def error_from_status(
     A store may give its error `code` ("SlowDown") and the bucket's `region`. `advice` says what
     else to check if access is refused, and begins with a comma.
     """
+    # A store's code says more than the status: S3 answers 503 and 400 with many of them. Failures
+    # that may pass come first.
     said = f"{code or status}: {reason}" if reason else str(code or status)
     if code in _THROTTLED_CODES or status in (429, 503):
         return TransientError(Cause.THROTTLED, said, retry_after)
@@ -279,18 +286,19 @@ def _other_region(said: str, region: str) -> str:
     named = f", {region} ({said})" if region else f" ({said})"
     return (
         f"the bucket is in another region{named}: pass client_kwargs={{'region_name': "
-        f"{region or '...'!r}}}, and no "
-        "endpoint_url of another region"
+        f"{region or '...'!r}}}, and no endpoint_url of another region"
     )
 
 
 def changed_error(
     path: str, start: int | None = None, end: int | None = None
 ) -> ObjectChangedError:
+    """The error for an object that was written while it was read."""
     return ObjectChangedError(_CHANGED, path, start, end)
 
 
 def exists_error(path: str) -> AlreadyExistsError:
+    """The error for an output whose name is taken, where `overwrite` is not set."""
     return AlreadyExistsError(
         "there is an object of this name already: remove it, write under another name, or pass "
         "overwrite=True",
@@ -335,17 +343,18 @@ def give_up(
         advice = "check that this is the address of a store, and which proxy or cache is in between"
     elif not reached:
         advice = (
-            "this server has not answered this process yet, so check its address (endpoint_url, or "
-            "the host in the "
-            "URL) and the network, or pass RetryPolicy(first_contact=...) to wait longer"
+            "this server has not answered this process yet, so check its address (endpoint_url, "
+            "or the host in the URL) and the network, or pass RetryPolicy(first_contact=...) to "
+            "wait longer"
         )
     reason = f"{fault} in {tries}: {advice}"
     return _FINAL.get(fault.cause, StorageError)(reason, path, start, end)
 
 
 def retry_after_seconds(header: str | None, now: datetime | None = None) -> float | None:
-    """Parses a Retry-After header: seconds, or an HTTP date (RFC 9110, section 10.2.3); None if it
-    is neither.
+    """Parses a Retry-After header: seconds, or an HTTP date (RFC 9110, section 10.2.3).
+
+    None if it is neither.
 
     >>> retry_after_seconds("2"), retry_after_seconds(None), retry_after_seconds("soon")
     (2.0, None, None)

@@ -103,13 +103,24 @@ class Failures:
             self.count += 1
         patience = self._patience(fault)
         delay = next_delay(
-            self.policy, self.count, now - self._since, fault, random.random(), patience
+            self.policy,
+            self.count,
+            now - self._since,
+            fault=fault,
+            jitter=random.random(),
+            patience=patience,
         )
         if delay is None:
             self.tally.count("failures")
             reached = self.limiter.is_reached
             raise give_up(
-                fault, self.count, now - self._since, self._path, start, end, reached=reached
+                fault,
+                self.count,
+                now - self._since,
+                self._path,
+                start=start,
+                end=end,
+                reached=reached,
             ) from fault
         self.tally.count(fault.cause)
         _logger.info("%s: trying again in %.1f s after %s", display_name(self._path), delay, fault)
@@ -122,11 +133,13 @@ class Failures:
         return min(self.policy.patience_for(fault, self.limiter.is_reached), patience_limit())
 
     def _report(self, idle: float, patience: float, reason: str) -> None:
-        """Reports a wait in the statistics and, if it is long, in the log, once a minute per
-        server.
+        """Reports a wait in the statistics and, if it is long, in the log.
+
+        The log has one a minute per server.
 
         `idle` is the time without progress in seconds, until the next attempt.
         """
+        # `stats()` shows each wait; the log only long ones: many streams wait for one server.
         now = time.monotonic()
         self.traffic.statistics.waits[self] = (
             self._path,
@@ -150,8 +163,9 @@ class Failures:
         )
 
     def _is_throttled_alive(self, fault: TransientError, now: float) -> bool:
-        """Reports a throttled request to the limiter; whether the store answered other requests of
-        ours meanwhile.
+        """Reports a throttled request to the limiter.
+
+        Returns whether the store answered other requests of ours meanwhile.
         """
         if fault.cause is not Cause.THROTTLED:
             return False

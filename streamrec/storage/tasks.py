@@ -18,26 +18,30 @@ from anyio.abc import TaskGroup
 T = TypeVar("T")
 
 CLEANUP_PATIENCE: Final = 30.0
-"""Seconds without progress that cleaning up a store may take after an error or a cancellation. Not
-tuned."""
+"""Seconds without progress that cleaning up a store may take after an error or a cancellation.
+
+Not tuned.
+"""
 
 _limits: ContextVar[tuple[list[float], ...]] = ContextVar("streamrec_limits")
-"""The patience of each enclosing `finish`; a list of one number, because a cancellation shortens
-it."""
+"""The patience of each enclosing `finish`.
+
+Each is a list of one number, because a cancellation shortens it.
+"""
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Returns asyncio's running loop; without one, raises a RuntimeError that says what works
-    without a loop.
+    """Returns asyncio's running loop.
+
+    Without one, raises a RuntimeError that says what works without a loop.
     """
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
         raise RuntimeError(
             "streamrec's async functions need asyncio's event loop. Under Trio iterate a Dataset "
-            "(`async for`), or "
-            "call in a thread what needs no loop (TFRecordWriter, RecordSource, verify_sync): "
-            "trio.to_thread.run_sync"
+            "(`async for`), or call in a thread what needs no loop (TFRecordWriter, "
+            "RecordSource, verify_sync): trio.to_thread.run_sync"
         ) from None
 
 
@@ -54,8 +58,9 @@ async def finish(
     *,
     patience: float | None = None,
 ) -> T:
-    """Runs work to its end, even if the caller is cancelled meanwhile; the cancellation is raised
-    afterwards.
+    """Runs work to its end, even if the caller is cancelled meanwhile.
+
+    The cancellation is raised afterwards.
 
     Both kinds of cancellation are delayed: that of anyio's scopes and that of
     `asyncio.Task.cancel`. `undo` frees the result (an open file, say) if a cancelled caller does
@@ -126,8 +131,9 @@ async def run_to_completion(function: Callable[[], T]) -> T:
 async def for_each(
     function: Callable[[T], Awaitable[object]], items: Collection[T], parallel: int
 ) -> None:
-    """Awaits a function for each item, up to `parallel` at a time; the first error cancels the rest
-    and is raised.
+    """Awaits a function for each item, up to `parallel` at a time.
+
+    The first error cancels the rest and is raised.
     """
     remaining = iter(items)
 
@@ -139,8 +145,9 @@ async def for_each(
 
 
 async def run_concurrently(*functions: Callable[[], Awaitable[None]]) -> None:
-    """Awaits all functions concurrently; the first error cancels the rest and is raised, not in an
-    ExceptionGroup.
+    """Awaits all functions concurrently.
+
+    The first error cancels the rest and is raised, not in an ExceptionGroup.
     """
     if len(functions) < 2:
         for function in functions:
@@ -197,8 +204,9 @@ class Renewal:
         self._task: asyncio.Task[None] | None = None
 
     async def renew_after(self, generation: int) -> None:
-        """Returns when the credentials are newer than those of a generation; raises the error of
-        `renew`.
+        """Returns when the credentials are newer than those of a generation.
+
+        Raises the error of `renew`.
         """
         if generation == self.generation:
             if self._task is None:
@@ -207,6 +215,7 @@ class Renewal:
             await asyncio.shield(self._task)
 
     async def aclose(self) -> None:
+        """Cancels a renewal that is at work, and waits for its end."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
