@@ -7,6 +7,8 @@ error never hides good data: readers deliver all records before the damage first
 
 from __future__ import annotations
 
+import re
+
 from streamrec.display import (
     display_name,
     display_text,
@@ -51,13 +53,18 @@ MESSAGE_CHARS = 3000
 In the traceback that a DataLoader's worker sends, its end (a third) is the whole error.
 """
 
+_OF_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback ")
+"""The start of a reason when PyTorch raises the error of a DataLoader's worker again: it makes a
+new error of the same type, whose reason is the worker's traceback. Its lines stay lines."""
+
 
 def _message(where: list[str], reason: str, path: str | None = None) -> str:
     """Joins the location and the reason, without secrets and control characters."""
     if path:
         reason = mask_values(reason.replace(path, display_name(path)), secrets_in(path))
         where = [display_name(path), *where]
-    text = shorten(display_text(reason), MESSAGE_CHARS)
+    lines = _OF_WORKER.match(reason) is not None
+    text = shorten(display_text(reason, lines=lines), MESSAGE_CHARS)
     where = list(map(escape, where))
     return f"{', '.join(where)}: {text}" if where else text
 
@@ -184,10 +191,12 @@ class StorageError(StreamrecError, OSError):
         return self.start
 
     def __str__(self) -> str:
-        end = "the end" if self.end is None else f"{self.end:,}"
-        return _message(
-            [] if self.start is None else [f"bytes {self.start:,} to {end}"], self.reason, self.path
-        )
+        if self.start is None or (self.start == 0 and self.end is None):
+            where = []  # all bytes: the path says as much
+        else:
+            end = "the end" if self.end is None else f"{self.end:,}"
+            where = [f"bytes {self.start:,} to {end}"]
+        return _message(where, self.reason, self.path)
 
 
 class NotFoundError(StorageError, FileNotFoundError):

@@ -146,11 +146,12 @@ MAY_IMPORT = {
     "errors": {"display"},
     "html": {"display", "errors"},
     "lazy": set(),
+    "tracebacks": {"errors"},
     "kernels": {"display", "errors"},
-    "tfrecord": {"display", "arguments", "html", "errors", "kernels", "lazy"},
-    "example": {"display", "arguments", "html", "errors", "kernels", "lazy"},
+    "tfrecord": {"display", "arguments", "html", "errors", "kernels", "lazy", "tracebacks"},
+    "example": {"display", "arguments", "html", "errors", "kernels", "lazy", "tracebacks"},
     "storage": {"display", "arguments", "errors", "kernels", "lazy"},
-    "bridge": {"display", "errors"},
+    "bridge": {"display", "errors", "tracebacks"},
     "shards": {
         "display",
         "arguments",
@@ -160,10 +161,11 @@ MAY_IMPORT = {
         "tfrecord",
         "storage",
         "bridge",
+        "tracebacks",
     },
     "pipeline": {
         *("display", "arguments", "html", "errors", "kernels", "lazy", "tfrecord"),
-        *("example", "storage", "shards", "bridge"),
+        *("example", "storage", "shards", "bridge", "tracebacks"),
     },
     "interchange": {"display", "errors", "example", "lazy"},
     "__init__": {

@@ -39,6 +39,7 @@ from streamrec.bridge.loop import (
 )
 from streamrec.display import display_text, logger
 from streamrec.errors import ClosedError
+from streamrec.tracebacks import border
 
 sniffio: Any
 try:
@@ -244,6 +245,7 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
     `name_sync` runs `name` on the loop thread and waits; see `run`.
     """
 
+    @border
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return run(partial(function, *args, **kwargs))

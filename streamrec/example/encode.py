@@ -31,6 +31,7 @@ from streamrec.example.messages import (
 )
 from streamrec.example.values import PackedColumn, resolve_kinds, to_column, to_columns, to_values
 from streamrec.kernels._native import encode_examples as _encode
+from streamrec.tracebacks import border, shorten_traceback
 
 _FEATURE_LISTS_TAG = b"\x12"
 _Packed: TypeAlias = tuple[bytes, int, Any, Any, Any]
@@ -60,6 +61,7 @@ def feature_of(kind: Dtype | None, values: Any) -> Feature:
     return Feature() if kind is None else Feature(int64_list=Int64List(value=values.tolist()))
 
 
+@border
 def bytes_feature(value: Any) -> Feature:
     """Makes a Feature of byte strings.
 
@@ -72,6 +74,7 @@ def bytes_feature(value: Any) -> Feature:
     return feature_of(*to_values(value, bytes))
 
 
+@border
 def float_feature(value: Any) -> Feature:
     """Makes a Feature of floats, rounded to float32.
 
@@ -84,6 +87,7 @@ def float_feature(value: Any) -> Feature:
     return feature_of(*to_values(value, np.float32))
 
 
+@border
 def int64_feature(value: Any) -> Feature:
     """Makes a Feature of integers.
 
@@ -128,16 +132,21 @@ def encode_example(
         >>> encode_example({"label": 3, "name": "a"})
         b'\n\x1f\n\x0e\n\x05label\x12\x05\x1a\x03\n\x01\x03\n\r\n\x04name\x12\x05\n\x03\n\x01a'
     """
-    check_mapping("features", features, "values by the names of features")
-    declared = resolve_kinds(kinds, features)
-    packed: list[_Packed] = []
-    for name, value in features.items():
-        kind, data = to_values(value, declared.get(name), name)
-        packed.append((encode_name(name), NUMBERS[kind], data, None, len(data)))
-    record: bytes = _run(packed, 1, deterministic)[0]
-    return record
+    try:
+        check_mapping("features", features, "values by the names of features")
+        declared = resolve_kinds(kinds, features)
+        packed: list[_Packed] = []
+        for name, value in features.items():
+            kind, data = to_values(value, declared.get(name), name)
+            packed.append((encode_name(name), NUMBERS[kind], data, None, len(data)))
+        record: bytes = _run(packed, 1, deterministic)[0]
+        return record
+    except Exception as error:
+        shorten_traceback(error)
+        raise
 
 
+@border
 def encode_examples(
     columns: Mapping[str, Any],
     *,
@@ -177,6 +186,7 @@ def encode_examples(
     return BytesColumn.over(memoryview(buffer).toreadonly(), places)
 
 
+@border
 def encode_sequence_example(
     context: Mapping[str, Any],
     feature_lists: Mapping[str, Any],

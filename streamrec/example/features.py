@@ -27,6 +27,7 @@ from streamrec.arguments import add_article, check_flag, describe_value
 from streamrec.display import shorten
 from streamrec.errors import FeatureError
 from streamrec.example.dtypes import dtype_name, nearest_kind
+from streamrec.tracebacks import border_methods
 
 Dtype: TypeAlias = type[np.int64] | type[np.float32] | type[bytes]
 """The three kinds of values in an Example: `np.int64`, `np.float32` and `bytes`."""
@@ -173,6 +174,7 @@ def _set(feature: object, **values: object) -> None:
         object.__setattr__(feature, name, value)
 
 
+@border_methods
 @dataclass(frozen=True)
 class FixedLenFeature:
     """A feature with the same number of values in every example.
@@ -205,6 +207,7 @@ class FixedLenFeature:
             default_array(self.default_value, self.dtype, self.shape)
 
 
+@border_methods
 @dataclass(frozen=True)
 class VarLenFeature:
     """A feature with any number of values: a SparseTensor with the dense shape `[batch, longest]`.
@@ -219,6 +222,7 @@ class VarLenFeature:
         _set(self, dtype=as_dtype(dtype))
 
 
+@border_methods
 @dataclass(frozen=True)
 class FixedLenSequenceFeature:
     """Any number of arrays of one shape: a dense array of `[batch, longest, *shape]`, padded.
@@ -261,6 +265,7 @@ class FixedLenSequenceFeature:
             default_array(self.default_value, self.dtype, ())
 
 
+@border_methods
 @dataclass(frozen=True)
 class SparseFeature:
     """Values and their positions in two or more features: a SparseTensor of `[batch, *size]`.
@@ -333,6 +338,7 @@ class KeyedPartition:
     key: str
 
 
+@border_methods
 @dataclass(frozen=True)
 class RaggedFeature:
     """A feature with any number of values, split further by other features: a RaggedTensor.

@@ -45,10 +45,12 @@ from streamrec.example.walk import (
     walk_examples,
     walk_sequences,
 )
+from streamrec.tracebacks import border
 
 Columns: TypeAlias = dict[str, Column]
 
 
+@border
 def parse_example(
     serialized: Any,
     features: Mapping[str, Feature],
@@ -99,6 +101,7 @@ def parse_example(
     return columns
 
 
+@border
 def parse_single_example(
     serialized: Any,
     features: Mapping[str, Feature],
@@ -155,6 +158,7 @@ def parse_batch(
     return columns, others
 
 
+@border
 def parse_sequence_example(
     serialized: Any,
     context_features: Mapping[str, Feature] | None = None,
@@ -204,6 +208,7 @@ def parse_sequence_example(
     )
 
 
+@border
 def parse_single_sequence_example(
     serialized: Any,
     context_features: Mapping[str, Feature] | None = None,

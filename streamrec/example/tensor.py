@@ -30,6 +30,7 @@ from streamrec.arguments import add_article, name_type
 from streamrec.errors import FeatureError
 from streamrec.example.dtypes import TENSOR_DTYPES, tensor_dtype
 from streamrec.example.messages import Example, TensorProto, TensorShapeProto
+from streamrec.tracebacks import border
 
 _STRING: Final = 7
 _NAMES: Final = {number: name for name, number in TENSOR_DTYPES.items()}
@@ -48,6 +49,7 @@ _FIELDS: Final = {
 }
 
 
+@border
 def serialize_tensor(tensor: Any) -> bytes:
     """Serializes an array as TensorFlow's TensorProto.
 
@@ -123,6 +125,7 @@ def _string(item: object) -> bytes:
     )
 
 
+@border
 def parse_tensor(
     serialized: Any, out_type: object, *, max_fill_bytes: int = 2**28
 ) -> npt.NDArray[Any]:
@@ -279,6 +282,7 @@ def _fill(values: npt.NDArray[Any], count: int, max_fill_bytes: int) -> npt.NDAr
     return filled
 
 
+@border
 def decode_raw(
     input_bytes: Any, out_type: object, little_endian: bool = True, fixed_length: int | None = None
 ) -> npt.NDArray[Any]:
@@ -334,6 +338,7 @@ def decode_raw(
     return np.frombuffer(joined, stored).astype(dtype).reshape(shape)
 
 
+@border
 def decode_json_example(json_examples: Any) -> Any:
     r"""Converts Examples from JSON to serialized Examples.
 

@@ -44,6 +44,7 @@ from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.calling import Map, is_async
 from streamrec.shards import Filenames
 from streamrec.storage import RetryPolicy, check_source
+from streamrec.tracebacks import border_methods
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -67,6 +68,7 @@ Parsed: TypeAlias = "dict[str, npt.NDArray[Any] | Any]"
 or sparse, it is another kind of column, which type checkers leave to the user."""
 
 
+@border_methods
 @dataclass(frozen=True, slots=True, repr=False)
 class Dataset(Runnable[T]):
     """A source of elements and the stages that they pass; nothing runs before it is iterated.

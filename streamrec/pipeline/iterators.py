@@ -41,6 +41,7 @@ from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import collecting
 from streamrec.tfrecord import Frames
+from streamrec.tracebacks import shorten_traceback
 
 T = TypeVar("T")
 
@@ -197,7 +198,11 @@ class DatasetIterator(Iteration, Generic[T]):
             # At most one, and not by `next`: an error below must not chain to a StopIteration.
             for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
-            self.refill()
+            try:
+                self.refill()
+            except Exception as error:
+                shorten_traceback(error)
+                raise
 
     def refill(self) -> None:
         """Waits until there are elements, and takes none.
@@ -264,7 +269,11 @@ class NumpyIterator(DatasetIterator[Any]):
     """A DatasetIterator whose elements are NumPy's: see `Dataset.as_numpy_iterator`."""
 
     def __next__(self) -> Any:
-        return map_nest(as_numpy, super().__next__())
+        try:
+            return map_nest(as_numpy, super().__next__())
+        except Exception as error:
+            shorten_traceback(error)
+            raise
 
 
 def as_numpy(value: Any) -> Any:
@@ -308,7 +317,11 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         while True:
             for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
-            await self._refill()
+            try:
+                await self._refill()
+            except Exception as error:
+                shorten_traceback(error)
+                raise
 
     async def _refill(self) -> None:
         """Waits until there are elements, and takes none; as `DatasetIterator.refill`."""

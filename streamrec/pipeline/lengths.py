@@ -34,5 +34,5 @@ class LengthIfKnown:
         try:
             count = self._function(instance)
         except TypeError as error:
-            raise NoLengthError(str(error)) from error
+            raise NoLengthError(str(error)) from None
         return lambda: count

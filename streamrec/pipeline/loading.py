@@ -33,6 +33,7 @@ from streamrec.pipeline.engine.states import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.lengths import absent_if_unknown
 from streamrec.tfrecord import Frames
+from streamrec.tracebacks import shorten_traceback
 
 T = TypeVar("T")
 
@@ -132,8 +133,9 @@ class LoaderIterator(Generic[T]):
         assert self._elements is not None
         try:
             return self._deliver(next(self._elements))
-        except BaseException:
+        except BaseException as error:
             self.close()
+            shorten_traceback(error)
             raise
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ from streamrec.pipeline.lengths import absent_if_unknown
 from streamrec.shards import ShardInfo
 from streamrec.storage import Overwrite, RetryPolicy, Storages, check_source
 from streamrec.tfrecord import TFRecordOptions
+from streamrec.tracebacks import border_methods
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -95,6 +96,7 @@ class Epochs:
         return Epochs, ()
 
 
+@border_methods
 @dataclass(frozen=True, slots=True)
 class Runnable(Generic[T]):
     """A description that can be run: each iteration is a run of its own, and the next epoch.

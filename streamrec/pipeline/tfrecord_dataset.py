@@ -17,11 +17,13 @@ from streamrec.shards import Filenames, Portion, ReadOptions
 from streamrec.shards.listing import to_names
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, check_source, locate
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
+from streamrec.tracebacks import border
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 
+@border
 def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes the import and nothing else
     filenames: Filenames,
     compression_type: str | None = None,

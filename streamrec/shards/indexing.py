@@ -45,6 +45,7 @@ from streamrec.storage import (
 )
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import PackedLengths
+from streamrec.tracebacks import border
 
 Job = Callable[[], Awaitable[IndexedShard]]
 """Indexes one shard."""
@@ -117,6 +118,7 @@ async def scan_shard(
 PARALLEL: Final = 16
 
 
+@border
 async def write_index(
     filenames: Filenames,
     index: str | os.PathLike[str],
@@ -215,6 +217,7 @@ async def write_index(
 write_index_sync = bridge.synchronous(write_index)
 
 
+@border
 async def join_index(
     parts: Filenames,
     index: str,

@@ -64,6 +64,7 @@ from streamrec.storage import (
 )
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
+from streamrec.tracebacks import border
 
 Name = str | bytes | os.PathLike[str]
 Filenames = Name | Iterable[Name]
@@ -402,6 +403,7 @@ def gaps_of(asked: str, paths: Sequence[str]) -> list[shards.Gap]:
     return shards.find_gaps(paths) if len(paths) > 1 or not is_manifest(asked) else []
 
 
+@border
 def matching_files(
     pattern: Filenames,
     **store: Unpack[StoreOptions],

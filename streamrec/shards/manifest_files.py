@@ -44,6 +44,7 @@ from streamrec.shards.scan import Scan, scan
 from streamrec.storage import Overwrite, Storages, StoreOptions, check_keywords, locate
 from streamrec.storage.tasks import for_each, run_concurrently
 from streamrec.tfrecord import CompressionType
+from streamrec.tracebacks import border
 
 Kind = Literal["missing", "extra", "bytes", "crc32c", "records", "damage", "mixed"]
 
@@ -122,6 +123,7 @@ class VerifyReport:
         )
 
 
+@border
 async def verify(
     source: str,
     *,
@@ -252,6 +254,7 @@ async def compare_shard(
     return found.bytes, problems
 
 
+@border
 async def write_manifest(
     filenames: Filenames,
     manifest: str | os.PathLike[str],

@@ -38,6 +38,7 @@ from streamrec.tfrecord import (
     Frames,
     Loss,
 )
+from streamrec.tracebacks import border, shorten_traceback
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -125,6 +126,7 @@ class ShardReader:
         """Counts of this shard's reading so far: requests, bytes, retries, waits."""
         return self._cursor.statistics
 
+    @border
     async def read(self) -> Frames | None:
         """The next block's records, at least one; None at the end of the shard.
 
@@ -159,13 +161,26 @@ class ShardReader:
         while True:
             for record in self._records:
                 return record
-            async with self._turn:
-                if not length_hint(self._records):  # no other task has read a block meanwhile
-                    frames = await self._read_next()
-                    if frames is None:
-                        raise StopAsyncIteration
-                    self._current = frames
-                    self._records = iter(list(frames))
+            try:
+                frames = await self._read_in_turn()
+            except Exception as error:
+                shorten_traceback(error)
+                raise
+            if frames is None:
+                raise StopAsyncIteration
+
+    async def _read_in_turn(self) -> Frames | None:
+        """Makes the next block the current one, unless another task has done it meanwhile; None at
+        the end.
+        """
+        async with self._turn:
+            if length_hint(self._records):
+                return self._current
+            frames = await self._read_next()
+            if frames is not None:
+                self._current = frames
+                self._records = iter(list(frames))
+            return frames
 
     async def _read_next(self) -> Frames | None:
         """The next block, which a cancelled call may already be reading."""
@@ -218,6 +233,7 @@ class OpeningShard(AbstractAsyncContextManager[ShardReader]):
     def __init__(self, opening: AbstractAsyncContextManager[ShardReader]) -> None:
         self._opening = opening
 
+    @border
     async def __aenter__(self) -> ShardReader:
         return await self._opening.__aenter__()
 
@@ -231,6 +247,7 @@ class OpeningShard(AbstractAsyncContextManager[ShardReader]):
         )
 
 
+@border
 def open_shard(
     url: str | os.PathLike[str],
     compression_type: str | None = None,

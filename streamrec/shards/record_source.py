@@ -35,6 +35,7 @@ from streamrec.shards.indexed_records import (
 from streamrec.storage import Storages, StoreOptions, check_keywords, check_source, locate
 from streamrec.storage.tasks import running_loop
 from streamrec.tfrecord import Frames
+from streamrec.tracebacks import border
 
 Open = Callable[[], AsyncGenerator[IndexedRecords]]
 """Opens storages, and gives their IndexedRecords.
@@ -92,6 +93,7 @@ class RecordSource:
         StorageError: The store failed, and retrying did not help.
     """
 
+    @border
     def __init__(
         self,
         index: str | os.PathLike[str],
@@ -117,6 +119,7 @@ class RecordSource:
         self._start()
 
     @classmethod
+    @border
     async def open(cls, index: str | os.PathLike[str], **arguments: Any) -> Self:
         """Makes a source without blocking the event loop. Arguments as for the class."""
         running_loop()
@@ -130,6 +133,7 @@ class RecordSource:
     def __getitem__(self, number: SupportsIndex) -> bytes: ...
     @overload
     def __getitem__(self, number: slice) -> Frames: ...
+    @border
     def __getitem__(self, number: SupportsIndex | slice) -> bytes | Frames:
         """One record, or those of a slice; negative numbers count from the end.
 
@@ -148,6 +152,7 @@ class RecordSource:
             ) from None
         return self.__getitems__([wanted])[0]
 
+    @border
     def __getitems__(self, numbers: npt.ArrayLike) -> Frames:
         """The records with these numbers, in this order, fetched by one call.
 
@@ -159,6 +164,7 @@ class RecordSource:
         """Fetches a batch for Grain (its `SupportsBatchedReadRandomAccessDataSource`)."""
         return list(self.__getitems__(numbers))
 
+    @border
     async def get(self, numbers: npt.ArrayLike) -> Frames:
         """The records with these numbers, in this order.
 
@@ -178,6 +184,7 @@ class RecordSource:
         wanted = in_bounds(numbers, len(self))
         return await (await self._here()).fetch(wanted)
 
+    @border
     async def places(self, numbers: npt.ArrayLike) -> Places:
         """The places of the records with these numbers.
 
@@ -208,6 +215,7 @@ class RecordSource:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    @border
     def close(self) -> None:
         """Frees the connections of sync callers.
 

@@ -72,6 +72,7 @@ from streamrec.tfrecord import (
     as_record,
     check_compression_type,
 )
+from streamrec.tracebacks import border_methods
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -426,6 +427,7 @@ class ShardOutput:
             await upload.write(data)
 
 
+@border_methods
 class ShardWriter:
     """Writes records into one shard, or into a new one whenever a limit is reached.
 

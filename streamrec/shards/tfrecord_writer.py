@@ -17,6 +17,7 @@ from streamrec.shards.manifest import FRAME_BYTES
 from streamrec.shards.shard_writer import ShardWriter
 from streamrec.storage import Overwrite, StoreOptions, check_keywords
 from streamrec.tfrecord import TFRecordOptions, as_record
+from streamrec.tracebacks import border, shorten_traceback
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -54,6 +55,7 @@ class TFRecordWriter:
         ...     writer.write(b"a record")
     """
 
+    @border
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -89,15 +91,20 @@ class TFRecordWriter:
             ClosedError: The writer was closed, or is used in a process that was forked since it was
                 made.
         """
-        data = record if type(record) is bytes else as_record(record)
-        with self._lock:
-            if self._closed or self._process != os.getpid():
-                self._check_open()
-            self._block.append(data)
-            self._block_bytes += len(data) + FRAME_BYTES
-            if self._block_bytes >= BLOCK_BYTES:
-                self._send()
+        try:
+            data = record if type(record) is bytes else as_record(record)
+            with self._lock:
+                if self._closed or self._process != os.getpid():
+                    self._check_open()
+                self._block.append(data)
+                self._block_bytes += len(data) + FRAME_BYTES
+                if self._block_bytes >= BLOCK_BYTES:
+                    self._send()
+        except Exception as error:
+            shorten_traceback(error)
+            raise
 
+    @border
     def flush(self) -> None:
         """Sends the records so far to the store. The shard appears with `close` only."""
         with self._lock:
@@ -105,6 +112,7 @@ class TFRecordWriter:
             self._send()
             bridge.run(self._writer.flush)
 
+    @border
     def close(self) -> None:
         """Finishes the shard: it appears under its name. A second call has no effect.
 
@@ -130,6 +138,7 @@ class TFRecordWriter:
     def __enter__(self) -> Self:
         return self
 
+    @border
     def __exit__(
         self,
         kind: type[BaseException] | None,

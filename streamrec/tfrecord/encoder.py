@@ -11,6 +11,7 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.display import shorten
 from streamrec.tfrecord.frames import Frames
+from streamrec.tracebacks import border
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -59,6 +60,7 @@ def _describe(value: object) -> str:
     )
 
 
+@border
 def encode_record(record: Buffer) -> bytes:
     """Encodes one record as shards store it.
 
@@ -74,6 +76,7 @@ def encode_record(record: Buffer) -> bytes:
     return encode_records([record])
 
 
+@border
 def encode_records(records: Iterable[Buffer] | RecordBatch) -> bytes:
     """Encodes records as shards store them, one after the other; b"" without records."""
     if not isinstance(records, RecordBatch):
