@@ -406,13 +406,9 @@ MORE_BRANCHES: dict[str, int] = {
 MAX_POSITIONAL = 5
 
 MANY_POSITIONAL: dict[str, int] = {
-    "streamrec/cli/commands/cat.py": 2,
-    "streamrec/cli/commands/index.py": 2,
+    "streamrec/cli/commands/index.py": 1,
     "streamrec/pipeline/sources/shuffle/buffer.py": 1,
     "streamrec/storage/base.py": 1,
-    "streamrec/cli/commands/convert.py": 1,
-    "streamrec/cli/commands/reshard.py": 1,
-    "streamrec/cli/commands/verify.py": 1,
     "streamrec/html.py": 1,
     "streamrec/shards/shard_writer.py": 1,
     "streamrec/storage/backends/gcs/api.py": 1,

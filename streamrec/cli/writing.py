@@ -92,9 +92,11 @@ def compression_of(name: str, wanted: str | None) -> str:
     """How an object of this name is compressed: as `wanted` says, or else as its ending does.
 
     Examples:
-        >>> compression_of("a.tfrecord.gz", None), compression_of("a.gz", "none"), compression_of("a", "zstd")
-        ('GZIP', '', 'ZSTD')
-    """  # noqa: E501
+        >>> compression_of("a.tfrecord.gz", None), compression_of("a.gz", "none")
+        ('GZIP', '')
+        >>> compression_of("a", "zstd")
+        'ZSTD'
+    """
     if wanted is not None:
         return "" if wanted == "none" else wanted.upper()
     return next((kind for ending, kind in ENDINGS.items() if name.endswith(ending)), "")
@@ -211,10 +213,7 @@ def end_dry_run(found: Sequence[Item], targets: Sequence[str]) -> None:
 
 
 async def refuse_matching(storages: Storages, pattern: str) -> None:
-    """Lets no object be replaced, or left over, that readers would take for a shard of `pattern`.
-
-    Only shards that the run itself replaces are allowed.
-    """
+    """Lets nothing be replaced, or left over, that readers would take for a shard of `pattern`."""
     if not is_numbered(pattern):
         await refuse_existing(storages, [pattern])
     async for info in list_numbered(storages, pattern):
@@ -314,6 +313,7 @@ async def check_target(
     found: Sequence[Item],
     goal: Storages,
     target: Target,
+    *,
     manifest: str | None,
     overwrite: bool,
 ) -> frozenset[Identity]:

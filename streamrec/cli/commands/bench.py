@@ -44,7 +44,7 @@ COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One measurement.
 
@@ -79,7 +79,7 @@ class Sweep:
 
     objects: Sequence[Item]
     cells: Mapping[tuple[int, str], Measured]
-    dataset: Measured = Measured(0, 1.0, 0.0)
+    dataset: Measured = Measured(nbytes=0, seconds=1.0, cpu_seconds=0.0)
 
     @property
     def summary(self) -> str:
@@ -168,7 +168,8 @@ def bench_command(
 
 def curve(sweep: Sweep) -> list[str]:
     """A bar for each number of connections, with requests of the best size."""
-    rates, most = sweep.rates(sweep.best[1]), sweep.cells[sweep.best].rate or 1.0
+    rates = sweep.rates(sweep.best[1])
+    most = sweep.cells[sweep.best].rate or 1.0
     width = len(f"{most:,.0f}")
     marks = {sweep.knee: "  the knee"}
     lines = [
@@ -181,7 +182,8 @@ def curve(sweep: Sweep) -> list[str]:
 
 def conclusions(sweep: Sweep) -> list[str]:
     """What follows from it."""
-    (most, name), best = sweep.best, sweep.cells[sweep.best]
+    most, name = sweep.best
+    best = sweep.cells[sweep.best]
     return [
         f"the best is {best.rate:,.0f} MB/s: {plural(most, 'connection')}, requests of {name}",
         f"the knee is at {plural(sweep.knee, 'connection')}: set num_parallel_reads={sweep.knee}",
@@ -212,7 +214,9 @@ def curves_svg(sweep: Sweep) -> str:
 
     A line marks the knee.
     """
-    best, base, height = sweep.cells[sweep.best].rate or 1.0, 206, 188
+    best = sweep.cells[sweep.best].rate or 1.0
+    base = 206
+    height = 188
     at = {connections: 10 + 90 * number for number, connections in enumerate(CONNECTIONS)}
     knee = at[sweep.knee]
     parts = [
@@ -228,9 +232,8 @@ def curves_svg(sweep: Sweep) -> str:
         f"{best:,.0f} MB/s</text>",
     ]
     below = float(base)
-    for name in sorted(
-        SIZES, key=lambda name: sweep.rates(name)[CONNECTIONS[-1]]
-    ):  # from below: no name over another
+    # From below, so that no name is written over another.
+    for name in sorted(SIZES, key=lambda name: sweep.rates(name)[CONNECTIONS[-1]]):
         points = [
             (at[number], base - height * rate / best, number, rate)
             for number, rate in sweep.rates(name).items()
@@ -351,19 +354,28 @@ async def measure(objects: Sequence[Item], connections: int, size: int, seconds:
     ranges = ranges_of(objects, size)
     async with storages_for(objects[0].storage_options) as storages:
         storage = await storages.at(objects[0].path)
-        began, cpu = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
+        cpu = time.process_time()
 
         async def work(_: int) -> int:
-            buffer, done = memoryview(bytearray(size)), 0
+            buffer = memoryview(bytearray(size))
+            done = 0
             while time.perf_counter() < began + seconds:
                 done += await read(storage, *next(ranges), buffer)
             return done
 
         nbytes = sum(await map_concurrently(work, range(connections), connections))
-        took, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+        took = time.perf_counter() - began
+        cpu_seconds = time.process_time() - cpu
         counts = list(storages.statistics.snapshot().backends.values())
     retries = sum(sum(item.retries.values()) + item.hedges for item in counts)
-    return Measured(nbytes, took, cpu_seconds, counts[0].first_byte if counts else None, retries)
+    return Measured(
+        nbytes=nbytes,
+        seconds=took,
+        cpu_seconds=cpu_seconds,
+        first_byte=counts[0].first_byte if counts else None,
+        retries=retries,
+    )
 
 
 async def measure_dataset(
@@ -373,7 +385,9 @@ async def measure_dataset(
 
     Short shards are read several times.
     """
-    began, cpu, meter = time.perf_counter(), time.process_time(), Meter()
+    began = time.perf_counter()
+    cpu = time.process_time()
+    meter = Meter()
     while time.perf_counter() < began + seconds:
         async with aclosing(
             batches(objects, record_bytes, meter, num_parallel_reads=reads)
@@ -381,7 +395,11 @@ async def measure_dataset(
             async for _ in taken:
                 if time.perf_counter() > began + seconds:
                     break
-    return Measured(meter.done, time.perf_counter() - began, time.process_time() - cpu)
+    return Measured(
+        nbytes=meter.done,
+        seconds=time.perf_counter() - began,
+        cpu_seconds=time.process_time() - cpu,
+    )
 
 
 async def read(storage: Storage, path: str, start: int, end: int, buffer: memoryview) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
@@ -87,6 +88,46 @@ def cat_command(sources: options.Sources, **how: Any) -> None:
     print_records(sources, **how)
 
 
+@dataclass(slots=True, kw_only=True)
+class Selection:
+    """Which records are still to be printed, over all shards.
+
+    Attributes:
+        skip: How many records are passed over first.
+        left: How many are printed then; None for all.
+        byte: Where reading of the one shard begins; None for its first record.
+        where: The tree of `--where`; None for all records.
+        seen: The features of the records that `where` was tried on.
+    """
+
+    skip: int = 0
+    left: int | None = None
+    byte: int | None = None
+    where: tuple[Any, ...] | None = None
+    seen: set[str] = field(default_factory=set)
+
+    def window(self, count: int) -> tuple[int, int]:
+        """The first record of the next `count` that is wanted, and the end; they are passed over.
+
+        Examples:
+            >>> selection = Selection(skip=5, left=3)
+            >>> selection.window(4), selection.window(10), selection.skip
+            ((4, 4), (1, 4), 0)
+        """
+        begin = min(self.skip, count)
+        end = count
+        # With `where` only its answers say how many records of the block are printed.
+        if self.left is not None and self.where is None:
+            end = min(count, self.skip + self.left)
+        self.skip -= begin
+        return begin, end
+
+    def print_some(self, count: int) -> None:
+        """Notes that so many records were printed."""
+        if self.left is not None:
+            self.left -= count
+
+
 def print_records(
     sources: options.Sources,
     count: int | None,
@@ -101,7 +142,7 @@ def print_records(
     """Prints records; see the commands' options."""
     printer = Printer("json" if as_json else form, features)
     if records is None:
-        run(show(sources, printer, count, first, byte, where))
+        run(show(sources, printer, Selection(skip=first, left=count, byte=byte, where=where)))
         return
     if len(sources) != 1 or not sources[0].endswith(".index"):
         raise click.UsageError(
@@ -117,46 +158,35 @@ def print_records(
         raise click.UsageError(str(error)) from error
 
 
-async def show(
-    names: options.Sources,
-    printer: Printer,
-    count: int | None,
-    first: int,
-    byte: int | None,
-    where: tuple[Any, ...] | None,
-) -> None:
-    """Prints up to `count` records from record `first` on, over all shards.
-
-    With `byte`, from that byte of the one shard on.
-    """
+async def show(names: options.Sources, printer: Printer, selection: Selection) -> None:
+    """Prints the selected records of all shards."""
+    byte = selection.byte
+    limited = selection.left is not None
     async with storages_for(names.storage_options) as storages:
         found = await find_records(storages, names)
-        shards, skip = without_first(found, first)
+        shards, selection.skip = without_first(found, selection.skip)
         await check_present(storages, found[: len(found) - len(shards)])
     if byte is not None and len(shards) > 1:
         raise click.UsageError(
             f"--from-byte is a place in one shard, and these are {len(shards):,}: name one of them"
         )
-    seen = set[str]()
-    quiet = sys.stdout.isatty() or count is not None
+    quiet = sys.stdout.isatty() or limited
     try:
         with progress("reading", total_bytes(shards), quiet=quiet) as meter:
             for shard in shards:
-                if count == 0:
+                if selection.left == 0:
                     break
-                block_bytes = None if count is None else 1 << 16
+                # A few records need no large block, whose rest would be read for nothing.
+                block_bytes = 1 << 16 if limited else None
                 async with open_item(shard, byte, block_bytes=block_bytes) as reader:
-                    skip, count = await show_shard(
-                        reader, printer, shard, skip, count, byte, meter, where, seen
-                    )
+                    await show_shard(reader, printer, shard, selection, meter)
     except ValueError as error:
         if byte is None or isinstance(error, streamrec.StreamrecError):
             raise
-        raise click.UsageError(
-            str(error)
-        ) from error  # it is compressed, and has no place to begin at
-    if where is not None and count != 0:
-        check_where(where, seen)
+        # The shard is compressed, and has no place to begin at.
+        raise click.UsageError(str(error)) from error
+    if selection.where is not None and selection.left != 0:
+        check_where(selection.where, selection.seen)
     printer.end()
 
 
@@ -164,36 +194,30 @@ async def show_shard(
     reader: ShardReader,
     printer: Printer,
     shard: Item,
-    skip: int,
-    count: int | None,
-    byte: int | None,
+    selection: Selection,
     meter: Meter,
-    where: tuple[Any, ...] | None,
-    seen: set[str],
-) -> tuple[int, int | None]:
+) -> None:
     """Prints records of one shard, and reads no more than these.
 
-    Returns what is left to skip and to print.
+    The selection then says what is left to skip and to print.
     """
-    async for frames in blocks(reader, meter, shard.expected if byte is None else None):
-        end = len(frames) if count is None or where is not None else min(len(frames), skip + count)
-        kept = frames.window(min(skip, len(frames)), end)
-        number = None if byte else reader.place.record - len(frames) + skip
-        skip = max(0, skip - len(frames))
+    where = selection.where
+    expected = shard.expected if selection.byte is None else None
+    async for frames in blocks(reader, meter, expected):
+        first, end = selection.window(len(frames))
+        kept = frames.window(first, end)
+        # Where reading began within the shard, the number of its records before is unknown.
+        number = None if selection.byte else reader.place.record - len(frames) + first
         rows = [(0, len(kept))] if len(kept) else []
         if where is not None:
-            rows = [
-                (index, index + 1)
-                for index in find_matching(kept, where, seen, number or 0)[:count]
-            ]
+            matching = find_matching(kept, where, selection.seen, number or 0)
+            rows = [(index, index + 1) for index in matching[: selection.left]]
         for begin, end in rows:
-            printer.show(
-                shard.path, None if number is None else number + begin, kept.window(begin, end)
-            )
-            count = None if count is None else count - (end - begin)
-        if count == 0:
+            place = None if number is None else number + begin
+            printer.show(shard.path, place, kept.window(begin, end))
+            selection.print_some(end - begin)
+        if selection.left == 0:
             break
-    return skip, count
 
 
 async def show_numbered(index: options.Sources, numbers: Sequence[int], printer: Printer) -> None:

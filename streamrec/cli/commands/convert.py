@@ -59,7 +59,7 @@ FOREIGN: Final = (
 """Endings of names that are not meant for TFRecord shards."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
     """What to read and what to write; workers of a cluster have it, too.
 
@@ -170,6 +170,7 @@ def convert_command(
         raise click.UsageError(
             f"{target} has the ending of a format that is not written: use {endings}, or --to"
         )
+    # All that the options say is checked before the first request.
     form = format_of(target, wanted)
     names = parse_renames(renames)
     if where is not None and ray_address is not None:
@@ -177,8 +178,7 @@ def convert_command(
     if text and form.name != "parquet":
         raise click.UsageError(
             f"--text is for Parquet, which {target} is not: JSON lines has text wherever bytes are "
-            "UTF-8, and TFRecord "
-            "and tar hold bytes"
+            "UTF-8, and TFRecord and tar hold bytes"
         )
     pattern = target_pattern(target, form)
     if shard_bytes or shard_records:
@@ -193,9 +193,20 @@ def convert_command(
     compression = writing.compression_of(pattern, None) if form.name == "tfrecord" else ""
     reading = Reading(None if features is None else tuple(features))
     goal = writing.Target(pattern, compression, target_options or sources.storage_options)
-    limits = shard_bytes, shard_records
-    here = source, reading, sources.storage_options, goal, form, text or ()
-    how = Conversion(*here, *limits, overwrite, ray_address is not None, names, where)
+    how = Conversion(
+        source=source,
+        reading=reading,
+        storage_options=sources.storage_options,
+        target=goal,
+        form=form,
+        text=text or (),
+        shard_bytes=shard_bytes,
+        shard_records=shard_records,
+        overwrite=overwrite,
+        on_cluster=ray_address is not None,
+        renames=names,
+        where=where,
+    )
     if ray_address is not None:
         connect(ray_address)
     written = run(convert(sources, schema, how))
@@ -245,8 +256,15 @@ async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -
         found = await find_records(storages, sources, mixes=False)
         files = [*found, *(() if schema is None else [Item(schema, None)])]
         spared = await writing.check_target(
-            storages, sources, files, goal, how.target, how.manifest, how.overwrite
+            storages,
+            sources,
+            files,
+            goal,
+            how.target,
+            manifest=how.manifest,
+            overwrite=how.overwrite,
         )
+        # A schema replaces the pass over all records that would find the columns.
         if schema is not None:
             columns = await read_schema(storages, schema, how.reading)
             kinds = {column.name: column.kind for column in columns if column.kind is not None}
@@ -297,7 +315,8 @@ async def look_at_one(how: Conversion, item: Item) -> Any:
 
 async def look_at(found: Sequence[Item], how: Conversion, look: Look, meter: Meter) -> Any:
     """What all records show of their columns, for which they are read once."""
-    seen, count = look.see(()), 0
+    seen = look.see(())
+    count = 0
     async with aclosing(read(found, how, meter)) as records:
         async for frames in records:
             try:
@@ -429,7 +448,8 @@ async def decode(
 
     All of a file is of one version.
     """
-    codec, reading = codec_of(form.name), how.reading
+    codec = codec_of(form.name)
+    reading = how.reading
     if how.where is not None and reading.features is not None:
         reading = replace(reading, features=(*reading.features, *names_in(how.where)))
     for item in found:
@@ -504,7 +524,9 @@ async def write_records(
             return await writing.write_limited(
                 records, how.target, objects, how.shard_bytes, how.shard_records
             )
-        feed, written, done = writing.Feed(records), list[ShardInfo](), 0
+        feed = writing.Feed(records)
+        written: list[ShardInfo] = []
+        done = 0
         begin = codec_of(how.form.name).encoder
         while not written or not await feed.is_over():
             path = shard_path(how.target.pattern, len(written))
@@ -532,6 +554,7 @@ async def write_file(
     frames: Frames | None = Frames.of([])
     async with await objects.upload(path) as upload:
         while frames is not None:
+            # The encoder may hold records back, whose bytes count before they are written.
             most = 4096 if how.shard_records is None else min(4096, how.shard_records - records)
             full = not most or (
                 how.shard_bytes is not None and size + encoder.waiting >= how.shard_bytes
@@ -539,7 +562,8 @@ async def write_file(
             frames = None if full else await feed.block(most)
             data = await anyio.to_thread.run_sync(encode, frames)
             await upload.write(data)
-            size, records = size + len(data), records + len(frames or ())
+            size += len(data)
+            records += len(frames or ())
     return ShardInfo(path, records, size, None)
 
 
@@ -548,7 +572,9 @@ class _ObjectFile(io.RawIOBase):
 
     def __init__(self, storage: Storage, about: ObjectInfo, meter: Meter) -> None:
         self._loop = asyncio.get_running_loop()
-        self._storage, self._about, self._meter = storage, about, meter
+        self._storage = storage
+        self._about = about
+        self._meter = meter
         self._position = 0
 
     def readable(self) -> bool:
@@ -570,8 +596,9 @@ class _ObjectFile(io.RawIOBase):
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        path, version, end = self._about.path, self._about.version, self._position + len(view)
-        reading = self._storage.read_range(path, self._position, end, version)
+        about = self._about
+        end = self._position + len(view)
+        reading = self._storage.read_range(about.path, self._position, end, about.version)
         data = asyncio.run_coroutine_threadsafe(reading, self._loop).result()
         view[: len(data)] = data
         self._position += len(data)

@@ -179,8 +179,18 @@ def index_command(
         return run(print_stat(index, names, as_json))
     if ray_address is not None:
         connect(ray_address)
-    replaces, how = overwrite or update, {"idx_files": from_idx, "part": part, "update": update}
-    found = run(build(sources, index, names, join, replaces, ray_address, **how))
+    work = build(
+        sources,
+        index,
+        names,
+        join=join,
+        overwrite=overwrite or update,  # an update replaces the index that it reads
+        ray_address=ray_address,
+        idx_files=from_idx,
+        part=part,
+        update=update,
+    )
+    found = run(work)
     if as_json:
         print_json(
             {
@@ -201,6 +211,7 @@ async def build(
     sources: list[str],
     index: str,
     typed: options.Sources,
+    *,
     join: bool,
     overwrite: bool,
     ray_address: str | None,

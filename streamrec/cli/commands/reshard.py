@@ -45,7 +45,7 @@ from streamrec.shards import Expected, ShardInfo, assign_records, shard_path
 from streamrec.storage import Replacement
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReshardPlan:
     """How to make shards; see the command's options."""
 
@@ -168,7 +168,7 @@ async def reshard(
         goal = await stack.enter_async_context(storages_for(target.storage_options))
         found = await find_records(storages, sources, mixes=False)
         spared = await writing.check_target(
-            storages, sources, found, goal, target, manifest, plan.overwrite
+            storages, sources, found, goal, target, manifest=manifest, overwrite=plan.overwrite
         )
         objects = Replacement(
             goal, stages=plan.overwrite, creates=not plan.overwrite, keeps=False, spared=spared
@@ -184,6 +184,7 @@ async def reshard(
                 )
             else:
                 shards = await writing.write_even(records, target, objects, plan.shards, total)
+        # Before the block's end puts the new objects in place: then no old one would be found.
         await writing.write_manifest(manifest, target, shards, objects)
         await writing.tell_leftovers(goal, target, shards, objects)
     return shards, manifest
@@ -196,7 +197,8 @@ async def open_records(
 
     The stack closes all.
     """
-    sample, size = await take_sample(found), total_bytes(found)
+    sample = await take_sample(found)
+    size = total_bytes(found)
 
     def read(meter: Meter) -> AsyncGenerator[Frames, None]:
         return keep_matching(batches(found, sample.record_bytes, meter), plan.where)
@@ -335,9 +337,8 @@ class DiskShuffle:
         """The records of buckets into which `whole` bytes were scattered."""
         for path in buckets:
             nbytes = path.stat().st_size
-            if (
-                2 * self._bucket_bytes < nbytes < whole
-            ):  # one that has all of them, such as a large record, stays whole
+            # A bucket that got all of them, such as a large record, stays whole.
+            if 2 * self._bucket_bytes < nbytes < whole:
                 with self._open_buckets(nbytes) as files, path.open("rb") as file:
                     framer = Framer(verify=False)
                     while data := file.read(8 << 20):
@@ -363,7 +364,8 @@ class DiskShuffle:
     def _write(self, frames: Frames, files: list[IO[bytes]]) -> int:
         """Scatters these records to the files; returns how many bytes they take up."""
         places = self._random.random_raw(len(frames)) % np.uint64(len(files))
-        order, nbytes = np.argsort(places, kind="stable"), 0
+        order = np.argsort(places, kind="stable")
+        nbytes = 0
         ends = np.searchsorted(places[order], np.arange(len(files) + 1, dtype=np.uint64))
         for number, file in enumerate(files):
             own = order[ends[number] : ends[number + 1]]

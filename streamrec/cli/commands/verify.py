@@ -199,7 +199,7 @@ async def verify_sources(
     return compared.reports, scans, compared.gaps
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardScan:
     """The content of one shard.
 
@@ -267,12 +267,18 @@ async def scan(
             if writer is not None:
                 await copy_long_records(reader, writer)
                 await writer.write_batch(frames)
+        # Records too long for memory stand in no block: the last ones may follow the last block.
         if writer is not None:
             await copy_long_records(reader, writer)
         read = reader.statistics
-    losses = tuple(reader.losses)
     return ShardScan(
-        shard.path, read.bytes, reader.place.record, losses, reader.skipped, read.lost_bytes, copy
+        path=shard.path,
+        bytes=read.bytes,
+        records=reader.place.record,
+        losses=tuple(reader.losses),
+        damages=reader.skipped,
+        lost_bytes=read.lost_bytes,
+        copy=copy,
     )
 
 
