@@ -408,10 +408,7 @@ MAX_POSITIONAL = 5
 MANY_POSITIONAL: dict[str, int] = {
     "streamrec/cli/commands/index.py": 1,
     "streamrec/pipeline/sources/shuffle/buffer.py": 1,
-    "streamrec/storage/base.py": 1,
     "streamrec/html.py": 1,
-    "streamrec/shards/shard_writer.py": 1,
-    "streamrec/storage/backends/gcs/api.py": 1,
 }
 """Files with calls that have more positional arguments, and how many such calls."""
 
@@ -486,13 +483,19 @@ def branches_of(function: Function) -> int:
 
 
 def test_few_positional_arguments() -> None:
-    ours = {name.rpartition(".")[2] for name, _ in definitions()} | {"cls"}
+    """Functions that take any number of arguments, and those of other libraries, do not count."""
+    ours = {
+        name.rpartition(".")[2]
+        for name, node in definitions()
+        if isinstance(node, ast.ClassDef) or node.args.vararg is None
+    } | {"cls"}
     found = Counter(
         str(module)
         for module in modules().values()
         for node in module.nodes
         if isinstance(node, ast.Call)
         and called_name(node) in ours
+        and not is_foreign(node, module)
         and sum(not isinstance(argument, ast.Starred) for argument in node.args) > MAX_POSITIONAL
     )
     compare(
@@ -501,6 +504,13 @@ def test_few_positional_arguments() -> None:
         MANY_POSITIONAL,
         f"no call of ours has more than {MAX_POSITIONAL} positional arguments: name them",
     )
+
+
+def is_foreign(call: ast.Call, module: Module) -> bool:
+    """Whether a function of another library's module is called: `struct.pack(...)`."""
+    owner = getattr(getattr(call.func, "value", None), "id", None)
+    others = {name for name in imports(module) if not name.startswith("streamrec")}
+    return owner in others
 
 
 def called_name(call: ast.Call) -> str:
@@ -584,7 +594,7 @@ def our_private_names() -> set[str]:
 
 # Docstrings.
 
-DOCUMENTED = 0.86
+DOCUMENTED = 0.9
 
 
 def test_public_definitions_have_docstrings() -> None:

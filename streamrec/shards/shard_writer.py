@@ -157,11 +157,11 @@ class ShardUpload:
         )  # the copy of a staged shard has another version
         return ShardInfo(
             self.path,
-            self.records,
-            self._sent,
-            self._upload.sent.crc32c,
-            tuple(self._marks),
-            version,
+            records=self.records,
+            bytes=self._sent,
+            crc32c=self._upload.sent.crc32c,
+            marks=tuple(self._marks),
+            version=version,
         )
 
     async def abort(self) -> None:

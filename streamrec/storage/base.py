@@ -364,7 +364,14 @@ class Storage:
             sink = await self._begin(written, terms, path)
         if taken:
             sink = StagedSink(self._backend, path, written, sink)
-        return Upload(sink, self._retry, path, part_size, parallel, self._traffic)
+        return Upload(
+            sink,
+            self._retry,
+            path,
+            part_size=part_size,
+            parallel=parallel,
+            traffic=self._traffic,
+        )
 
     async def _begin(self, written: str, terms: UploadTerms, path: str) -> PartSink:
         return await self._attempt(

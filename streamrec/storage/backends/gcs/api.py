@@ -48,7 +48,8 @@ async def check(
         raise TransientError(Cause.WRONG_ANSWER, f"{said} where a 204 was expected")
     if answer.status >= 300:
         message = _parse_message(await answer.text(errors="replace"))
-        check_answer(answer, path, start, end, message, _LOG_IN if answer.status == 401 else "")
+        advice = _LOG_IN if answer.status == 401 else ""
+        check_answer(answer, path, start, end, message=message, advice=advice)
 
 
 def _parse_message(body: str) -> str:
