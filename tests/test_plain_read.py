@@ -29,8 +29,18 @@ package, seen = streamrec.__path__[0], set()
 def note(frame, event, argument):
     code = frame.f_code
     inner = code.co_name.startswith("<") and code.co_name != "<lambda>"
-    if event == "call" and not inner and code.co_flags & 1 and code.co_filename.startswith(package):
+    if event != "call" or inner or not code.co_flags & 1 or code.co_filename in seen:
+        return
+    if code.co_filename.startswith(package) and not is_importing(frame):
         seen.add(code.co_filename)
+
+def is_importing(frame):
+    # Decorators and the like run while a file is imported, and not for the read.
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(package):
+            return True
+        frame = frame.f_back
+    return False
 
 threading.setprofile(note)
 sys.setprofile(note)

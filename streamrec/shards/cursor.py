@@ -150,7 +150,8 @@ class ShardCursor:
             block_records=shard.options.block_records,
             start=opened.place,
         )
-        self._long = LongRecords(shard.options.long_bytes)
+        longest = shard.options.long_bytes
+        self._long = None if longest is None else LongRecords(longest)
         self._head = opened.head
         self._state = CursorState.ENDED if opened.head is None else CursorState.READING
         self._error: StreamrecError | None = None
@@ -248,7 +249,7 @@ class ShardCursor:
 
     def take_long_records(self) -> list[LongRecord]:
         """The good records above `long_bytes` since the last call; they precede the last block."""
-        return self._long.take()
+        return [] if self._long is None else self._long.take()
 
     async def plain_bytes(self, start: int, end: int) -> AsyncIterator[Buffer]:
         """The bytes of the (decompressed) shard from `start` to `end`, read again, in pieces."""
@@ -292,8 +293,8 @@ class ShardCursor:
                 return self._framer.feed(head), None
             if self._state is CursorState.EXHAUSTED:
                 return self._close_framer(), None
-            if self._long.is_next(self._framer):
-                await self._pass_long_record()
+            if self._long is not None and self._long.is_next(self._framer):
+                await self._pass_long_record(self._long)
                 return NO_FRAMES, None
             return await self._read_block()
         except StreamrecError as error:
@@ -306,11 +307,11 @@ class ShardCursor:
             self._state = CursorState.ENDED
         return frames
 
-    async def _pass_long_record(self) -> None:
+    async def _pass_long_record(self, long: LongRecords) -> None:
         """Checks a record without keeping it; one that is damaged is read again, into memory."""
         offset = self._framer.position
         verify = self.shard.options.verify
-        if await self._long.check(self._framer, self._opened, self.block_bytes, verify):
+        if await long.check(self._framer, self._opened, self.block_bytes, verify):
             return
         await self._opened.source.aclose()
         self._opened = await self._reopen(offset)

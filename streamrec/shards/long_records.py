@@ -26,24 +26,20 @@ class LongRecord(NamedTuple):
 
 
 class LongRecords:
-    """The long records of one shard.
+    """The long records of one shard: those of more than `longest` bytes.
 
     Attributes:
         checked: Those that were good, and have not been taken.
     """
 
-    def __init__(self, longest: int | None) -> None:
+    def __init__(self, longest: int) -> None:
         self.checked: list[LongRecord] = []
         self._longest = longest
         self._damaged_at = -1  # where a long record begins that is read into memory
 
     def is_next(self, framer: Framer) -> bool:
         """Whether the framer's next record is to be checked and not kept."""
-        return (
-            self._longest is not None
-            and framer.length > self._longest
-            and framer.position != self._damaged_at
-        )
+        return framer.length > self._longest and framer.position != self._damaged_at
 
     async def check(self, framer: Framer, opened: Opened, block_bytes: int, verify: bool) -> bool:
         """Checks the framer's next record while its bytes arrive, and drops them.
