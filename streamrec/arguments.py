@@ -6,6 +6,7 @@ NumPy's numbers are accepted as numbers; bools are not. The checks return Python
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
@@ -153,6 +154,13 @@ def refuse_with(advice: str) -> Callable[..., NoReturn]:
         raise TypeError(advice)
 
     return refuse
+
+
+def check_path(name: str, value: Any) -> str:
+    """Returns a URL or path as a str."""
+    if not isinstance(value, str | bytes | os.PathLike):
+        raise TypeError(f"{name} is {describe_value(value)}: it must be a URL or path")
+    return os.fsdecode(value)
 
 
 def check_mapping(name: str, value: Any, of_what: str) -> Mapping[Any, Any]:

@@ -150,7 +150,7 @@ MAY_IMPORT = {
     "kernels": {"display", "errors"},
     "tfrecord": {"display", "arguments", "html", "errors", "kernels", "lazy", "tracebacks"},
     "example": {"display", "arguments", "html", "errors", "kernels", "lazy", "tracebacks"},
-    "storage": {"display", "arguments", "errors", "kernels", "lazy"},
+    "storage": {"display", "arguments", "errors", "kernels", "lazy", "tracebacks"},
     "bridge": {"display", "errors", "tracebacks"},
     "shards": {
         "display",

@@ -126,6 +126,30 @@ MISTAKES = {
         'streamrec.FixedLenFeature([-1], "int64")  # here\n',
         "Error: ",
     ),
+    "a path that is a number": (
+        "streamrec.open_shard(3)  # here\n",
+        "TypeError: url is 3 (int): it must be a URL or path",
+    ),
+    "a path that is a number, to write": (
+        "streamrec.TFRecordWriter(3)  # here\n",
+        "TypeError: path is 3 (int): it must be a URL or path",
+    ),
+    "rows of different lengths": (
+        "streamrec.Dataset.from_tensor_slices([[1], [2, 3]])  # here\n",
+        "ValueError: [[1], [2, 3]] (list) is not an array: its rows have different lengths",
+    ),
+    "options of a writer": (
+        'streamrec.TFRecordOptions("BZIP")  # here\n',
+        "ValueError: compression_type is 'BZIP' (str): it must be one of",
+    ),
+    "a retry policy": (
+        "streamrec.RetryPolicy(patience=-1)  # here\n",
+        "ValueError: patience is -1; it is a time in seconds",
+    ),
+    "a string that is not compressed": (
+        'streamrec.decode_compressed(b"abc", "GZIP")  # here\n',
+        "CorruptRecordError: byte 0: this is not a GZIP stream",
+    ),
     "a value that no feature has": (
         'streamrec.encode_example({"a": object()})  # here\n',
         "FeatureError: feature 'a': ",

@@ -25,6 +25,7 @@ from streamrec.arguments import (
     check_function,
     check_integer,
     check_mapping,
+    check_path,
     describe_value,
 )
 from streamrec.pipeline import sources, stages
@@ -284,7 +285,7 @@ class Dataset(Runnable[T]):
             Chain(
                 sources.Saved(
                     sources.CacheFile.at(
-                        os.fspath(path), storage_options, filesystem, retry, "load()"
+                        check_path("path", path), storage_options, filesystem, retry, "load()"
                     )
                 )
             )
@@ -1181,7 +1182,7 @@ class Dataset(Runnable[T]):
             CacheError: When it runs: the file is not a cache, or belongs to another pipeline.
             TypeError: When it runs: an element cannot be stored in a file.
         """
-        name = os.fspath(filename)
+        name = check_path("filename", filename)
         if name:
             self._ending("the first pass of cache")
         retry = check_source(storage_options, filesystem, retry)
@@ -1218,7 +1219,9 @@ class Dataset(Runnable[T]):
         """
         chain = self._ending("save")
         retry = check_source(storage_options, filesystem, retry)
-        file = sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry, "save()")
+        file = sources.CacheFile.at(
+            check_path("path", path), storage_options, filesystem, retry, "save()"
+        )
         with self._of(sources.Saving(chain, file)).iterate() as elements:
             deque(elements, maxlen=0)
 

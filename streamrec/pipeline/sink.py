@@ -22,7 +22,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec import example
-from streamrec.arguments import check_integer, check_overwrite, describe_value
+from streamrec.arguments import check_integer, check_overwrite, check_path, describe_value
 from streamrec.example import BytesColumn
 from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.elements.chunk import Batches, Elements
@@ -162,14 +162,14 @@ def target_of(
         check_integer("max_shard_bytes", max_shard_bytes, 1, none=True),
         check_integer("max_shard_records", max_shard_records, 1, none=True),
     ]
-    url = locate(os.fspath(pattern), filesystem)
+    url = locate(check_path("pattern", pattern), filesystem)
     if is_numbered(url) and limits == [None] * 3:
         limits[1] = SHARD_BYTES
     return ShardTarget(
         url,
         TFRecordOptions.of(options),
         check_overwrite(overwrite),
-        None if manifest is None else locate(os.fspath(manifest), filesystem),
+        None if manifest is None else locate(check_path("manifest", manifest), filesystem),
         *limits,
     )
 

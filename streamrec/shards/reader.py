@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 
-from streamrec.arguments import check_flag, check_integer, refuse_with
+from streamrec.arguments import check_flag, check_integer, check_path, refuse_with
 from streamrec.errors import ClosedError
 from streamrec.shards.cursor import NO_FRAMES, ShardCursor
 from streamrec.shards.long_records import LongRecord
@@ -310,7 +310,7 @@ def open_shard(
         on_loss=on_loss,
     )
     byte_range = ShardRange(start or 0, end) if start or end is not None else None
-    url = locate(os.fspath(url), store.get("filesystem"))
+    url = locate(check_path("url", url), store.get("filesystem"))
     buffer_bytes = check_integer("buffer_bytes", buffer_bytes, 0)
     check_keywords("open_shard", store)
     return OpeningShard(_opened(url, options, byte_range, buffer_bytes, store))

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import bridge
-from streamrec.arguments import check_flag, check_integer, describe_value
+from streamrec.arguments import check_flag, check_integer, check_path, describe_value
 from streamrec.display import display_name
 from streamrec.shards.index import Index, Numbers
 from streamrec.shards.indexed_records import (
@@ -111,7 +111,9 @@ class RecordSource:
         parallel = check_integer("parallel", parallel, 1)
         cache = check_integer("cache_bytes", cache_bytes, 0)
         storages = partial(Storages, **store)
-        opened: Index = bridge.run(index_at, storages, locate(os.fspath(index), filesystem))
+        opened: Index = bridge.run(
+            index_at, storages, locate(check_path("index", index), filesystem)
+        )
         self.index = opened.follow(None if shard_root is None else locate(shard_root, filesystem))
         self._open: Open = partial(
             open_records, storages, self.index, verify=verify, parallel=parallel, cache_bytes=cache

@@ -37,7 +37,7 @@ import anyio
 import numpy as np
 
 from streamrec import kernels
-from streamrec.arguments import check_integer, check_overwrite, refuse_with
+from streamrec.arguments import check_integer, check_overwrite, check_path, refuse_with
 from streamrec.display import display_name, display_text
 from streamrec.errors import ClosedError, StreamrecError
 from streamrec.shards.index import IndexedShard, encode_index
@@ -495,13 +495,13 @@ class ShardWriter:
     ) -> None:
         filesystem = store.get("filesystem")
         self._target = ShardTarget(
-            locate(os.fspath(pattern), filesystem),
+            locate(check_path("pattern", pattern), filesystem),
             TFRecordOptions.of(options),
             check_overwrite(overwrite),
-            None if manifest is None else locate(os.fspath(manifest), filesystem),
+            None if manifest is None else locate(check_path("manifest", manifest), filesystem),
             max_shard_bytes=check_integer("max_shard_bytes", max_shard_bytes, 1, none=True),
             max_shard_records=check_integer("max_shard_records", max_shard_records, 1, none=True),
-            index=None if index is None else locate(os.fspath(index), filesystem),
+            index=None if index is None else locate(check_path("index", index), filesystem),
         )
         check_keywords("ShardWriter", store, {"compression_type": "write compression='GZIP'"})
         self._storages = Storages(**store)

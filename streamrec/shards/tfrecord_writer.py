@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 from streamrec import bridge
+from streamrec.arguments import check_path
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
 from streamrec.shards.manifest import FRAME_BYTES
@@ -69,7 +70,7 @@ class TFRecordWriter:
             store,
             dict.fromkeys(("compression", "compression_type"), "write options='GZIP'"),
         )
-        self._path = os.fspath(path)
+        self._path = check_path("path", path)
         self._block: list[bytes] = []
         self._block_bytes = 0
         self._closed = self._failed = False

@@ -31,6 +31,7 @@ from streamrec.errors import (
     ThrottledError,
 )
 from streamrec.storage.arrivals import describe_answer
+from streamrec.tracebacks import border_methods
 
 
 class Cause(enum.Enum):
@@ -63,6 +64,7 @@ class TransientError(Exception):
         return display_text(f"{self.cause.value} ({self.reason})")
 
 
+@border_methods
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How long to retry a failing request, and how soon.

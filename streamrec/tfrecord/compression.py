@@ -41,6 +41,7 @@ from streamrec.errors import (
     install_command,
 )
 from streamrec.tfrecord.frames import HEADER_BYTES
+from streamrec.tracebacks import border, border_methods
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -143,6 +144,7 @@ def check_compression_type(name: str | None) -> CompressionType | None:
     return check_choice("compression_type", name, (*COMPRESSION_TYPES, None))
 
 
+@border_methods
 @dataclass(frozen=True, slots=True)
 class TFRecordOptions:
     """How a shard is compressed.
@@ -614,6 +616,7 @@ class Deflater:
         return bytes(self._stream.flush(self._end_mode)) if self.compresses else b""
 
 
+@border
 def decode_compressed(bytes: Any, compression_type: str = "") -> Any:
     """Decompresses byte strings one by one, as `tf.io.decode_compressed` does.
 

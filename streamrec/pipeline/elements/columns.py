@@ -293,6 +293,17 @@ def column_of(value: Any) -> Any:
     return array
 
 
+def numpy_array(value: Any) -> npt.NDArray[Any]:
+    """NumPy's array of a value; rows of different lengths are a ValueError that says so."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise ValueError(
+            f"{describe_value(value)} is not an array: its rows have different lengths: pad "
+            "them, or make a RaggedTensor of them"
+        ) from None
+
+
 def as_array(value: Any) -> npt.NDArray[Any]:
     """Converts a value to an array; strings become objects, which keep trailing NULs."""
     if isinstance(value, CompositeTensor):
@@ -307,7 +318,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     if isinstance(value, list) and any(isinstance(one, bytes | str) for one in value):
         array: npt.NDArray[Any] = strings(value)
     else:
-        array = with_nulls(value, np.asarray(value))
+        array = with_nulls(value, numpy_array(value))
     if np.ma.is_masked(value):
         raise TypeError("a masked array has masked values: fill them first")
     # An object without a length is neither a string nor an array; usually a function returned None.
