@@ -222,7 +222,7 @@ def test_the_shell_completes_commands_and_files(words: str) -> None:
     typed = {"COMP_WORDS": f"streamrec {words}", "COMP_CWORD": str(len(words.split()))}
     environment = {**os.environ, "_STREAMREC_COMPLETE": "bash_complete", **typed}
     done = subprocess.run([COMMAND], capture_output=True, text=True, env=environment)
-    assert done.stdout == ("plain,reshard\n" if words == "re" else "file,fl\n")
+    assert done.stdout == ("plain,reshard\nplain,recover\n" if words == "re" else "file,fl\n")
 
 
 def test_every_command_has_help_and_module_runs() -> None:

@@ -48,7 +48,7 @@ async def test_closed_storages_say_so(tmp_path: Path) -> None:
     async with Storages() as storages:
         first = await storages.at(str(tmp_path))
         assert await storages.at(f"file://{tmp_path}") is first
-    with pytest.raises(ClosedError, match="make new ones"):
+    with pytest.raises(ClosedError, match="create a new Storages"):
         await storages.at(str(tmp_path))
 
 
@@ -83,7 +83,7 @@ async def test_storages_close_in_a_cancelled_scope(s3_store: Store) -> None:
             scope.cancel()
             await anyio.sleep_forever()
     for call in (storage.stat, storage.stream, storage.upload):
-        with pytest.raises(ClosedError, match="ask new Storages"):
+        with pytest.raises(ClosedError, match="open it again with a new Storages"):
             await call(f"{s3_store.url}/x")
 
 

@@ -23,6 +23,7 @@ from google.auth.exceptions import RefreshError, TransportError
 from streamrec import encode_records
 from streamrec.errors import PermissionDeniedError
 from streamrec.storage import RetryPolicy, Storage, Storages
+from streamrec.storage.backends.s3 import credentials
 from streamrec.storage.tasks import Renewal
 from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.storage.contract import opened, read_all, until
@@ -201,8 +202,9 @@ async def test_a_token_is_renewed_before_it_expires(
 
 @both
 async def test_credentials_that_cannot_be_renewed_are_a_refusal(
-    store: ObjectStore, guard: Guard, scheme: str
+    store: ObjectStore, guard: Guard, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(credentials, "FAILED_SECONDS", 0.0)  # renewed at once, not after a second
     async with guarded(store, scheme, guard) as (_, storage):
         guard.expire()
         guard.error = RefreshError("revoked")  # type: ignore[no-untyped-call]
@@ -215,9 +217,10 @@ async def test_credentials_that_cannot_be_renewed_are_a_refusal(
 
 @both
 async def test_a_token_service_that_is_away_for_a_moment(
-    store: ObjectStore, guard: Guard, scheme: str
+    store: ObjectStore, guard: Guard, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found before a request is sent: tried again like any other fault."""
+    monkeypatch.setattr(credentials, "FAILED_SECONDS", 0.0)  # renewed at once, not after a second
     guard.error = TransportError("unreachable")  # type: ignore[no-untyped-call]
     async with guarded(store, scheme, guard, lasts=-1) as (storages, storage):
         with pytest.raises(PermissionDeniedError, match="3 attempts in a row"):

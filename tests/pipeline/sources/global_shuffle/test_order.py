@@ -23,8 +23,8 @@ from streamrec.pipeline.sources.global_shuffle.order import (
     permute,
 )
 
-SHARDS_OF_RECORDS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), max_size=5)
-"""The numbers of records of shards, and the bytes of each of their records."""
+SHARDS_OF_RECORDS = st.lists(st.tuples(st.integers(0, 40), st.integers(16, 50)), max_size=5)
+"""The numbers of records of shards, and the bytes of each record, header and footer included."""
 
 
 def specified_blocks(shards: list[tuple[int, int]], block_bytes: int) -> list[int]:
