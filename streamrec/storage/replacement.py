@@ -73,6 +73,9 @@ logger = logging.getLogger("streamrec")
 
 T = TypeVar("T")
 
+LATE_SECONDS: Final = 0.3
+"""How long to wait for an object whose request was broken off, before it counts as absent."""
+
 COPIED_BYTES: Final = 4 << 20
 """Bytes that are read at a time when an object is uploaded again."""
 
@@ -128,6 +131,11 @@ class WrittenObject:
     def may_be_there(self) -> bool:
         """Whether an object may exist under the written URL."""
         return self.upload is None or self.upload.may_be_there
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether its last request was broken off, and may still be carried out."""
+        return self.upload is not None and self.upload.version is None
 
     @property
     def mark(self) -> str | None:
@@ -543,6 +551,9 @@ class Replacement:
             storage, name = member.storage, member.written
             try:
                 held = await find_held(storage, name)
+                if held is None and member.is_in_doubt:
+                    await anyio.sleep(LATE_SECONDS)
+                    held = await find_held(storage, name)
                 if held is None:
                     return
                 if not (owns_hidden(member, held) if member.is_staged else owns(member, held)):
