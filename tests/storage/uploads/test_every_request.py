@@ -21,6 +21,9 @@ from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 
 POLICY = RetryPolicy(attempts=3, backoff_base=0.01)
 DENIED = status("403 Forbidden")
+pytestmark = pytest.mark.thorough
+"""They take ten minutes. `tests/cli/test_overwriting.py` tries some requests each time."""
+
 FAULTS = {
     "refused": DENIED,
     "busy": status("500 Oops"),
