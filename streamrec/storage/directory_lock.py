@@ -28,6 +28,7 @@ from streamrec.display import display_name
 from streamrec.errors import (
     NotFoundError,
     ObjectChangedError,
+    PermissionDeniedError,
     StorageError,
     StreamrecError,
     UnsupportedOperationError,
@@ -95,7 +96,7 @@ class DirectoryLock:
                 seen = await self._try(seen)
             except UnsupportedOperationError:
                 return  # a store without conditions
-            except StorageError as error:
+            except PermissionDeniedError as error:
                 logger.info("%s is not locked: %s", display_name(self._directory), error)
                 return
             if self.is_held:
@@ -148,9 +149,10 @@ class DirectoryLock:
         try:
             self._unlock = await self._storage.try_lock(self._directory)
         except UnsupportedOperationError:
-            if await self._create(Precondition.ABSENT):
-                return seen
-            with suppress(NotFoundError):  # it was freed just now
+            # the holder may free or change it between two of these requests
+            with suppress(NotFoundError, ObjectChangedError):
+                if await self._create(Precondition.ABSENT):
+                    return seen
                 return await self._watch(seen)
             return None, time.monotonic()
         self.is_held = self._unlock is not None
