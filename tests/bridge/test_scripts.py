@@ -139,7 +139,8 @@ def test_a_program_that_ends_with_something_open_prints_at_most_one_line_and_lea
     )
     lines = child.errors().splitlines()
     assert sum("was dropped without close()" in line for line in lines) == (case != "cached"), lines
-    assert len(lines) <= 1 + 12 * (how == "exception"), lines  # with those of the traceback
+    # With those of the program's own traceback, in which newer Pythons underline long calls.
+    assert len(lines) <= 1 + 16 * (how == "exception"), lines
     assert [path.name for path in tmp_path.iterdir()] == ["x.tfrecord"]
 
 
