@@ -139,8 +139,9 @@ def test_a_program_that_ends_with_something_open_prints_at_most_one_line_and_lea
     )
     lines = child.errors().splitlines()
     assert sum("was dropped without close()" in line for line in lines) == (case != "cached"), lines
-    # With those of the program's own traceback, in which newer Pythons underline long calls.
-    assert len(lines) <= 1 + 16 * (how == "exception"), lines
+    # With those of the program's own traceback, without the marks under calls of newer Pythons.
+    told = [line for line in lines if line.strip(" ~^")]
+    assert len(told) <= 1 + 12 * (how == "exception"), lines
     assert [path.name for path in tmp_path.iterdir()] == ["x.tfrecord"]
 
 
