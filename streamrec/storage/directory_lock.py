@@ -164,10 +164,14 @@ class DirectoryLock:
         began = time.monotonic()
         try:
             version = await self._storage.write_short(self._path, body, replaces)
-        except ObjectChangedError:
-            # the answer to an attempt that succeeded may have been lost
-            if await self._storage.read_range(self._path, 0, 1 << 10) != body:
-                return False
+        except (PermissionDeniedError, UnsupportedOperationError):
+            raise
+        except StorageError as error:
+            # The store may have done it, and only its answer was lost.
+            if await self._content(len(body)) != body:
+                if isinstance(error, ObjectChangedError):
+                    return False
+                raise
             version = (await self._storage.stat(self._path)).version
         self._version, self._beaten, self.is_held = version, began, True
         self._beating = asyncio.get_running_loop().create_task(self._beat())
@@ -186,6 +190,13 @@ class DirectoryLock:
         if found is not None:
             await self._create(found)
         return None, now
+
+    async def _content(self, length: int) -> bytes | None:
+        """Returns what the object holds, one byte more than `length` at most; None if it is gone."""
+        try:
+            return await self._storage.read_range(self._path, 0, length + 1)
+        except NotFoundError:
+            return None
 
     async def _beat(self) -> None:
         """Changes the object until it is cancelled, or another writer has the lock."""

@@ -68,11 +68,13 @@ def test_what_the_store_refuses(bucket: Bucket, called: Call) -> None:
     "arguments",
     [
         ["reshard", "SHARD", "TARGET/"],
-        ["convert", "--to", "jsonl", "SHARD", "TARGET/"],
         ["verify", "--repair", "TARGET/a", "SHARD"],
-        *thorough(["reshard", "--shards", "2", "SHARD", "TARGET/"]),
+        *thorough(
+            ["convert", "--to", "jsonl", "SHARD", "TARGET/"],
+            ["reshard", "--shards", "2", "SHARD", "TARGET/"],
+        ),
     ],
-    ids=["reshard", "convert", "repair", "even"],
+    ids=["reshard", "repair", "convert", "even"],
 )
 async def test_ctrl_c_takes_back_what_has_just_appeared(
     shard: Path, s3_store: Store, arguments: list[str]
