@@ -192,7 +192,7 @@ class DirectoryLock:
         return None, now
 
     async def _content(self, length: int) -> bytes | None:
-        """Returns what the object holds, one byte more than `length` at most; None if it is gone."""
+        """Returns the object, at most one byte more than `length`; None if it is gone."""
         try:
             return await self._storage.read_range(self._path, 0, length + 1)
         except NotFoundError:
