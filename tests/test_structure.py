@@ -354,7 +354,6 @@ MAX_FIELDS = 10
 
 MORE_FIELDS: dict[str, int] = {
     "pipeline.sources.shards.source.Fetchers": 18,
-    "storage.upload.Upload": 18,
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,
     "pipeline.sources.generator.ElementBuffer": 14,
     "pipeline.sources.shuffle.buffer.ShuffleBuffer": 14,

@@ -21,6 +21,7 @@ Rules for every backend:
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -144,6 +145,15 @@ class ContentDigest:
 
     size: int
     crc32c: int
+
+
+def encode_crc32c(crc32c: int) -> str:
+    """Encodes a CRC32C as in S3 and GCS: base64 of its four bytes, big-endian.
+
+    >>> encode_crc32c(0xE3069283)
+    '4waSgw=='
+    """
+    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
 
 
 Pieces = Sequence[memoryview]

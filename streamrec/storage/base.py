@@ -47,11 +47,14 @@ from streamrec.storage.backend import (
 from streamrec.storage.connections import Connections
 from streamrec.storage.faults import Cause, RetryPolicy, TransientError
 from streamrec.storage.parallel_stream import open_parallel
-from streamrec.storage.retry import attempt
+from streamrec.storage.part_cutter import PART_SIZE
+from streamrec.storage.part_sender import PARALLEL
+from streamrec.storage.replacing_sinks import NewNameSink, StagedSink
+from streamrec.storage.retry import ObjectRequests, attempt
 from streamrec.storage.statistics import Tally
 from streamrec.storage.stream import DirectStream, ResumingStream
 from streamrec.storage.traffic import Traffic
-from streamrec.storage.upload import PARALLEL, PART_SIZE, NewNameSink, StagedSink, Upload
+from streamrec.storage.upload import Upload
 from streamrec.storage.urls import Glob, hidden_name, is_temporary, temporary_name
 
 __all__ = ["ByteStream", "ObjectInfo", "ShortObject", "Storage", "Upload", "read_full"]
@@ -364,14 +367,8 @@ class Storage:
             sink = await self._begin(written, terms, path)
         if taken:
             sink = StagedSink(self._backend, path, written, sink)
-        return Upload(
-            sink,
-            self._retry,
-            path,
-            part_size=part_size,
-            parallel=parallel,
-            traffic=self._traffic,
-        )
+        requests = ObjectRequests(path, self._retry, self._traffic)
+        return Upload(sink, requests, part_size=part_size, parallel=parallel)
 
     async def _begin(self, written: str, terms: UploadTerms, path: str) -> PartSink:
         return await self._attempt(

@@ -29,8 +29,8 @@ from streamrec.storage.journal import (
     journal_name,
 )
 from streamrec.storage.registry import Storages
+from streamrec.storage.replacing_sinks import is_own
 from streamrec.storage.tasks import for_each
-from streamrec.storage.upload import is_own
 from streamrec.storage.urls import is_journal, is_unfinished_copy, secured_object
 
 AT_ONCE: Final = 8

@@ -65,8 +65,9 @@ from streamrec.storage.journal import COMPLETE, ReplacedObject, directory_of
 from streamrec.storage.journal_file import JournalFile
 from streamrec.storage.recovery import finish_superseded
 from streamrec.storage.registry import Storages
+from streamrec.storage.replacing_sinks import is_own
 from streamrec.storage.tasks import CLEANUP_PATIENCE, finish, for_each
-from streamrec.storage.upload import Upload, is_own
+from streamrec.storage.upload import Upload
 from streamrec.storage.urls import hidden_name, secured_object
 
 logger = logging.getLogger("streamrec")

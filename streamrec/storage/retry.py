@@ -27,6 +27,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -223,3 +224,33 @@ async def attempt(
     finally:
         if failures.waiting:
             failures.progress()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRequests:
+    """The requests for one object: repeated by one policy, counted in one store's traffic."""
+
+    path: str
+    policy: RetryPolicy
+    traffic: Traffic
+
+    async def attempt(
+        self,
+        call: Callable[[], Awaitable[T]],
+        doing: str,
+        *,
+        limit: float | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> T:
+        """Calls until it succeeds, as the function `attempt` does; the bytes are for errors."""
+        return await attempt(
+            self.policy,
+            self.path,
+            call,
+            doing,
+            traffic=self.traffic,
+            limit=limit,
+            start=start,
+            end=end,
+        )

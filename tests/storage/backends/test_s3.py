@@ -12,8 +12,8 @@ from s3fs import S3FileSystem
 from streamrec.errors import NotFoundError, ObjectChangedError, StorageError
 from streamrec.kernels import crc32c
 from streamrec.storage import Replacement, Storage, Storages
+from streamrec.storage.backend import encode_crc32c
 from streamrec.storage.backends.s3 import backend as s3
-from streamrec.storage.upload import encode_crc32c
 from tests.effort import newest
 from tests.servers.real import Store
 from tests.storage.contract import (

@@ -25,8 +25,7 @@ from streamrec import (
     matching_files,
 )
 from streamrec.errors import ObjectChangedError, StorageTimeoutError
-from streamrec.storage import RetryPolicy, Storages, retry
-from streamrec.storage import upload as uploads
+from streamrec.storage import RetryPolicy, Storages, part_cutter, part_sender, retry
 from tests.servers.real import Store
 from tests.storage.contract import opened, read_all
 
@@ -155,28 +154,28 @@ async def test_symbolic_links_are_followed(tmp_path: Path) -> None:
 
 
 def test_parts_grow_up_to_what_s3_takes() -> None:
-    sizes = [uploads.part_bytes(index, uploads.PART_SIZE, True) for index in range(10_000)]
+    sizes = [part_cutter.part_bytes(index, part_cutter.PART_SIZE, True) for index in range(10_000)]
     assert sum(sizes) > 5 * 10**12
     assert sizes == sorted(sizes)
-    assert set(sizes[: uploads.GROWTH_AFTER]) == {uploads.PART_SIZE}
+    assert set(sizes[: part_cutter.GROWTH_AFTER]) == {part_cutter.PART_SIZE}
     assert max(sizes) < 5 << 30
     assert all(size % (1 << 18) == 0 for size in sizes)
-    assert uploads.part_bytes(9_999, uploads.PART_SIZE, False) == uploads.PART_SIZE
+    assert part_cutter.part_bytes(9_999, part_cutter.PART_SIZE, False) == part_cutter.PART_SIZE
 
 
 async def test_parts_that_grow_are_put_together(
     s3_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "GROWTH_AFTER", 1)
-    monkeypatch.setattr(uploads, "GROWTH_EVERY", 1)
-    monkeypatch.setattr(uploads, "LARGE_BYTES", 8 << 20)
+    monkeypatch.setattr(part_cutter, "GROWTH_AFTER", 1)
+    monkeypatch.setattr(part_cutter, "GROWTH_EVERY", 1)
+    monkeypatch.setattr(part_sender, "LARGE_BYTES", 8 << 20)
     data = os.urandom(70_000_001)
     path = f"{s3_store.url}/{uuid4().hex}"
     async with opened(path, s3_store.options) as storage:
         async with await storage.upload(path, part_size=5 << 20) as upload:
             for start in range(0, len(data), 3_333_333):
                 await upload.write(data[start : start + 3_333_333])
-            assert upload._part_size > 10 << 20
+            assert upload._cutter.part_size > 10 << 20
         assert await read_all(await storage.stream(path)) == data
 
 

@@ -16,10 +16,9 @@ import pytest
 from streamrec import ShardWriter, StorageError, TFRecordDataset
 from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
-from streamrec.storage.backend import FastPath
+from streamrec.storage.backend import FastPath, encode_crc32c
 from streamrec.storage.backends.http import responses, tls_reader
 from streamrec.storage.backends.http.socket_body import ALL
-from streamrec.storage.upload import encode_crc32c
 from tests.servers.real import Store, make_certificate, seaweedfs
 from tests.servers.resuming import stop_after
 from tests.storage.contract import QUICK, noted, opened, put, read_all, signed_body

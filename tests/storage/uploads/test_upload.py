@@ -23,9 +23,8 @@ from streamrec.errors import (
 )
 from streamrec.kernels import crc32c
 from streamrec.storage import Existing, RetryPolicy
-from streamrec.storage.backend import ContentDigest
+from streamrec.storage.backend import ContentDigest, encode_crc32c
 from streamrec.storage.backends.s3.uploads import StoredPart, difference
-from streamrec.storage.upload import encode_crc32c
 from tests.servers.real import Store
 from tests.storage.faultproxy import Fault, Request, status
 from tests.storage.network import Network, through, unfinished

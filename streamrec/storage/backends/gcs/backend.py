@@ -60,6 +60,7 @@ from streamrec.storage.backend import (
     Precondition,
     Replaced,
     UploadTerms,
+    encode_crc32c,
 )
 from streamrec.storage.backends.gcs.api import (
     GcsApi,
@@ -98,7 +99,6 @@ from streamrec.storage.options import (
     parameter_names,
 )
 from streamrec.storage.tasks import finish
-from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import Glob, split_object, split_prefix
 
 _NEXT: Final = "nextPageToken"

@@ -72,6 +72,7 @@ from streamrec.storage.backend import (
     PartSink,
     Pieces,
     UploadTerms,
+    encode_crc32c,
 )
 from streamrec.storage.backends.http.pieces_body import PiecesBody
 from streamrec.storage.backends.s3.errors import (
@@ -84,7 +85,6 @@ from streamrec.storage.backends.s3.errors import (
 )
 from streamrec.storage.faults import Cause, TransientError, exists_error
 from streamrec.storage.tasks import finish
-from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import split_object, staged_object
 
 ALL = "all buckets of this client"
