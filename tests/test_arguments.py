@@ -31,7 +31,7 @@ from streamrec.pipeline.loading import Epochs
 from streamrec.pipeline.runnable import COUNTERPARTS
 from streamrec.shards import shard_path
 from streamrec.tfrecord import TFRecordOptions
-from streamrec.tfrecord.compression import decode_compressed
+from streamrec.tfrecord.inflater import decode_compressed
 
 RECORD = streamrec.encode_example({"image": b"\xff\xd8\xff", "label": 3})
 

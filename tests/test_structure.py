@@ -363,8 +363,6 @@ MORE_FIELDS: dict[str, int] = {
     "bridge.job.Job": 12,
     "shards.shard_writer.ShardWriter": 12,
     "storage.stream.ResumingStream": 12,
-    "tfrecord.compression.Inflater": 12,
-    "tfrecord.framer.Framer": 12,
     "bridge.channel.Channel": 11,
     "cli.commands.stat.FeatureStats": 11,
     "storage.backends.gcs.backend.GcsUpload": 11,

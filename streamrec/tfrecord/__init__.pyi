@@ -2,10 +2,8 @@ from streamrec.tfrecord.compression import (
     DETECT_BYTES,
     CompressionType,
     Deflater,
-    Inflater,
     TFRecordOptions,
     check_compression_type,
-    decode_compressed,
     detect_compression,
     is_record_header,
 )
@@ -23,6 +21,7 @@ from streamrec.tfrecord.frames import (
     as_spans,
     join_frames,
 )
+from streamrec.tfrecord.inflater import Inflater, decode_compressed
 from streamrec.tfrecord.lengths import (
     BLOCK,
     BLOCK_RECORDS,

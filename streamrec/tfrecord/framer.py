@@ -29,9 +29,16 @@ import numpy as np
 
 from streamrec import kernels
 from streamrec.arguments import check_choice
-from streamrec.errors import StreamrecError
 from streamrec.kernels import copy_bytes
-from streamrec.tfrecord.damage import MAX_RECORD_BYTES, ON_ERROR, Loss, OnError, Rules, Walk
+from streamrec.tfrecord.damage import (
+    MAX_RECORD_BYTES,
+    ON_ERROR,
+    DamageState,
+    Loss,
+    OnError,
+    Rules,
+    Walk,
+)
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, NO_SPANS, Frames, as_spans
 
 if TYPE_CHECKING:
@@ -45,6 +52,55 @@ def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
             f"max_skipped is {max_skipped}: it must be 0 or more losses, or None for no limit"
         )
     return check_choice("on_error", on_error, ON_ERROR)
+
+
+class UnfinishedRecord:
+    """The bytes of a record that is not complete yet, in the pieces in which they came.
+
+    Attributes:
+        size: How many bytes the pieces have.
+
+    >>> unfinished = UnfinishedRecord()
+    >>> unfinished.keep(b"records, and", 9, 12)
+    >>> unfinished.add(b" more", 5)
+    >>> unfinished.size, unfinished.join()
+    (8, b'and more')
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[Buffer] = []
+
+    def add(self, data: Buffer, size: int) -> None:
+        """Appends the next piece, of `size` bytes; it is not copied."""
+        self._pieces.append(data)
+        self.size += size
+
+    def join(self) -> bytes:
+        """All bytes in one buffer; they stay here until `keep` replaces them."""
+        return b"".join(self._pieces)
+
+    def copy_into(self, block: memoryview) -> int:
+        """Copies all bytes to the start of a block; returns their number."""
+        end = 0
+        for piece in self._pieces:
+            chunk = memoryview(piece).cast("B")
+            copy_bytes(block[end : end + len(chunk)], chunk)
+            end += len(chunk)
+        return end
+
+    def keep(self, data: Buffer, start: int, size: int) -> None:
+        """Replaces the bytes by those of `data` from `start` to `size`, its length.
+
+        They are copied unless they are all of `data`: they would pin the whole buffer.
+        """
+        self.size = size - start
+        if not self.size:
+            self._pieces = []
+        elif start == 0:
+            self._pieces = [data]
+        else:
+            self._pieces = [bytes(memoryview(data).cast("B")[start:size])]
 
 
 class Framer:
@@ -67,7 +123,6 @@ class Framer:
     Attributes:
         record: How many records were returned or precede `position`: the index of the next one if
             nothing was lost.
-        held: Bytes of an incomplete record that are kept for the next call.
         wants: How many bytes must be `held` before the next record is complete.
         done: Whether `end` is reached: nothing more is returned.
 
@@ -106,14 +161,15 @@ class Framer:
         self._position = position
         self.record = record
         self.wants = HEADER_BYTES
-        self.held = 0
         self.done = False
-        self._held: list[Buffer] = []
+        self._unfinished = UnfinishedRecord()
         self._reserved: memoryview | None = None
-        self._search: Loss | None = None
-        self._losses: list[Loss] = []
-        self._skipped = 0
-        self._error: StreamrecError | None = None
+        self._damage = DamageState()
+
+    @property
+    def held(self) -> int:
+        """Bytes of an incomplete record that are kept for the next call."""
+        return self._unfinished.size
 
     @property
     def position(self) -> int:
@@ -121,27 +177,26 @@ class Framer:
 
         During a search for the next record, it is that of the damage.
         """
-        return self._position if self._search is None else self._search.offset
+        search = self._damage.search
+        return self._position if search is None else search.offset
 
     def take_losses(self) -> list[Loss]:
         """The losses since the last call, in order."""
-        losses = self._losses
-        self._losses = []
-        return losses
+        return self._damage.take_losses()
 
     @property
     def length(self) -> int:
         """Bytes of the next record's payload if its header is held and valid; else 0."""
-        return max(0, self.wants - HEADER_BYTES - FOOTER_BYTES) if self._search is None else 0
+        searches = self._damage.search is not None
+        return 0 if searches else max(0, self.wants - HEADER_BYTES - FOOTER_BYTES)
 
     def take_held(self) -> bytes:
         """Takes the held bytes out of the framer.
 
         Next comes `skip`, or a `feed` of the same bytes.
         """
-        held = b"".join(self._held)
-        self._held = []
-        self.held = 0
+        held = self._unfinished.join()
+        self._unfinished.keep(b"", 0, 0)
         self.wants = HEADER_BYTES
         return held
 
@@ -163,15 +218,15 @@ class Framer:
             CorruptRecordError: An earlier call found a bad record, and returned the records before
                 it.
         """
-        self._check()
+        self._damage.check()
         size = memoryview(data).nbytes
-        if not self._held:
+        unfinished = self._unfinished
+        if not unfinished.size:
             return self._scan(data, size)
-        self._held.append(data)
-        self.held += size
-        if self.held < self.wants:
+        unfinished.add(data, size)
+        if unfinished.size < self.wants:
             return self._nothing()
-        return self._scan(b"".join(self._held), self.held)
+        return self._scan(unfinished.join(), unfinished.size)
 
     def reserve(self, size: int) -> memoryview:
         """A buffer for the next `size` bytes of the stream.
@@ -183,15 +238,10 @@ class Framer:
         Raises:
             CorruptRecordError: An earlier call found a bad record.
         """
-        self._check()
+        self._damage.check()
         block = memoryview(kernels.allocate(self.held + size))
-        end = 0
-        for held in self._held:
-            chunk = memoryview(held).cast("B")
-            copy_bytes(block[end : end + len(chunk)], chunk)
-            end += len(chunk)
         self._reserved = block
-        return block[end:]
+        return block[self._unfinished.copy_into(block) :]
 
     def commit(self, size: int, multiple: int = 1) -> Frames:
         """Frames the reserved bytes that were filled.
@@ -222,17 +272,16 @@ class Framer:
             TruncatedShardError: The stream ended within a record.
             CorruptRecordError: An earlier call found a bad record.
         """
-        self._check()
-        held = b"".join(self._held)
+        damage = self._damage
+        damage.check()
         size = self.held
-        frames = self._walk(held, size, final=True) if size or self._search else self._nothing()
+        if size or damage.search:
+            frames = self._walk(self._unfinished.join(), size, final=True)
+        else:
+            frames = self._nothing()
         if not len(frames):
-            self._check()
+            damage.check()
         return frames
-
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
 
     def _nothing(self) -> Frames:
         return Frames(b"", NO_SPANS, self._position)
@@ -242,7 +291,7 @@ class Framer:
 
         Keeps the bytes after the last returned record.
         """
-        if self._search is not None or self.done:
+        if self._damage.search is not None or self.done:
             return self._walk(data, size)
         rules = self._rules
         spans, end, code, wants = kernels.scan_frames(data, 0, rules.verify, rules.max_record_bytes)
@@ -262,7 +311,7 @@ class Framer:
         self._position += end
         self.record += count
         self.wants = wants
-        self._hold(data, end, size)
+        self._unfinished.keep(data, end, size)
         return frames if count else self._nothing()
 
     def _walk(self, data: Buffer, size: int, final: bool = False) -> Frames:
@@ -275,36 +324,21 @@ class Framer:
             data=memoryview(data).cast("B"),
             base=origin,
             record=self.record,
-            skipped=self._skipped,
+            skipped=self._damage.skipped,
             final=final,
-            search=self._search,
+            search=self._damage.search,
         )
         walk.run()
         self._position += walk.at
         self.record = walk.record
         self.wants = walk.wants
-        self._search = walk.search
-        self._losses += walk.losses
-        self._skipped += len(walk.losses)
-        self._error = walk.error
         self.done = walk.done
+        self._damage.take(walk)
         # Nothing is kept at the end of the stream or of the range; nor after an error, since each
         # further call raises it.
-        self._hold(data, size if final or walk.done or walk.error else walk.at, size)
+        end = size if final or walk.done or walk.error else walk.at
+        self._unfinished.keep(data, end, size)
         if not walk.spans:
             return self._nothing()
         spans = walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans)
         return Frames(data, spans, origin)
-
-    def _hold(self, data: Buffer, end: int, size: int) -> None:
-        """Keeps the bytes from `end` on.
-
-        They are copied unless they are all of `data`: they would pin the whole buffer.
-        """
-        self.held = size - end
-        if not self.held:
-            self._held = []
-        elif end == 0:
-            self._held = [data]
-        else:
-            self._held = [bytes(memoryview(data).cast("B")[end:size])]
