@@ -355,10 +355,8 @@ MAX_FIELDS = 10
 MORE_FIELDS: dict[str, int] = {
     "pipeline.sources.shards.source.Fetchers": 18,
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,
-    "pipeline.sources.generator.ElementBuffer": 14,
     "pipeline.sources.shuffle.buffer.ShuffleBuffer": 14,
     "storage.backends.s3.uploads.S3Upload": 14,
-    "pipeline.sources.parallel_map.in_flight.InFlight": 13,
     "shards.listing.Listing": 13,
     "bridge.job.Job": 12,
     "shards.shard_writer.ShardWriter": 12,
@@ -386,7 +384,6 @@ MORE_BRANCHES: dict[str, int] = {
     "pipeline.sources.interleave.Interleave._take": 15,
     "pipeline.elements.codec._Packing._columns": 15,
     "pipeline.sources.cache.cache.Cache._source": 15,
-    "pipeline.sources.parallel_map.in_flight.InFlight.deliver": 15,
     "pipeline.sources.shards.source.Fetchers._fetch": 15,
     "pipeline.sources.shards.distribute.Distribute.chunks": 14,
     "pipeline.sources.shards.source.Fetchers.feed": 14,

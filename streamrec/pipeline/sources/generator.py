@@ -3,9 +3,9 @@
 Rules:
 - One thread, or one task of the pipeline's event loop, runs a generator from its first element to
   its end, and closes it. An exception is raised once, after the elements before it.
-- A generator runs ahead of its consumer, by `AHEAD`. An element can be taken at once; elements that
-  were made while the consumer was busy are taken together, so that short elements do not each cost
-  a change of threads.
+- A generator runs ahead of its consumer, by `AHEAD`, through an `ElementBuffer`. An element can be
+  taken at once; elements that were made while the consumer was busy are taken together, so that
+  short elements do not each cost a change of threads.
 - A position is the number of the next element, and the generator's state if it has `state_dict`.
   Without a state, a resumed run calls the generator again and drops the elements before that
   number.
@@ -22,8 +22,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import threading
-from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -55,13 +53,11 @@ from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Source, name_of
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.threads import Threads
+from streamrec.pipeline.sources.element_buffer import ElementBuffer, Item
 from streamrec.tfrecord import Frames
 
 AHEAD: Final = Share(4, 4 << 20)
 """The share of the budget for elements that wait for the consumer."""
-
-Item = tuple[Any, int, str | None]
-"""An element, its weight in bytes, and the JSON of the generator's state after it, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,119 +143,6 @@ class Generated(Source):
             )
         run(generator, start, ahead, self.signature)
         return None
-
-
-class ElementBuffer:
-    """Elements between a generator (the maker) and its consumer (the taker).
-
-    Neither side takes a lock for an element. Each first writes its own step (an element, what was
-    taken, "I wait") and then reads the other's, and the GIL orders the writes, so neither can miss
-    the other. A spurious wake-up is harmless: both look again. The loop is woken only if it waits.
-
-    Args:
-        limit: Bytes at which the maker waits; one element always fits.
-
-    Attributes:
-        closed: Whether the taker has left.
-        failed: The error of a generator in a thread, or None.
-        maker: The maker's task if it is async and can be cancelled.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.closed = False
-        self.failed: Exception | None = None
-        self._limit = max(1, limit)
-        self._loop = asyncio.get_running_loop()
-        self._items: deque[Item] = deque()
-        self._bytes_in = 0  # written by the maker only
-        self._bytes_out = 0  # written by the taker only
-        self._taker_waits = False
-        self._arrived = asyncio.Event()
-        self._room = threading.Condition()
-        self._room_async = asyncio.Event()
-        self.maker: asyncio.Task[Any] | None = None
-        self._ended = False
-        self._error: BaseException | None = None
-
-    # The maker's side.
-
-    def add(self, item: Item) -> bool:
-        """Adds an element from a thread, and waits for room; False if the taker has left."""
-        self._append(item)
-        if self._bytes_in - self._bytes_out >= self._limit:
-            with self._room:
-                while self._full and not self.closed:
-                    self._room.wait()
-        return not self.closed
-
-    async def add_async(self, item: Item) -> None:
-        """Adds an element from a task of the loop, and waits for room."""
-        self._append(item)
-        while self._full:
-            self._room_async.clear()
-            await self._room_async.wait()
-
-    def end(self, error: BaseException | None) -> None:
-        """Ends the elements, possibly with an error. Called on the loop."""
-        self._ended = True
-        self._error = error
-        self._arrived.set()
-
-    def _append(self, item: Item) -> None:
-        self._items.append(item)
-        self._bytes_in += item[1]
-        if self._taker_waits:
-            self._taker_waits = False
-            self._loop.call_soon_threadsafe(self._arrived.set)
-
-    @property
-    def _full(self) -> bool:
-        return self._bytes_in - self._bytes_out >= self._limit
-
-    # The taker's side, on the loop.
-
-    async def take(self) -> list[Item] | None:
-        """Waits for elements, and takes all; None at the end.
-
-        Raises the error that ended them, once.
-        """
-        while not self._items and not self._ended:
-            self._arrived.clear()
-            self._taker_waits = True
-            if not self._items:  # checked again after the maker can see the flag
-                await self._arrived.wait()
-            self._taker_waits = False
-        if not self._items:
-            self.check()
-            return None
-        taken = [self._items.popleft() for _ in range(len(self._items))]
-        self._bytes_out += sum(nbytes for _, nbytes, _ in taken)
-        self._wake()
-        return taken
-
-    def close(self) -> None:
-        """The taker leaves.
-
-        This drops all elements and a later error, and ends the maker as soon as possible.
-        """
-        self.closed = True
-        self._error = None
-        self._items.clear()
-        self._wake()
-        if self.maker is not None:
-            self.maker.cancel()
-
-    def check(self) -> None:
-        """Raises the error that ended the elements, once."""
-        error = self._error
-        self._error = None
-        if error is not None:
-            raise error
-
-    def _wake(self) -> None:
-        self._room_async.set()
-        with self._room:
-            self._room.notify()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -132,12 +132,139 @@ class ElementTask:
         return results, nbytes
 
 
+@dataclass(slots=True)
+class Delivery:
+    """Results of several tasks in the order of delivery, or one failure.
+
+    `parts` are their ordinals as ranges.
+    """
+
+    results: list[Any] = field(default_factory=list)
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    nbytes: int = 0
+    failure: Exception | None = None
+
+    def take_from(self, task: ElementTask) -> bool:
+        """Takes the results of a task up to its first failure, or that failure.
+
+        False if it took nothing: a failure is a chunk of its own, and earlier results go first.
+        """
+        begin = task.first - len(task.results)
+        stop = task.errors[0][0] if task.errors else task.first
+        if begin == stop and task.errors:
+            if self.results:
+                return False
+            _, self.failure = task.errors.popleft()
+            stop = begin + 1
+        if begin < stop:
+            self.parts.append((begin, stop))
+            taken, nbytes = task.take(stop - begin)
+            self.nbytes += nbytes
+            # The result of a failed call has no meaning; its chunk has no elements.
+            self.results += taken if self.failure is None else []
+        return True
+
+
+class TaskQueue:
+    """The tasks in the order of delivery: `ordered`, that of the elements; else as results come.
+
+    `undelivered` tasks run, or have results.
+
+    >>> chunk = HeldChunk(Chunk(["a", "b"], FixedPosition(None), 2), 0, 2)
+    >>> for ordered in (True, False):
+    ...     queue = TaskQueue(ordered)
+    ...     queue.begin(ElementTask(chunk, 0, 1))  # it has no result yet
+    ...     fast = ElementTask(chunk, 2, 2, ["B"])
+    ...     queue.begin(fast)
+    ...     queue.add(fast)
+    ...     queue.collect().results
+    []
+    ['B']
+    """
+
+    def __init__(self, ordered: bool) -> None:
+        self.undelivered = 0
+        self._ordered = ordered
+        self._tasks: deque[ElementTask] = deque()
+
+    def begin(self, task: ElementTask) -> None:
+        """A task was started; in order, its results have a place from now on."""
+        self.undelivered += 1
+        if self._ordered:
+            self.add(task)
+
+    def add(self, task: ElementTask) -> None:
+        """A task has results, unless its place is known already."""
+        if not task.queued:
+            task.queued = True
+            self._tasks.append(task)
+
+    def collect(self) -> Delivery:
+        """Removes what can be delivered; empty if nothing can."""
+        delivery = Delivery()
+        # The first task may be incomplete, and then hands out what it has.
+        while self._tasks and delivery.failure is None:
+            task = self._tasks[0]
+            if not delivery.take_from(task):
+                break
+            if task.results or (self._ordered and not task.ended):
+                break
+            self._tasks.popleft()
+            task.queued = False
+            self.undelivered -= task.ended
+        return delivery
+
+
+class InputHistory:
+    """The chunks of the input from the oldest element on that was not delivered.
+
+    `done` has ranges of ordinals that were delivered before the run was resumed; the input begins
+    at `start`.
+    """
+
+    def __init__(self, done: Sequence[Sequence[int]] = (), start: Position | None = None) -> None:
+        self._next = 0
+        self._delivered = Delivered(0, done)
+        self._chunks: deque[tuple[int, Positions]] = deque([(0, FixedPosition(start))])
+
+    def feed(self, positions: Positions, count: int) -> tuple[int, list[tuple[int, int]]]:
+        """Adds a chunk of `count` elements.
+
+        Returns the first one's ordinal, and the ranges of ordinals that were not delivered.
+        """
+        first = self._next
+        self._next += count
+        self._chunks.append((first, positions))
+        return first, self._delivered.missing(first, self._next)
+
+    def feed_failure(self, positions: Positions) -> tuple[int, bool]:
+        """Adds a failed element: its positions are after it.
+
+        Returns its ordinal, and whether it was not delivered.
+        """
+        ordinal = self._next
+        self._next += 1
+        self._chunks.append((self._next, positions))
+        return ordinal, bool(self._delivered.missing(ordinal, self._next))
+
+    def deliver(self, parts: Sequence[tuple[int, int]]) -> ResultPositions:
+        """Marks ranges as delivered; returns the positions between their elements."""
+        parts = join_ranges(parts)
+        delivered = self._delivered
+        while len(self._chunks) > 1 and self._chunks[1][0] <= delivered.low:
+            self._chunks.popleft()
+        fed = InputChunks(*zip(*self._chunks, strict=True))
+        before = Delivered(delivered.low, delivered.beyond)
+        for first, last in parts:
+            delivered.add(first, last)
+        return ResultPositions(fed, before, tuple(parts))
+
+
 class InFlight:
     """The elements, tasks and results in flight.
 
-    It counts `pending` elements, which wait for a task, tasks `at_work`, and `undelivered` tasks,
-    which run or have results. `done` has ranges of ordinals that were delivered before the run was
-    resumed; the input begins at `start`.
+    It counts `pending` elements, which wait for a task, and tasks `at_work`. `done` and `start` are
+    those of the `InputHistory`.
     """
 
     def __init__(
@@ -145,17 +272,18 @@ class InFlight:
     ) -> None:
         self.pending = 0
         self.at_work = 0
-        self.undelivered = 0
         self.input_bytes = 0
         self.result_bytes = 0
         self.ended = False
-        self._ordered = ordered
-        self._delivered = Delivered(0, done)
-        self._next = 0
-        self._fed: deque[tuple[int, Positions]] = deque([(0, FixedPosition(start))])
-        self._waiting: deque[tuple[HeldChunk, int, int]] = deque()
-        self._tasks: deque[ElementTask] = deque()
         self._error: Exception | None = None
+        self._history = InputHistory(done, start)
+        self._waiting: deque[tuple[HeldChunk, int, int]] = deque()
+        self._tasks = TaskQueue(ordered)
+
+    @property
+    def undelivered(self) -> int:
+        """How many tasks run, or have results."""
+        return self._tasks.undelivered
 
     @property
     def idle(self) -> bool:
@@ -170,11 +298,8 @@ class InFlight:
         if chunk.error is not None:
             self._feed_failure(chunk)
             return
-        first = self._next
-        self._next += len(chunk.elements)
-        missing = self._delivered.missing(first, self._next)
+        first, missing = self._history.feed(chunk.positions, len(chunk.elements))
         count = sum(end - begin for begin, end in missing)
-        self._fed.append((first, chunk.positions))
         if count:
             held = HeldChunk(chunk, first, count)
             self._waiting.extend((held, *part) for part in missing)
@@ -182,12 +307,9 @@ class InFlight:
             self.input_bytes += chunk.nbytes
 
     def _feed_failure(self, chunk: Chunk) -> None:
-        first = self._next
-        self._next += 1
-        self._fed.append((self._next, chunk.positions))
-        if self._delivered.missing(first, self._next):
-            self.undelivered += 1
-            self._waiting.append((HeldChunk(chunk, first, 0), first, self._next))
+        ordinal, is_missing = self._history.feed_failure(chunk.positions)
+        if is_missing:
+            self._waiting.append((HeldChunk(chunk, ordinal, 0), ordinal, ordinal + 1))
             self._queue_failures()
 
     def _queue_failures(self) -> None:
@@ -197,7 +319,9 @@ class InFlight:
         """
         while self._waiting and (error := self._waiting[0][0].chunk.error) is not None:
             held, first, last = self._waiting.popleft()
-            self._queue(ElementTask(held, last, last, [None], errors=deque([(first, error)])))
+            task = ElementTask(held, last, last, [None], errors=deque([(first, error)]))
+            self._tasks.begin(task)
+            self._tasks.add(task)
 
     def end(self, error: Exception | None) -> None:
         """Ends the input; an error is raised after all results."""
@@ -213,9 +337,7 @@ class InFlight:
         task = ElementTask(held, first, stop)
         self.pending -= stop - first
         self.at_work += 1
-        self.undelivered += 1
-        if self._ordered:
-            self._queue(task)
+        self._tasks.begin(task)
         self._queue_failures()
         return task
 
@@ -242,66 +364,26 @@ class InFlight:
             self.input_bytes -= task.held.chunk.nbytes
         if task.ended:
             self.at_work -= 1
-        if not task.queued:
-            self._queue(task)
+        self._tasks.add(task)
 
     def deliver(self) -> Chunk | None:
         """A chunk of all results that can be delivered, or of one failure; None if there are none.
 
         Raises the error of the input, once, after all results.
         """
-        results: list[Any] = []
-        parts: list[tuple[int, int]] = []
-        nbytes = 0
-        failure: Exception | None = None
-        # Tasks are in the order of delivery: in order those of the elements, otherwise those that
-        # have results. The first one may be incomplete, and then hands out what it has.
-        while self._tasks and failure is None:
-            task = self._tasks[0]
-            begin = task.first - len(task.results)
-            stop = task.errors[0][0] if task.errors else task.first
-            if begin == stop and task.errors:
-                if results:  # a failure is a chunk of its own: the results before it go first
-                    break
-                _, failure = task.errors.popleft()
-                stop = begin + 1
-            if begin < stop:
-                parts.append((begin, stop))
-                taken, weight = task.take(stop - begin)
-                results += taken
-                nbytes += weight
-            if task.results or (self._ordered and not task.ended):
-                break
-            self._tasks.popleft()
-            task.queued = False
-            self.undelivered -= task.ended
-        if failure is not None:
-            chunk = self._chunk([], parts, nbytes)
-            return replace(chunk, elements=(), error=failure, nbytes=FAILURE_BYTES)
-        if results:
-            return self._chunk(results, parts, nbytes)
+        delivery = self._tasks.collect()
+        self.result_bytes -= delivery.nbytes
+        if delivery.failure is not None:
+            after = shift(self._history.deliver(delivery.parts), 1)
+            return Chunk((), after, FAILURE_BYTES, error=delivery.failure)
+        if delivery.results:
+            positions = self._history.deliver(delivery.parts)
+            return Chunk(delivery.results, positions, delivery.nbytes)
         if self.ended and self.idle and self._error is not None:
             error = self._error
             self._error = None
             raise error
         return None
-
-    def _queue(self, task: ElementTask) -> None:
-        task.queued = True
-        self._tasks.append(task)
-
-    def _chunk(self, results: list[Any], parts: list[tuple[int, int]], nbytes: int) -> Chunk:
-        parts = join_ranges(parts)
-        self.result_bytes -= nbytes
-        while len(self._fed) > 1 and self._fed[1][0] <= self._delivered.low:
-            self._fed.popleft()
-        fed = InputChunks(*zip(*self._fed, strict=True))
-        delivered = Delivered(self._delivered.low, self._delivered.beyond)
-        before = ResultPositions(fed, delivered, tuple(parts))
-        positions: Positions = before if results else shift(before, 1)
-        for first, last in parts:
-            self._delivered.add(first, last)
-        return Chunk(results, positions, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
