@@ -356,7 +356,6 @@ MORE_FIELDS: dict[str, int] = {
     "pipeline.sources.shards.source.Fetchers": 18,
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,
     "pipeline.sources.shuffle.buffer.ShuffleBuffer": 14,
-    "storage.backends.s3.uploads.S3Upload": 14,
     "shards.listing.Listing": 13,
     "bridge.job.Job": 12,
     "shards.shard_writer.ShardWriter": 12,

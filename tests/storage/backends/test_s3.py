@@ -84,7 +84,7 @@ class TestS3(RemoteTests):
     async def test_the_last_of_two_writers_wins(self, storage: Storage, path: str) -> None:
         slow = await storage.upload(path, part_size=PART)
         await slow.write(bytes(3 * PART))
-        await asyncio.wait(slow._tasks)  # else it might begin after the other one
+        await slow._sender.wait()  # else it might begin after the other one
         await self.put(storage, path, DATA)
         with pytest.raises(StorageError, match="another writer began on the same name") as caught:
             await slow.complete()

@@ -24,7 +24,7 @@ from streamrec.errors import (
 from streamrec.kernels import crc32c
 from streamrec.storage import Existing, RetryPolicy
 from streamrec.storage.backend import ContentDigest, encode_crc32c
-from streamrec.storage.backends.s3.uploads import StoredPart, difference
+from streamrec.storage.backends.s3.stored_parts import StoredPart, difference
 from tests.servers.real import Store
 from tests.storage.faultproxy import Fault, Request, status
 from tests.storage.network import Network, through, unfinished
@@ -215,13 +215,13 @@ async def test_s3_the_object_of_another_writer_stays(s3: Network) -> None:
     upload = await s3.storage.upload(s3.path, part_size=PART)
     await upload.write(DATA)
     sink: Any = upload._sink
-    check = sink._check
+    compare = sink._compare
 
     async def late(sent: ContentDigest, etag: str | None) -> object:
         await replace_it()
-        return await check(sent, etag)
+        return await compare(sent, etag)
 
-    sink._check = late
+    sink._compare = late
     with pytest.raises(ObjectChangedError, match="use one writer"):
         await upload.complete()
     await upload.abort()

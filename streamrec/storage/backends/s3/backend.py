@@ -49,10 +49,11 @@ from streamrec.storage.backend import (
 from streamrec.storage.backends.http import responses as http_body
 from streamrec.storage.backends.http.responses import BUFFERED_BODIES
 from streamrec.storage.backends.s3.answers import check_answer
+from streamrec.storage.backends.s3.client_uploads import ClientUploads
 from streamrec.storage.backends.s3.credentials import watch_credentials
 from streamrec.storage.backends.s3.errors import PastTheEndError, translate_errors
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
-from streamrec.storage.backends.s3.uploads import ClientUploads, S3Upload
+from streamrec.storage.backends.s3.uploads import S3Upload
 from streamrec.storage.faults import (
     Cause,
     RetryPolicy,
@@ -248,7 +249,7 @@ class S3Backend(Backend):
         self._uploads: ClientUploads | None = None
         self._takes_conditions = True
         self._sending = FastPath(
-            "sending bodies from where they are (streamrec.storage.backends.s3.uploads)"
+            "sending bodies from where they are (streamrec.storage.backends.s3.client_uploads)"
         )
         self._repeated_gets = RepeatedGets(filesystem, self._first_get, renewal)
         self._bodies = FastPath(
