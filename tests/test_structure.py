@@ -362,7 +362,6 @@ MORE_FIELDS: dict[str, int] = {
     "storage.stream.ResumingStream": 12,
     "bridge.channel.Channel": 11,
     "cli.commands.stat.FeatureStats": 11,
-    "storage.backends.gcs.backend.GcsUpload": 11,
     "storage.registry.Storages": 11,
 }
 
