@@ -43,6 +43,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """Only what is public, so that completion shows no helper."""
+    return __all__
+
+
 INSTALL = "pip install {options}'.{extra}' in a checkout of streamrec"
 """How messages and docs/hooks.py say that this package, or one of its extras, is installed. A
 release to PyPI changes this line alone: "pip install {options}'streamrec{extra}'"."""

@@ -32,6 +32,12 @@ from streamrec.pipeline.engine.ranks import Rank, rank_here
 
 __all__ = ["IterDataset"]
 
+
+def __dir__() -> list[str]:
+    """Only what is public, so that completion shows no helper."""
+    return __all__
+
+
 KEY = "streamrec"
 
 

@@ -41,6 +41,12 @@ from streamrec.example.dtypes import dtype_name
 
 __all__ = ["decode_image", "decode_jpeg", "decode_png"]
 
+
+def __dir__() -> list[str]:
+    """Only what is public, so that completion shows no helper."""
+    return __all__
+
+
 Pixels: TypeAlias = npt.NDArray[Any]
 
 MAX_BYTES: Final = 1 << 29

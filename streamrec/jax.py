@@ -29,6 +29,12 @@ from streamrec.pipeline.loading import Epochs, convert_leaves
 
 __all__ = ["Loader"]
 
+
+def __dir__() -> list[str]:
+    """Only what is public, so that completion shows no helper."""
+    return __all__
+
+
 for kind in (RaggedTensor, SparseTensor):  # so that what jit compiles takes them
     jax.tree_util.register_pytree_node(
         kind, lambda tensor: (tensor.parts, type(tensor)), lambda kind, parts: kind(*parts)

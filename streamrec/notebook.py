@@ -22,6 +22,11 @@ from streamrec.tfrecord import Frames
 __all__ = ["Shown", "load_ipython_extension", "show"]
 
 
+def __dir__() -> list[str]:
+    """Only what is public, so that completion shows no helper."""
+    return __all__
+
+
 class Shown:
     """Columns that a notebook draws as a table; made by `show`."""
 

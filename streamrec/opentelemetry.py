@@ -23,6 +23,11 @@ from streamrec.storage.statistics import Metric
 __all__ = ["observe"]
 
 
+def __dir__() -> list[str]:
+    """Only what is public, so that completion shows no helper."""
+    return __all__
+
+
 def observe(snapshot: Callable[[], Snapshot | Stats], meter: Meter | None = None) -> None:
     """Exports the statistics of one run as long as the meter exists.
 

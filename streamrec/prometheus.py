@@ -27,6 +27,11 @@ from streamrec.storage.statistics import BOUNDS
 __all__ = ["StatisticsCollector"]
 
 
+def __dir__() -> list[str]:
+    """Only what is public, so that completion shows no helper."""
+    return __all__
+
+
 class StatisticsCollector(Collector):
     """Exports the statistics of one run until a collector with the same prefix is created for the
     next run.

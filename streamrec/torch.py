@@ -84,6 +84,12 @@ from streamrec.storage import import_client
 
 __all__ = ["IterableDataset", "Loader", "job_state", "to_tensors"]
 
+
+def __dir__() -> list[str]:
+    """Only what is public, so that completion shows no helper."""
+    return __all__
+
+
 MAX_WORKERS = 4096
 
 ML_DTYPES: Final = ("bfloat16", "float8_e4m3fn", "float8_e5m2")

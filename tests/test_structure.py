@@ -693,6 +693,12 @@ def test_public_names() -> None:
         assert generated or value.__doc__, f"{name} has no docstring"
 
 
+@pytest.mark.parametrize("room", ["errors", "images", "notebook", "opentelemetry", "prometheus"])
+def test_completion_shows_only_public_names(room: str) -> None:
+    module = import_module(f"streamrec.{room}")
+    assert dir(module) == sorted(module.__all__)
+
+
 def loaded_by(code: str, *names: str) -> list[str]:
     """Which of the modules a new interpreter has loaded when it has run the code."""
     code = f"import sys; {code}; print(*[name for name in {names} if name in sys.modules])"

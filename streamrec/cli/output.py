@@ -115,17 +115,34 @@ def plural(number: int, thing: str) -> str:
 
 
 def format_number(value: float | int | None) -> str:
-    """A number, short; integers in full up to a million million.
+    """A number, short: with four digits, or all digits before the point up to a million million.
 
     Examples:
         >>> format_number(1234567), format_number(0.123456), format_number(None)
         ('1,234,567', '0.1235', '')
+        >>> format_number(20000.4), format_number(2e15)
+        ('20,000', '2e+15')
     """
     if value is None:
         return ""
-    if isinstance(value, int) and abs(value) < 10**12:
+    if abs(value) >= 10**12:
+        return f"{value:.4g}"
+    if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 10**4 else f"{value:.4g}"
+
+
+def format_range(start: float | int, end: float | int) -> str:
+    """The numbers from `start` up to `end`, without `end`; integers as the first and the last one.
+
+    Examples:
+        >>> format_range(1, 11), format_range(10, 11), format_range(0.5, 1.5)
+        ('1 to 10', '10', '0.5 to 1.5')
+    """
+    last = end - 1 if isinstance(start, int) and isinstance(end, int) else end
+    if last == start:
+        return format_number(start)
+    return f"{format_number(start)} to {format_number(last)}"
 
 
 class Meter:

@@ -102,7 +102,7 @@ def test_a_folder_of_tensorflow_datasets_is_its_shards(tmp_path: Path, called: C
 def test_info_says_what_a_data_set_is(shard: Path, called: Call) -> None:
     found = called("info", "--json", shard).json
     assert (found["shards"], found["records"], found["bytes"]) == (1, 240, shard.stat().st_size)
-    assert found["compression"] == [""]
+    assert found["compression"] == ["none"]
     features = {item["name"]: item for item in found["features"]}
     assert (found["looked_at"], features["score"]["missing"], features["words"]["missing"]) == (
         125,
@@ -228,7 +228,8 @@ def test_stat_shows_figures_and_writes_a_page(shard: Path, tmp_path: Path, calle
     text = page.read_text()
     assert text.count("data:image/png;base64,") == 12
     assert text.count('class="plot"') == 1 + len(features)
-    assert 'title="0 to 1: 60"' in text
+    assert 'title="0: 60"' in text
+    assert "0 to 3; highest bar: 60" in text
     assert "http" not in text  # nothing is fetched from anywhere
     shown = run("stat", "--features", "label", shard).out
     assert "label: 0 25.0%" in shown

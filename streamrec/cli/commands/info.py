@@ -131,7 +131,7 @@ def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json
     """
     shards, gaps, sample, records = run(inspect(sources, exact))
     size = total_bytes(shards)
-    compressions = [compression or "none" for compression in sample.compressions]
+    compressions = compression_names(sample)
     if as_python:
         if not all_features(sample):
             raise click.UsageError(f"no features to propose: the records are {sample.are}")
@@ -216,13 +216,18 @@ def kind_of(item: FeatureSummary) -> str:
     return "unknown" if item.dtype is None else item.dtype.__name__
 
 
+def compression_names(sample: Sample) -> list[str]:
+    """The compressions of the shards that were looked at, such as "GZIP"; "none" for none."""
+    return [compression or "none" for compression in sample.compressions]
+
+
 def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict[str, Any]:
     """The same as an object of JSON."""
     return {
         "shards": len(shards),
         "records": records,
         "bytes": total_bytes(shards),
-        "compression": list(sample.compressions),
+        "compression": compression_names(sample),
         "kind": sample.kind,
         "looked_at": len(sample.records),
         "record_bytes": sample.record_bytes,

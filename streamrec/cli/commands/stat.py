@@ -35,6 +35,7 @@ from streamrec.cli import options
 from streamrec.cli.output import (
     format_bytes,
     format_number,
+    format_range,
     plural,
     print_json,
     print_line,
@@ -327,11 +328,11 @@ def plot(item: FeatureStats) -> str:
     most = max(count for *_, count in bins)
     bars = [
         f'<span style="height: {100 * count / most:.1f}%" '
-        f'title="{format_number(start)} to {format_number(end)}: {count:,}"></span>'
+        f'title="{format_range(start, end)}: {count:,}"></span>'
         for start, end, count in bins
     ]
     title = f"histogram of {whole_text(item.label) or 'record lengths'}"
-    below = f"{format_number(bins[0][0])} to {format_number(bins[-1][1])}; highest bar: {most:,}"
+    below = f"{format_range(bins[0][0], bins[-1][1])}; highest bar: {most:,}"
     figure = f'<div class="plot" role="img" aria-label="{title}">{"".join(bars)}</div>'
     return f'<div>{figure}<small class="faint">{below}</small></div>'
 
@@ -392,7 +393,7 @@ class Histogram(Moments):
     >>> histogram.add(np.array([1, 1, 2])), histogram.add(np.array([3, 7]))
     (None, None)
     >>> histogram.bins(4)
-    [(0.0, 2.0, 2), (2.0, 4.0, 2), (4.0, 6.0, 0), (6.0, 8.0, 1)]
+    [(0, 2, 2), (2, 4, 2), (4, 6, 0), (6, 8, 1)]
     """
 
     def __init__(self, whole: bool = False) -> None:
@@ -420,7 +421,7 @@ class Histogram(Moments):
         """`most` bins or fewer, from that of the least number to that of the largest one.
 
         Each has a start, an end, and how many numbers were from the start up to and not including
-        the end.
+        the end. Start and end are integers if all numbers are.
         """
         used = len(self._counts)
         if not used:
@@ -431,7 +432,8 @@ class Histogram(Moments):
         first = self._first >> shift
         places = ((np.arange(used) + self._first) >> shift) - first
         counts = np.bincount(places, self._counts).astype(np.int64)
-        width = math.ldexp(1.0, self._exponent + shift)
+        exponent = self._exponent + shift
+        width = 1 << exponent if self._whole else math.ldexp(1.0, exponent)
         return [
             ((first + index) * width, (first + index + 1) * width, count)
             for index, count in enumerate(counts.tolist())
