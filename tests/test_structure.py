@@ -353,7 +353,6 @@ MAX_FIELDS = 10
 """Fields that a class changes after they are set up are what a reader must keep in the head."""
 
 MORE_FIELDS: dict[str, int] = {
-    "pipeline.sources.shards.source.Fetchers": 18,
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,
     "pipeline.sources.shuffle.buffer.ShuffleBuffer": 14,
     "shards.listing.Listing": 13,
@@ -382,9 +381,7 @@ MORE_BRANCHES: dict[str, int] = {
     "pipeline.sources.interleave.Interleave._take": 15,
     "pipeline.elements.codec._Packing._columns": 15,
     "pipeline.sources.cache.cache.Cache._source": 15,
-    "pipeline.sources.shards.source.Fetchers._fetch": 15,
     "pipeline.sources.shards.distribute.Distribute.chunks": 14,
-    "pipeline.sources.shards.source.Fetchers.feed": 14,
     "shards.manifest.check_shards": 14,
     "storage.backends.http.responses._read_past_aiohttp": 14,
     "cli.commands.doctor.run_checks": 13,

@@ -21,7 +21,7 @@ from streamrec import Dataset, NotFoundError, TFRecordDataset
 from streamrec.pipeline import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.distribute import Distribute
-from streamrec.pipeline.sources.shards.source import QUEUE_BYTES
+from streamrec.pipeline.sources.shards.open_ahead import QUEUE_BYTES
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import MAX_OPEN

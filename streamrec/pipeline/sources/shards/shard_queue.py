@@ -209,6 +209,11 @@ class ShardInterleave(Interleave[ShardQueue]):
         return [*filter(None, self._slots), *self._ahead.values()]
 
     @property
+    def held(self) -> int:
+        """Bytes of all queues; from any thread."""
+        return sum(queue.held for queue in self.wanted(0))
+
+    @property
     def has_more(self) -> bool:
         return self.next_shard < self.shards
 
