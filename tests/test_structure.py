@@ -354,7 +354,6 @@ MAX_FIELDS = 10
 
 MORE_FIELDS: dict[str, int] = {
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,
-    "pipeline.sources.shuffle.buffer.ShuffleBuffer": 14,
     "shards.listing.Listing": 13,
     "bridge.job.Job": 12,
     "shards.shard_writer.ShardWriter": 12,
@@ -367,7 +366,6 @@ MORE_FIELDS: dict[str, int] = {
 MAX_BRANCHES = 12
 
 MORE_BRANCHES: dict[str, int] = {
-    "pipeline.sources.shuffle.shuffle.Shuffle.chunks": 21,
     "cli.commands.convert.convert_command": 20,
     "pipeline.sources.chains.Repeat.chunks": 19,
     "storage.faults.error_from_status": 20,
@@ -394,9 +392,7 @@ MORE_BRANCHES: dict[str, int] = {
 
 MAX_POSITIONAL = 5
 
-MANY_POSITIONAL: dict[str, int] = {
-    "streamrec/pipeline/sources/shuffle/buffer.py": 1,
-}
+MANY_POSITIONAL: dict[str, int] = {}
 """Files with calls that have more positional arguments, and how many such calls."""
 
 

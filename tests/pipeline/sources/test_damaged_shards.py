@@ -14,7 +14,7 @@ import streamrec
 from streamrec import CorruptRecordError, TFRecordDataset, encode_records
 from streamrec.errors import ObjectChangedError, PositionMismatchError
 from streamrec.pipeline.engine.states import digest_state
-from streamrec.pipeline.sources.shuffle.buffer import HeldElements
+from streamrec.pipeline.sources.shuffle.held import HeldElements
 from streamrec.shards import byte_runs
 from streamrec.tfrecord import Loss
 from tests.runs import write_shards

@@ -31,15 +31,18 @@ from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.columns import Columns, in_turn, window
 from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine import budget
-from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer, ShuffleRule
+from streamrec.pipeline.sources.shuffle.buffer import ShuffleBuffer
 from streamrec.pipeline.sources.shuffle.buffer_store import (
     END,
+    REFERENCE,
     START,
     TAG,
     BufferStore,
     Numbers,
     spans_of,
 )
+from streamrec.pipeline.sources.shuffle.held import ByNumber, HeldElements
+from streamrec.pipeline.sources.shuffle.slots import NO_ROWS, BufferIndex, Entry, ShuffleRule
 from streamrec.pipeline.stages.batch import make_batch
 from streamrec.shards import byte_runs
 from streamrec.tfrecord import BUFFER_BITS, Scattered
@@ -388,6 +391,25 @@ def batches_of_one(chunks: Iterable[Chunk]) -> Iterator[Any]:
         )
 
 
+def test_known_positions_reach_back_to_the_oldest_element_held() -> None:
+    """Older ones are forgotten, but positions that were given keep theirs."""
+    rule = ShuffleRule(8, 1 << 40, 1)
+
+    def slots(numbers: list[int], following: int) -> BufferIndex:
+        rows = np.zeros((len(numbers), 4), np.int64)
+        rows[:, REFERENCE] = numbers
+        return BufferIndex(rule, rows, 0, Entry(NO_ROWS, Numbered(following), following), 0)
+
+    start = ByNumber.of({"source": {"next": 0}})
+    second = start.next_round(slots([1, 5], 8))
+    third = second.next_round(slots([9, 10], 16))
+    assert [known.number for known in start.known] == [0]
+    assert [known.number for known in second.known] == [0, 8]
+    assert [known.number for known in third.known] == [8, 16]
+    assert third.describe(slots([10, 17], 20))["next"] == 12
+    assert second.describe(slots([3, 17], 20))["next"] == 20
+
+
 @draws(20)
 @given(
     capacity=st.integers(1, 400),
@@ -400,9 +422,9 @@ def test_the_order_does_not_depend_on_the_chunks(
     capacity: int, limit: int, key: int, cuts: list[int], kind: str
 ) -> None:
     rule = ShuffleRule(capacity, limit, key)
-    chunks = list(fed(ShuffleBuffer(rule, False), KINDS[kind], cuts))
+    chunks = list(fed(ShuffleBuffer(rule, ByNumber.of(None)), KINDS[kind], cuts))
     found = [plain(one) for chunk in chunks for one in chunk.elements]
-    again = list(fed(ShuffleBuffer(rule, False), KINDS[kind], []))
+    again = list(fed(ShuffleBuffer(rule, ByNumber.of(None)), KINDS[kind], []))
     assert found == [plain(one) for chunk in again for one in chunk.elements]
     assert list(batches_of_one(chunks)) == list(batches_of_one(again))
     assert sorted(map(repr, found)) == sorted(repr(plain(one)) for one in KINDS[kind])
@@ -412,7 +434,7 @@ def test_chunks_weigh_what_their_positions_keep_alive() -> None:
     """Numbers of small records are larger than the records: queues that did not count them held
     twice their limit.
     """
-    buffer = ShuffleBuffer(ShuffleRule(20_000, 1 << 30, 7), refers=False)
+    buffer = ShuffleBuffer(ShuffleRule(20_000, 1 << 30, 7), ByNumber.of(None))
     records = [Frames.of([b"%05d" % number for number in range(10_000)])] * 20
     for frames in records[:3]:
         assert sum(chunk.nbytes for chunk in buffer.feed(Chunk(frames, Numbered(0), 0))) < 10**7
@@ -431,7 +453,8 @@ def test_chunks_weigh_what_their_positions_keep_alive() -> None:
 
 def test_places_of_the_input_are_known_for_each_round_of_the_buffer() -> None:
     """So a resumed run goes back to the oldest element held, and to at most one round before it."""
-    buffer = ShuffleBuffer(ShuffleRule(100, 1 << 40, 1), False, start={"next": 0})
+    start = {"next": 0}
+    buffer = ShuffleBuffer(ShuffleRule(100, 1 << 40, 1), ByNumber.of(start), start)
     farthest = 0
     for first in range(0, 40_000, 50):
         for chunk in buffer.feed(Chunk(Columns(np.arange(first, first + 50)), Numbered(first), 1)):
