@@ -1,10 +1,10 @@
-"""The table of docs/benchmarks.md, made from the data in `benchmarks/results/`.
+"""The table and the chart of docs/benchmarks.md, made from the data in `benchmarks/results/`.
 
     python -m benchmarks.table [--check]
 
-`make bench` measures all rows and then writes the table. Rows are sorted: first those where
-streamrec is slowest or takes most processor time beside its peer. `--check` writes nothing; it
-fails where the page shows another table.
+`make bench` measures all rows and then writes the table, and the chart (`bars.py`). Rows are
+sorted: first those where streamrec is slowest or takes most processor time beside its peer.
+`--check` writes nothing; it fails where the page shows another table.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from benchmarks.bars import files
 from benchmarks.machine import RESULTS
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+ASSETS = PAGE.parent / "assets"
 BEGIN, END = "<!-- the table, by benchmarks.table -->", "<!-- the end of the table -->"
 HEADER = [
     "| work | compared with | speed | CPU | streamrec | the other | module |",
@@ -530,17 +532,18 @@ def notes() -> Iterator[str]:
 
 
 def main() -> int:
-    """Writes the table into the page, or compares them."""
+    """Writes the table into the page, and the chart; or compares them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true")
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    made = before + text() + rest.partition(END)[2]
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    made = {PAGE: before + text() + rest.partition(END)[2]}
+    made |= {ASSETS / name: drawing for name, drawing in files(rows()).items()}
     if parser.parse_args().check:
-        return int(made != page)
-    PAGE.write_text(made)
+        return int(any(path.read_text() != content for path, content in made.items()))
+    for path, content in made.items():
+        path.write_text(content)
     return 0
 
 

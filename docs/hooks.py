@@ -72,6 +72,27 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return markdown.replace("<!-- adapters -->", references(adapters()))
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Called by mkdocs for each page: tables of three columns and more fit into a narrow window."""
+    return re.sub("<table>.*?</table>", lambda table: label_cells(table[0]), html, flags=re.DOTALL)
+
+
+def label_cells(table: str) -> str:
+    """Each cell gets the heading of its column as `data-label`: assets/site.css shows it where
+    the cells of a row stand one below the other.
+    """
+    headings = [re.sub("<.*?>", "", head) for head in re.findall("<th.*?>(.*?)</th>", table)]
+    if len(headings) < 3:
+        return table
+
+    def label(row: re.Match[str]) -> str:
+        columns = iter(headings)
+        return re.sub("<td", lambda _: f'<td data-label="{next(columns)}"', row[0])
+
+    labelled = re.sub("<tr>.*?</tr>", label, table, flags=re.DOTALL)
+    return labelled.replace("<table>", '<table class="wide">', 1)
+
+
 def references(names: list[str] | tuple[str, ...]) -> str:
     """The lines that mkdocstrings replaces by docstrings, with the names of FIRST before all
     others.

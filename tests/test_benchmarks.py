@@ -1,20 +1,21 @@
 """README and docs/benchmarks.md show what the data in benchmarks/results/ supports, and no more."""
 
 import doctest
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from benchmarks import table
+from benchmarks import bars, table
 from benchmarks.machine import RESULTS
 from benchmarks.training_rows import figures, row_of, same_load
 from tests.pages import ROOT
 
 
-def of_readme() -> list[list[str]]:
-    """The cells of the rows of README's table."""
-    lines = (ROOT / "README.md").read_text().splitlines()
+def results_of(page: str) -> list[list[str]]:
+    """The cells of the rows of a page's table of results."""
+    lines = (ROOT / page).read_text().splitlines()
     head = lines.index("| work | compared with | speed | streamrec | the other |")
     rows = []
     for line in lines[head + 2 :]:
@@ -24,23 +25,40 @@ def of_readme() -> list[list[str]]:
     return rows
 
 
-def test_readme_shows_rows_of_the_page_to_the_digit() -> None:
+@pytest.mark.parametrize(("page", "count"), [("README.md", 6), ("docs/index.md", 3)])
+def test_the_first_pages_show_rows_of_the_table_to_the_digit(page: str, count: int) -> None:
     """Also what each side delivered: the speed is the quotient of the two."""
     rows = [row.cells for row in table.rows()]
-    assert len(of_readme()) == 6
-    for row in of_readme():
+    assert len(results_of(page)) == count
+    for row in results_of(page):
         assert row in rows
 
 
-def test_readme_shows_rows_in_which_streamrec_is_slower() -> None:
+@pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/index.md", 1)])
+def test_the_first_pages_show_rows_in_which_streamrec_is_slower(page: str, count: int) -> None:
     slower = [row.cells for row in table.rows() if row.speed is not None and row.speed < 1]
-    assert len([row for row in of_readme() if row in slower]) >= 2
+    assert len([row for row in results_of(page) if row in slower]) >= count
 
 
 def test_the_page_has_the_table_of_the_data() -> None:
     page, made = table.PAGE.read_text(), table.text()
     assert made in page, "run python -m benchmarks.table"
     assert "Except" not in made, "all rows are measured at one commit on one machine"
+
+
+def test_the_chart_has_the_rows_of_the_data() -> None:
+    for name, drawing in bars.files(table.rows()).items():
+        assert (table.ASSETS / name).read_text() == drawing, "run python -m benchmarks.table"
+
+
+def test_a_bar_ends_where_the_ratio_is_and_begins_at_one() -> None:
+    slower, faster = (a_row(ours=ours, theirs=2.0, cpu_ratio=None) for ours in (1.0, 4.0))
+    [left] = re.findall(r'<rect x="([\d.]+)" y="53" width="([\d.]+)"', bars.draw([slower], "light"))
+    [right] = re.findall(r'<rect x="([\d.]+)" y="53" width="([\d.]+)"', bars.draw([faster], "dark"))
+    assert float(left[0]) == pytest.approx(bars.place(0.5), abs=0.1)
+    assert float(left[0]) + float(left[1]) == pytest.approx(bars.place(1), abs=0.2)
+    assert float(right[0]) == pytest.approx(bars.place(1), abs=0.1)
+    assert float(right[0]) + float(right[1]) == pytest.approx(bars.place(2), abs=0.2)
 
 
 def test_every_module_with_data_is_on_the_page() -> None:
