@@ -356,7 +356,6 @@ MORE_FIELDS: dict[str, int] = {
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,
     "shards.listing.Listing": 13,
     "bridge.job.Job": 12,
-    "shards.shard_writer.ShardWriter": 12,
     "storage.stream.ResumingStream": 12,
     "bridge.channel.Channel": 11,
     "cli.commands.stat.FeatureStats": 11,
@@ -739,6 +738,7 @@ UNUSED = [
     "streamrec.pipeline.stages.window",
     "streamrec.shards.index",
     "streamrec.shards.indexed_records",
+    "streamrec.shards.shard_output",
     "streamrec.shards.shard_writer",
 ]
 """What the first batch of a local shard does not need."""

@@ -32,7 +32,7 @@ from streamrec.pipeline.iterators import Run
 from streamrec.shards import ShardInfo, ShardTarget
 from streamrec.shards.manifest import FRAME_BYTES
 from streamrec.shards.patterns import is_numbered
-from streamrec.shards.shard_writer import ShardOutput
+from streamrec.shards.shard_output import ShardOutput
 from streamrec.storage import Overwrite, Storages, locate
 from streamrec.storage.tasks import background
 from streamrec.tfrecord import Frames, RecordBatch, TFRecordOptions, as_record
@@ -157,20 +157,23 @@ def target_of(
     filesystem: AbstractFileSystem | None,
 ) -> ShardTarget:
     """The shards of the arguments of `Dataset.write`."""
-    limits: list[Any] = [
-        check_integer("num_shards", num_shards, 1, none=True),
-        check_integer("max_shard_bytes", max_shard_bytes, 1, none=True),
-        check_integer("max_shard_records", max_shard_records, 1, none=True),
-    ]
+    num_shards = check_integer("num_shards", num_shards, 1, none=True)
+    max_shard_bytes = check_integer("max_shard_bytes", max_shard_bytes, 1, none=True)
+    max_shard_records = check_integer("max_shard_records", max_shard_records, 1, none=True)
     url = locate(check_path("pattern", pattern), filesystem)
-    if is_numbered(url) and limits == [None] * 3:
-        limits[1] = SHARD_BYTES
+    unlimited = (num_shards, max_shard_bytes, max_shard_records) == (None, None, None)
+    if unlimited and is_numbered(url):
+        max_shard_bytes = SHARD_BYTES
+    if manifest is not None:
+        manifest = locate(check_path("manifest", manifest), filesystem)
     return ShardTarget(
-        url,
-        TFRecordOptions.of(options),
-        check_overwrite(overwrite),
-        None if manifest is None else locate(check_path("manifest", manifest), filesystem),
-        *limits,
+        pattern=url,
+        options=TFRecordOptions.of(options),
+        overwrite=check_overwrite(overwrite),
+        manifest=manifest,
+        num_shards=num_shards,
+        max_shard_bytes=max_shard_bytes,
+        max_shard_records=max_shard_records,
     )
 
 

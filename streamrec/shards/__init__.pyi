@@ -51,7 +51,8 @@ from streamrec.shards.places import is_below, location_of
 from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
 from streamrec.shards.reader import ShardReader, open_shard
 from streamrec.shards.record_source import RecordSource
-from streamrec.shards.shard_writer import ShardTarget, ShardWriter
+from streamrec.shards.shard_target import ShardTarget
+from streamrec.shards.shard_writer import ShardWriter
 from streamrec.shards.tfrecord_writer import TFRecordWriter
 
 __all__ = [
