@@ -1,13 +1,14 @@
-"""The command line: `streamrec ls s3://bucket/train-*`. It uses the library's public names only.
+"""The command line: `streamrec ls s3://bucket/train-*`.
 
 - `program.py`: the commands by name, each imported when it is called; errors, Ctrl-C and exit
-  codes;
-- `commands/`: the commands: their arguments, what they do and print. `ls`, `count` and `info` are
-  in `info.py`, `head` and `cat` in `cat.py`, `manifest` in `index.py`, any other in a file of its
-  name;
-- `sources.py`, `reading.py`: from names to shards, and from shards to blocks of records;
-- `writing.py`: new shards;
-- `output.py`, `records.py`: text, tables and progress, records;
+  codes.
+- `commands/`: the commands: their arguments, what they do, and what they print. `ls`, `count` and
+  `info` are in `info.py`, `head` and `cat` in `cat.py`, `manifest` in `index.py`; any other command
+  is in a file of its name.
+- `options.py`: options and arguments that several commands share.
+- `sources.py`, `reading.py`: from names to shards, and from shards to blocks of records.
+- `writing.py`: new shards.
+- `output.py`, `records.py`: text, tables, progress; records for people and as JSON.
 - `cluster.py`: tasks on a Ray cluster.
 """
 
@@ -21,13 +22,9 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Runs the command that the program was called with.
-
-    Ends the process with its exit code.
-    """
-    os.environ.setdefault(
-        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false"
-    )  # else gcsfs asks a second, gRPC server
+    """Runs the command that was typed, and ends the process with its exit code."""
+    # With this on, gcsfs asks a second server over gRPC, which not every network allows.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
         program = import_module("streamrec.cli.program")
     except ModuleNotFoundError as error:

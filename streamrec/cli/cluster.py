@@ -1,9 +1,7 @@
-"""A command's work on a Ray cluster (`--ray ADDRESS`).
+"""Runs the work of a command on a Ray cluster (`--ray ADDRESS`).
 
-Each shard, or each part of the shards, is a task.
-
-The workers need streamrec, and must reach all paths. A task that its machine loses is run again
-elsewhere.
+Each shard, or each part of the shards, is a task. The workers need streamrec, and must reach all
+paths. If a machine fails, Ray runs its tasks again on another one.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ def ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def connect(address: str) -> None:
-    """Connects this process to a cluster, before its event loop runs.
+    """Connects this process to a cluster. Call it before the event loop runs.
 
-    Ctrl-C ends it: the main thread waits. A cluster on this machine lives as long as the thread
-    that starts it.
+    The main thread waits for the answer, so that Ctrl-C ends it. A cluster on this machine lives as
+    long as the thread that starts it.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -54,7 +52,8 @@ def connect(address: str) -> None:
     where = {} if address == "local" else {"address": address}
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        if port.isdecimal():  # Ray itself would try for more than a minute, deaf to Ctrl-C
+        # Ray itself would try for more than a minute, and ignore Ctrl-C.
+        if port.isdecimal():
             socket.create_connection((host.strip("[]"), int(port)), ENDING_SECONDS).close()
         ray.init(
             **where, ignore_reinit_error=True, logging_level=logging.ERROR, log_to_driver=False
@@ -66,18 +65,22 @@ def connect(address: str) -> None:
 async def map_on(function: Callable[[A], Coroutine[Any, Any, B]], items: Sequence[A]) -> list[B]:
     """Calls an async function for each item, each in a task of the connected cluster.
 
-    Returns the results in order.
-
     A worker must be able to import the function, or the one that a `partial` of it calls.
 
+    Returns:
+        The results in the order of the items.
+
     Raises:
-        StorageError: The cluster lost a task again and again.
-        StreamrecError: The first error of a task, which ends all.
+        StorageError: The cluster lost a task several times.
+        StreamrecError: The first error of a task, which cancels the others.
     """
     ray = import_module("ray")
     task = make_remote(ray, function)
+    # A few tasks wait for each processor; a million at once would fill the memory of the cluster.
     limit = 4 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-    left, pending, results = iter(enumerate(items)), dict[Any, int](), dict[int, B]()
+    left = iter(enumerate(items))
+    pending: dict[Any, int] = {}
+    results: dict[int, B] = {}
     try:
         while True:
             while len(pending) < limit and (following := next(left, None)) is not None:
@@ -96,7 +99,7 @@ async def map_on(function: Callable[[A], Coroutine[Any, Any, B]], items: Sequenc
 
 
 def cancel(ray: Any, references: list[Any]) -> None:
-    """Cancels tasks, and gives them time to clean up."""
+    """Cancels tasks, and waits up to ten seconds while they clean up."""
     for reference in references:
         ray.cancel(reference)
     if references:
@@ -104,9 +107,9 @@ def cancel(ray: Any, references: list[Any]) -> None:
 
 
 def make_remote(ray: Any, function: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-    """A remote function of Ray, which takes no `partial` itself.
+    """Makes a remote function of an async one; Ray itself accepts no `partial`.
 
-    Relative paths mean what they mean here.
+    Workers on this machine use the current directory, so that relative paths stay valid.
     """
     here = os.getcwd()
 
@@ -119,7 +122,12 @@ def make_remote(ray: Any, function: Callable[[Any], Coroutine[Any, Any, Any]]) -
 
 
 def fetch(ray: Any, reference: Any) -> Any:
-    """A task's result; its error is the library's own."""
+    """Waits for the result of a task.
+
+    Raises:
+        StreamrecError: The task failed; it is the error of the task, not Ray's.
+        StorageError: The cluster lost the task.
+    """
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:

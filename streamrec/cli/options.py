@@ -1,4 +1,4 @@
-"""What the commands' arguments have in common."""
+"""The options and arguments that several commands share, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ CREDENTIALS: Final = (
     "account_name",
     "account_key",
 )
-"""Options that are never numbers."""
+"""Storage options whose values stay text, even if they consist of digits."""
 
 SECRET: Final = re.compile("secret|token|password|account_key|connection_string", re.IGNORECASE)
 
 SOURCES: Final = "streamrec.sources"
 DRY_RUN: Final = "streamrec.dry_run"
 JOBS: Final = "streamrec.jobs"
-"""What options keep in the context of the command."""
+"""The keys under which options keep values in the context of the command."""
 
 TOKEN: Final = re.compile(
     r"""\s*([=!]=|[<>]=?|[()]|'[^']*'|"[^"]*"|`[^`]+`|[A-Za-z_][\w./-]*|[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))"""
 )
-"""A word of `--where`."""
+"""A token of a `--where` expression."""
 
 COMPARISONS: Final = {
     "==": operator.eq,
@@ -62,21 +62,21 @@ Decorated = Callable[..., Any]
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: what people type."""
+    """The last section of a command's help: what people type."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What the shell completes where a path or URL is typed: the names of files."""
+    """Tells the shell to complete names of files where a path or URL is typed."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def parse_options(
     _: click.Context, parameter: click.Parameter, values: Sequence[str]
 ) -> dict[str, Any]:
-    """What `-o key=value` says: JSON values as what they mean, all else as text.
+    """Parses `-o key=value`: a value that is JSON has its meaning, any other is text.
 
-    A key of digits is text, too.
+    The value of a credential is text even if it consists of digits.
 
     Examples:
         >>> parse_options(None, None, ["anon=true", "key=abc", 'client_kwargs={"verify": false}'])
@@ -88,7 +88,7 @@ def parse_options(
     for text in values:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            # it may be a secret
+            # The message does not quote the text: it may be a secret.
             message = "an option has no '=': write -o endpoint_url=http://127.0.0.1:9000"
             raise click.BadParameter(message, param=parameter)
         options[key] = parse_value(value)
@@ -98,9 +98,9 @@ def parse_options(
 
 
 def format_options(storage_options: Mapping[str, Any]) -> str:
-    r"""The options as they are typed, each after a space, for a command that is proposed.
+    r"""The options as a user would type them, each after a space, for a command that is proposed.
 
-    Without the secrets' values.
+    Values that may be secret are left out.
 
     Examples:
         >>> format_options({"anon": True, "client_kwargs": {"verify": False}, "secret": "abc"})
@@ -116,7 +116,7 @@ def format_options(storage_options: Mapping[str, Any]) -> str:
 
 
 def parse_value(value: str) -> Any:
-    """JSON where it is JSON, else the text."""
+    """Parses a value as JSON; text that is not JSON is returned as it is."""
     try:
         return json.loads(value)
     except ValueError:
@@ -124,12 +124,12 @@ def parse_value(value: str) -> Any:
 
 
 def parse_size(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """A number of bytes, such as 200MB or 64MiB.
+    """Parses a number of bytes, such as 200MB or 64MiB.
 
     Examples:
-        >>> parse_size(None, None, "1.5MB"), parse_size(None, None, "64 KiB"), parse_size(None, None, "100")
-        (1500000, 65536, 100)
-    """  # noqa: E501
+        >>> [parse_size(None, None, text) for text in ("1.5MB", "64 KiB", "100")]
+        [1500000, 65536, 100]
+    """
     if text is None:
         return None
     found = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*(|[kmg]i?)b?", text.lower())
@@ -144,7 +144,7 @@ def parse_size(_: click.Context, parameter: click.Parameter, text: str | None) -
 def parse_where(
     _: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[Any, ...] | None:
-    """What `--where` says, as a tree. Nothing of it runs as Python.
+    """Parses a `--where` expression to a tree of tuples. Nothing of it runs as Python.
 
     Examples:
         >>> parse_where(None, None, "label == 3 and not (name < 'm' or image/width)")
@@ -152,7 +152,8 @@ def parse_where(
     """
     if text is None:
         return None
-    words, place = list[str](), 0
+    words: list[str] = []
+    place = 0
     while found := TOKEN.match(text, place):
         words.append(found[1])
         place = found.end()
@@ -171,9 +172,11 @@ def parse_where(
 
 
 def parse_joined(words: list[str], *joins: str) -> tuple[Any, ...]:
-    """Takes an expression off the words: comparisons that `joins` join.
+    """Parses an expression at the beginning of the words, and removes these from the list.
 
-    The weakest of these come first.
+    Args:
+        words: The tokens that are left.
+        joins: The operators that may join comparisons here, the one that binds least first.
     """
     if joins:
         found = parse_joined(words, *joins[1:])
@@ -197,6 +200,7 @@ def parse_joined(words: list[str], *joins: str) -> tuple[Any, ...]:
 
 
 def parse_literal(word: str) -> str | int | float:
+    """The number or the quoted text that a token of `--where` stands for."""
     if word[0] in "'\"":
         return word[1:-1]
     try:
@@ -206,13 +210,13 @@ def parse_literal(word: str) -> str | int | float:
 
 
 class Sources(tuple[str, ...]):
-    """The names that were typed, and the options of the same command that say how they are read.
+    """The names that were typed, with the options of the same command that say how to read them.
 
     Attributes:
-        shard_root: The directory that manifests among them may name shards in, besides their own;
-            None for none.
-        split: The only split that is taken of a directory or a pattern; None for all.
-        storage_options: Of their stores.
+        shard_root: A directory in which manifests may name shards, besides their own; None for
+            no other.
+        split: The split to read of a directory or pattern; None for all.
+        storage_options: The options of the stores.
     """
 
     shard_root: str | None = None
@@ -223,25 +227,25 @@ class Sources(tuple[str, ...]):
     def from_argument(
         cls, context: click.Context, _: click.Parameter, names: Sequence[str]
     ) -> Sources:
-        """The names of an argument, with these options."""
+        """Makes `Sources` of a command's argument and of the options that were typed before."""
         found = cls(names)
         vars(found).update(context.meta.get(SOURCES, {}))
         return found
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The options that the library's functions take for a manifest or an index."""
+        """The keyword arguments that the library's functions take for a manifest or an index."""
         return {"shard_root": self.shard_root, "storage_options": self.storage_options}
 
     def only(self, names: Sequence[str]) -> Sources:
-        """Some of the names, with the same options."""
+        """Other names with the same options."""
         found = type(self)(names)
         vars(found).update(vars(self))
         return found
 
     @staticmethod
     def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-        """Keeps what an option says of the names."""
+        """Keeps an option's value in the command's context, for `from_argument`."""
         found = (
             parse_options(context, parameter, value)
             if parameter.name == "storage_options"
@@ -252,7 +256,7 @@ class Sources(tuple[str, ...]):
 
 
 def parse_names(_: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:
-    """The names that `A,B` says; None without one."""
+    """Splits `A,B` into names; None if there are none."""
     return [name for name in (text or "").split(",") if name] or None
 
 
@@ -270,7 +274,8 @@ _storage_options = partial(
         "is text."
     ),
 )
-storage_options, source_options = _storage_options(), _storage_options(expose_value=False)
+storage_options = _storage_options()
+source_options = _storage_options(expose_value=False)
 target_options = click.option(
     "-O",
     "--target-option",
@@ -303,9 +308,11 @@ split = click.option(
 target = click.argument("target", shell_complete=complete_files)
 
 
-def file_option(*names: str, metavar: str = "FILE", **how: Any) -> Callable[[Decorated], Decorated]:
-    """Adds an option that takes a path or URL."""
-    return click.option(*names, metavar=metavar, shell_complete=complete_files, **how)
+def file_option(
+    *names: str, metavar: str = "FILE", **settings: Any
+) -> Callable[[Decorated], Decorated]:
+    """Adds an option that takes a path or URL; `settings` are those of `click.option`."""
+    return click.option(*names, metavar=metavar, shell_complete=complete_files, **settings)
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
@@ -336,13 +343,13 @@ shard_records = click.option(
 )
 
 
-def keep(name: str, *flags: str, **how: Any) -> Callable[[Decorated], Decorated]:
-    """An option whose value is kept in the context, under a name."""
+def keep(name: str, *flags: str, **settings: Any) -> Callable[[Decorated], Decorated]:
+    """Makes an option whose value is kept in the context under a name, and not passed on."""
 
     def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
         context.meta[name] = value
 
-    return click.option(*flags, expose_value=False, callback=callback, **how)
+    return click.option(*flags, expose_value=False, callback=callback, **settings)
 
 
 dry_run = keep(
@@ -362,7 +369,7 @@ jobs = keep(
 
 
 def keep_progress(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Keeps what `--progress` and `-q` say; `-q` counts."""
+    """Keeps the values of `--progress` and `-q`; `-q` wins over `--progress`."""
     if value and context.meta.get(PROGRESS) != "quiet":
         context.meta[PROGRESS] = "quiet" if parameter.name == "quiet" else value
 
@@ -386,16 +393,16 @@ QUIET_OPTIONS: Final = (
         help="Print neither progress nor notes; only results and errors.",
     ),
 )
-"""What every command has."""
+"""Options that every command has."""
 
 
 def sources(function: Decorated) -> Decorated:
-    """Adds SOURCE..., at least one, `--split` and `--shard-root`."""
+    """Adds the argument SOURCE..., which takes one or more names, `--split` and `--shard-root`."""
     return names_argument("sources", "SOURCE...")(split(shard_root(function)))
 
 
 def names_argument(name: str, metavar: str) -> Callable[[Decorated], Decorated]:
-    """Adds an argument of one or more names."""
+    """Adds an argument that takes one or more names."""
     return click.argument(
         name,
         nargs=-1,
@@ -407,18 +414,24 @@ def names_argument(name: str, metavar: str) -> Callable[[Decorated], Decorated]:
 
 
 def selection_options(count: int | None) -> Callable[[Decorated], Decorated]:
-    """Adds options that say which records are shown, and how.
+    """Adds the options of `head` and `cat` that say which records are printed, and how.
 
-    `count` is how many where nothing else is said; None for all.
+    Args:
+        count: How many records are printed without `-n`; None for all.
     """
-    number, most, form = (
-        click.IntRange(0),
-        "Print at most N records.",
-        click.Choice(["text", "raw"]),
-    )
-    after = "Start at the first record whose header is at or after byte N (one uncompressed shard)."
+    number = click.IntRange(0)
+    # Help lists the options in the reverse of this order: each decorator adds its own in front.
     choices = (
-        click.option("--from-byte", "byte", type=number, metavar="N", help=after),
+        click.option(
+            "--from-byte",
+            "byte",
+            type=number,
+            metavar="N",
+            help=(
+                "Start at the first record whose header is at or after byte N (one uncompressed "
+                "shard)."
+            ),
+        ),
         click.option(
             "--from-record",
             "first",
@@ -429,14 +442,20 @@ def selection_options(count: int | None) -> Callable[[Decorated], Decorated]:
         ),
         click.option(
             "--as",
-            "form",
-            type=form,
+            "output_format",
+            type=click.Choice(["text", "raw"]),
             default="text",
             show_default=True,
             help="How to print them; --json for JSON.",
         ),
         click.option(
-            "-n", "count", metavar="N", type=number, default=count, show_default=True, help=most
+            "-n",
+            "count",
+            metavar="N",
+            type=number,
+            default=count,
+            show_default=True,
+            help="Print at most N records.",
         ),
     )
     return lambda function: reduce(lambda decorated, choice: choice(decorated), choices, function)

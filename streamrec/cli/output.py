@@ -1,8 +1,8 @@
-"""What is printed: lines and tables for people, JSON for scripts, sizes in words.
+"""What commands print: lines and tables for people, JSON for scripts, progress on standard error.
 
-Progress goes to standard error.
+Text about names and stores masks secrets. No text passes control characters on to a terminal.
 
-A command that shows neither a table nor progress does not load rich, which is slow to import.
+A command that shows neither a table nor a progress bar does not load rich, which is slow to import.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from streamrec.display import display_text, escape, escape_json, mask_secrets
 
 UNITS = ("kB", "MB", "GB", "TB", "PB")
 PROGRESS: Final = "streamrec.progress"
-"""What `--progress` says, in the context of the command: "auto", "never", or "quiet" of `-q`."""
+"""The key of the progress mode in the context of a command: "auto", "never", or "quiet" (`-q`)."""
 
 
 def print_json(value: Any, *, data: bool = False, file: TextIO | None = None) -> None:
-    """Prints one line of JSON, without characters that a terminal obeys.
+    """Prints one line of JSON, with control characters escaped.
 
     Args:
-        value: Any value.
-        data: Whether strings are values of records, which stay as they are. In all others secrets
-            are masked.
-        file: Where it goes; None for standard output.
+        value: A value that JSON can hold.
+        data: Whether its strings are values of records, which are printed as they are. In other
+            strings secrets are masked.
+        file: The file to print to; None for standard output.
     """
     print(
         escape_json(json.dumps(value if data else mask_value(value), ensure_ascii=False)), file=file
@@ -39,6 +39,7 @@ def print_json(value: Any, *, data: bool = False, file: TextIO | None = None) ->
 
 
 def mask_value(value: Any) -> Any:
+    """A copy of a JSON value in which the secrets of all strings are masked; keys stay."""
     if isinstance(value, dict):
         return {name: mask_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -53,11 +54,12 @@ def print_line(*lines: str) -> None:
 
 
 def print_written(things: str, written: Sequence[Any], ending: str = "") -> None:
-    """Prints how many files were written, and how much they hold.
+    """Prints how many files were written, and how many records and bytes they hold.
 
-    Each file has `records` and `bytes`.
+    Each file has the attributes `records` and `bytes`.
     """
-    records, size = sum(each.records for each in written), sum(each.bytes for each in written)
+    records = sum(each.records for each in written)
+    size = sum(each.bytes for each in written)
     print_line(
         f"{plural(len(written), things)}, {plural(records, 'record')}, {format_bytes(size)}{ending}"
     )
@@ -81,12 +83,13 @@ def print_note(text: object) -> None:
 
 
 def progress_mode() -> str:
+    """The mode that the options of the running command set: "auto", "never" or "quiet"."""
     context = click.get_current_context(silent=True)
     return "auto" if context is None else context.meta.get(PROGRESS, "auto")
 
 
 def format_bytes(count: int | None) -> str:
-    """A number of bytes in three digits and a unit.
+    """A number of bytes with three digits and a decimal unit; "?" for None.
 
     Examples:
         >>> format_bytes(999), format_bytes(1_536_000), format_bytes(None)
@@ -105,7 +108,7 @@ def format_bytes(count: int | None) -> str:
 
 
 def plural(number: int, thing: str) -> str:
-    """A number of things.
+    """A number and a noun, in the plural unless the number is 1.
 
     Examples:
         >>> plural(1, "shard"), plural(2000, "shard")
@@ -146,7 +149,7 @@ def format_range(start: float | int, end: float | int) -> str:
 
 
 class Meter:
-    """How many bytes are `done`."""
+    """Counts the bytes that are `done`, and shows the count."""
 
     def __init__(self, show: Callable[[int], None] = lambda done: None) -> None:
         self.done = 0
@@ -184,7 +187,7 @@ def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[
 
 
 def line_printer(doing: str, total: int | None) -> Callable[[int], None]:
-    """A function that takes how many bytes are done, and prints that every ten seconds."""
+    """A function that takes the number of bytes done, and prints it every ten seconds."""
     began = last = monotonic()
 
     def show(done: int) -> None:
@@ -192,7 +195,8 @@ def line_printer(doing: str, total: int | None) -> Callable[[int], None]:
         now = monotonic()
         if now < last + 10:
             return
-        last, speed = now, done / (now - began)
+        last = now
+        speed = done / (now - began)
         size = "" if total is None else f" of {format_bytes(total)}"
         left = (
             f", {(total - done) / speed:,.0f} s left"
@@ -205,8 +209,9 @@ def line_printer(doing: str, total: int | None) -> Callable[[int], None]:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table. A column whose name begins with ">" is set to the right."""
-    rich, text = import_module("rich.table"), import_module("rich.text")
+    """Prints a table. A column whose name begins with ">" is aligned to the right."""
+    rich = import_module("rich.table")
+    text = import_module("rich.text")
     table = rich.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
         right = column.startswith(">")
@@ -218,7 +223,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         )
     for row in rows:
         table.add_row(*(text.Text(escape(cell)) for cell in row))
-    width = None if sys.stdout.isatty() else 1 << 14  # of a pipe: no line is cut or folded
+    # A pipe has no width: rich would fold the lines, and scripts read whole ones.
+    width = None if sys.stdout.isatty() else 1 << 14
     console = import_module("rich.console").Console(file=sys.stdout, highlight=False, width=width)
     with console.capture() as capture:
         console.print(table)

@@ -1,8 +1,8 @@
-"""The program: which commands there are, and how each of them ends.
+"""The program: which commands there are, and how a run of one ends.
 
-Exit codes: 0 all is well; 1 the data is bad; 2 the command was typed wrong; 3 the store failed; 4
-what would be written exists already; 130 Ctrl-C; 141 the reader of standard output is gone (as for
-a program that SIGPIPE ends).
+Exit codes: 0 success; 1 the data is bad; 2 the command was typed wrong; 3 the store failed; 4 the
+target exists already; 130 Ctrl-C; 141 the reader of standard output is gone (as for a program that
+SIGPIPE ends).
 """
 
 from __future__ import annotations
@@ -57,29 +57,29 @@ COMMANDS: Final = {
 
 
 FILES: Final = {"ls": "info", "count": "info", "head": "cat", "manifest": "index"}
-"""In which file of `commands/` a command is, if not in that of its name."""
+"""The files of commands that are not in the file of their name."""
 
 
 class LogHandler(logging.Handler):
-    """Prints the log, of other libraries too, without secrets and control characters.
+    """Prints the log on standard error, that of other libraries included.
 
-    It is printed above a progress bar.
+    Secrets are masked, and control characters escaped. A progress bar stays below the lines.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Prints a line, or several if a traceback follows."""
+        """Prints the record in one line, and its traceback, if it has one, in further lines."""
         click.echo(display_text(self.format(record), lines=True), err=True)
 
 
 class Commands(click.Group):
-    """The commands. Each is imported when it is asked for, so that help comes at once."""
+    """The commands. Each is imported when it is called: help must not wait for their imports."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names, in the order in which they are shown."""
+        """The names of the commands in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, or None."""
+        """Imports the command of this name; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"streamrec.cli.commands.{FILES.get(cmd_name, cmd_name)}")
@@ -90,7 +90,11 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that was typed."""
+        """Finds the command that was typed.
+
+        Raises:
+            click.UsageError: There is none; the message proposes the most similar name.
+        """
         if args[0] not in COMMANDS:
             near = get_close_matches(args[0], COMMANDS, 1)
             hint = f"Did you mean {near[0]}?" if near else "See streamrec --help."
@@ -98,19 +102,18 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command, which just ends when the reader of its output is gone."""
+        """Runs the command; ends without a message if the reader of its output is gone."""
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
             return code
         except BrokenPipeError:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # what is left is flushed into nothing
+            # Python flushes standard output once more at its exit, which would fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the list of commands, and loads none of them."""
+        """Writes the list of commands without importing one."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -136,11 +139,10 @@ def streamrec_command(verbose: bool) -> None:
     handler = LogHandler()
     level = logging.INFO if verbose else logging.CRITICAL
     logging.basicConfig(level=level, handlers=[handler], format="%(name)s: %(message)s")
-    logging.getLogger("streamrec").setLevel(
-        logging.INFO if verbose else logging.WARNING
-    )  # a store that is down, say
+    # Our warnings are always shown, for example that a store does not answer.
+    logging.getLogger("streamrec").setLevel(logging.INFO if verbose else logging.WARNING)
     if not verbose:
-        # commands tell of losses, and of what names tell, in results and notes of their own
+        # Commands report lost data and gaps in names themselves, in results and notes.
         handler.addFilter(
             lambda record: not (hasattr(record, "loss") or hasattr(record, "told_by_names"))
         )
@@ -149,25 +151,24 @@ def streamrec_command(verbose: bool) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Runs one command; returns the exit code.
 
-    Says in a line what went wrong, on standard error; or as JSON.
+    An error becomes one line on standard error, or an object of JSON if `--json` was typed.
     """
     as_json = "--json" in arguments
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # names and data may hold what the terminal cannot show
+        # Names and data may hold characters that the encoding of the terminal lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = streamrec_command.main(list(arguments), prog_name="streamrec", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         if as_json:
             return print_failure(error.format_message(), error, error.exit_code, as_json)
-        shown, message = StringIO(), error.format_message()
+        shown = StringIO()
+        message = error.format_message()
         error.show(shown)
         text = shown.getvalue()
-        if not isinstance(
-            error, click.MissingParameter
-        ):  # of which click lists the choices in lines
+        # The message of a missing parameter has several lines: click lists the choices in them.
+        if not isinstance(error, click.MissingParameter):
             text = text.replace(message, display_text(message))
         click.echo(display_text(text, lines=True), err=True, nl=False)
         return error.exit_code
@@ -178,6 +179,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def exit_code_of(error: StreamrecError | OSError) -> int:
+    """The exit code for an error: 1, 2, 3 or 4, as the head of this file says."""
     match error:
         case (
             CorruptRecordError()
@@ -195,9 +197,15 @@ def exit_code_of(error: StreamrecError | OSError) -> int:
 
 
 def print_failure(what: object, error: BaseException, code: int, as_json: bool) -> int:
-    """Prints what went wrong, and the notes.
+    """Prints a message and the notes of an error; returns the exit code.
 
     A note says, for example, where old data is kept that could not be put back.
+
+    Args:
+        what: The message.
+        error: The error, whose place and notes are printed.
+        code: The exit code.
+        as_json: Whether to print an object of JSON.
     """
     notes = getattr(error, "__notes__", [])
     if as_json:

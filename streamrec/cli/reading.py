@@ -1,4 +1,4 @@
-"""How commands read shards: whole, counted, or a sample; several at a time."""
+"""How commands read shards: all records, only their number, or a sample; several at a time."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from streamrec.example import Kind, describe_other, kind_of
 from streamrec.shards import LONG_BYTES, Expected, Portion, ReadOptions, ShardRange, ShardReader
 
 PARALLEL: Final = 8
-"""Shards that are read at the same time, without `--jobs`."""
+"""How many shards are read at the same time without `--jobs`."""
 
 BATCH_BYTES: Final = 8 << 20
-"""About the size of a batch."""
+"""The approximate size of a batch."""
 
 KINDS: Final[dict[Kind, str]] = {
     "example": "Example",
@@ -49,12 +49,11 @@ B = TypeVar("B")
 
 
 def run(work: Coroutine[Any, Any, B]) -> B:
-    """Runs a command's async work. Ctrl-C cancels it, unless the work is done by then."""
+    """Runs a command's async work. Ctrl-C cancels it, unless it has finished."""
     results: list[B] = []
 
-    async def keep_result() -> (
-        None
-    ):  # `asyncio.run` makes a `repr` of what its task returns, four times as long
+    # `asyncio.run` would make the `repr` of a result, which took four times as long as the work.
+    async def keep_result() -> None:
         results.append(await work)
 
     try:
@@ -66,13 +65,13 @@ def run(work: Coroutine[Any, Any, B]) -> B:
 
 
 def total_bytes(shards: Iterable[Item]) -> int | None:
-    """The size of all shards together; None where one of them is not known."""
+    """The sum of the shards' sizes in bytes; None if one of them is unknown."""
     sizes = [shard.size for shard in shards]
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 def jobs() -> int:
-    """How many shards are read at the same time."""
+    """How many shards to read at the same time: `--jobs`, or 8."""
     context = click.get_current_context(silent=True)
     return (context and context.meta.get(JOBS)) or PARALLEL
 
@@ -80,12 +79,13 @@ def jobs() -> int:
 async def map_concurrently(
     function: Callable[[A], Awaitable[B]], items: Sequence[A], concurrency: int | None = None
 ) -> list[B]:
-    """Calls a function for each item, `concurrency` at a time (None: `jobs`).
+    """Calls a function for each item, `concurrency` at a time (None: as many as `jobs` says).
 
-    Returns the results in the items' order.
+    Returns:
+        The results in the order of the items.
 
     Raises:
-        Exception: The first error ends all, and is raised as it is.
+        Exception: The first error of a call, as it is. It cancels the other calls.
     """
     left = iter(enumerate(items))
     results: dict[int, B] = {}
@@ -108,28 +108,39 @@ async def map_concurrently(
 
 
 @asynccontextmanager
-async def open_item(item: Item, start: int | None = None, **how: Any) -> AsyncIterator[ShardReader]:
-    """Opens a shard, from the first record at byte `start` or after it.
+async def open_item(
+    item: Item, start: int | None = None, **options: Any
+) -> AsyncIterator[ShardReader]:
+    """Opens a shard, and closes it when the block ends.
 
-    `how` is passed to `ReadOptions`.
-
-    The shard must be as it was listed, or as a manifest says.
+    Args:
+        item: The shard, which must be as it was listed, or as its manifest says.
+        start: The byte from which on the first record is searched; None for the shard's beginning.
+        options: The arguments of `ReadOptions`.
     """
     async with storages_for(item.storage_options) as storages:
-        storage, byte_range = await storages.at(item.path), ShardRange(start) if start else None
-        made = await ShardReader.open(
-            storage, item.path, ReadOptions(**how), byte_range=byte_range, expected=item.expected
+        storage = await storages.at(item.path)
+        opened = await ShardReader.open(
+            storage,
+            item.path,
+            ReadOptions(**options),
+            byte_range=ShardRange(start) if start else None,
+            expected=item.expected,
         )
-        async with aclosing(made) as reader:
+        async with aclosing(opened) as reader:
             yield reader
 
 
 async def blocks(
     reader: ShardReader, meter: Meter | None = None, expected: Expected | None = None
 ) -> AsyncIterator[streamrec.Frames]:
-    """The blocks of one shard.
+    """The blocks of one shard, as its reader yields them.
 
-    The number of its records is compared with `expected` if all of it is read.
+    Args:
+        reader: The reader of the shard.
+        meter: Counts the bytes that are read; None for no count.
+        expected: The number of records that the shard must have if all of it is read and none of
+            it is skipped as damaged; None for no check.
     """
     done = 0
     async for frames in reader.frames():
@@ -147,31 +158,42 @@ async def batches(
 ) -> AsyncGenerator[streamrec.Frames, None]:
     """The records of all shards, shard after shard, in batches of about BATCH_BYTES.
 
-    The meter counts the bytes that are read; `reading` is passed to `TFRecordDataset`.
+    Args:
+        shards: The shards.
+        record_bytes: The approximate length of a record, from which the size of a batch follows.
+        meter: Counts the bytes that are read.
+        reading: Further arguments of `TFRecordDataset`.
     """
     portions = [Portion(path=shard.path, expected=shard.expected) for shard in shards]
     options = shards[0].storage_options if shards else {}
     dataset = import_module("streamrec.pipeline").read_portions(
         portions, storage_options=options, **reading
     )
-    size, nbytes = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1)))), 0
-    async with aclosing(
-        dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()
-    ) as run:
+    size = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1))))
+    batched = dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES)
+    done = 0
+    async with aclosing(batched.aiterate()) as run:
         async for frames in run:
-            done, nbytes = nbytes, run.stats().bytes_read
-            meter.add(nbytes - done)
+            now = run.stats().bytes_read
+            meter.add(now - done)
+            done = now
             yield frames
 
 
 async def keep_matching(
     blocks: AsyncGenerator[streamrec.Frames, None], where: tuple[Any, ...] | None
 ) -> AsyncGenerator[streamrec.Frames, None]:
-    """The records for which the tree of `--where` is true, found in a thread.
+    """The records that match `--where`; a thread finds them.
 
-    None for all records.
+    Args:
+        blocks: The records.
+        where: The tree of `--where`; None for all records.
+
+    Raises:
+        click.UsageError: `where` names a feature that no record has.
     """
-    seen, count = set[str](), 0
+    seen: set[str] = set()
+    count = 0
     async with aclosing(blocks):
         async for frames in blocks:
             kept = frames
@@ -187,44 +209,50 @@ async def keep_matching(
 
 @dataclass(frozen=True)
 class Sample:
-    """Records from the beginnings of some shards, at equal distances in the list."""
+    """Records from the beginnings of some shards, which show what all records are like.
+
+    Attributes:
+        records: The records, shard after shard.
+        compressions: How these shards are compressed: "", "GZIP", "ZLIB" or "ZSTD", each once.
+    """
 
     records: tuple[bytes, ...]
     compressions: tuple[str, ...]
 
     @cached_property
     def kind(self) -> Kind:
-        """What the records are."""
+        """The type of message that all records can be read as; "bytes" if there is none."""
         return kind_of_all(self.records) or ("example" if self.records else "bytes")
 
     @cached_property
     def other(self) -> str | None:
-        """What the first record is that is no known message; None if each is one, or empty."""
+        """Describes the first record that is not a known message; None if all are, or are empty."""
         found = next((record for record in self.records if kind_of(record) == "bytes"), None)
         return None if found is None else describe_other(found)
 
     @property
     def are(self) -> str:
-        """What the records are, for people."""
+        """What the records are, as text after "the records are"."""
         if self.kind == "bytes" and not all(kind_of(record) == "bytes" for record in self.records):
             return "not all of them Examples"
         return KINDS[self.kind]
 
     @cached_property
     def schema(self) -> streamrec.example.Schema | None:
-        """Their features; None where they are neither Examples nor SequenceExamples."""
+        """The features of the records; None unless they are Examples or SequenceExamples."""
         if self.kind == "bytes" or self.kind == "example_list":
             return None
         return streamrec.infer_features(self.records, kind=self.kind)
 
     @property
     def record_bytes(self) -> float:
-        """How long a record is, on average; 0.0 without one."""
+        """The mean length of a record in bytes; 0.0 without records."""
         return sum(map(len, self.records)) / len(self.records) if self.records else 0.0
 
 
 async def take_sample(shards: Sequence[Item]) -> Sample:
-    """Reads the beginnings of up to 8 shards: up to 1,000 records, fewer where they are long."""
+    """Reads the beginnings of up to 8 shards: up to 1,000 records, fewer if they are long."""
+    # At equal distances in the list: shards of one data set often follow one another.
     step = max(1, len(shards) // 8)
     samples = await map_concurrently(first_records, shards[::step][:8])
     records = tuple(record for taken, _ in samples for record in taken)
@@ -232,7 +260,7 @@ async def take_sample(shards: Sequence[Item]) -> Sample:
 
 
 async def first_records(shard: Item) -> tuple[list[bytes], str]:
-    """The first records of a shard, and how it is compressed."""
+    """The first records of a shard, up to 125 or 4 MiB, and its compression."""
     taken: list[bytes] = []
     async with open_item(shard, block_bytes=1 << 16) as reader:
         async for record in reader:
@@ -243,10 +271,7 @@ async def first_records(shard: Item) -> tuple[list[bytes], str]:
 
 
 async def count_all(shards: Sequence[Item]) -> list[int]:
-    """The number of records of each shard.
-
-    The command reads no shard whose number a manifest says.
-    """
+    """The number of records of each shard; those whose number a manifest gives are not read."""
     unknown = [shard for shard in shards if shard.records is None]
     with progress("counting", total_bytes(unknown)) as meter:
         counts = iter(await map_concurrently(partial(count_one, meter=meter), unknown))
@@ -254,7 +279,7 @@ async def count_all(shards: Sequence[Item]) -> list[int]:
 
 
 async def count_one(shard: Item, meter: Meter | None = None) -> int:
-    """The number of records of one shard, by their lengths."""
+    """Counts the records of one shard by their lengths, without a check of their payloads."""
     async with open_item(shard, verify=False, long_bytes=LONG_BYTES) as reader:
         async for _ in blocks(reader, meter):
             pass

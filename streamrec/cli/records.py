@@ -1,8 +1,8 @@
-"""A record as a person reads it, and as JSON.
+"""Shows records: as text for people, and as JSON.
 
-- A record is one of three messages, or plain bytes: `kind_of_all` looks at some of them.
-- Bytes are text as `text_of` has it. In JSON all others are `{"base64": "..."}`.
-- Values are lists in JSON, also where there is one: so they are in an Example.
+- A record is one of three messages, or plain bytes; `kind_of_all` finds out from some records.
+- `text_of` says which bytes are text. In JSON all others are `{"base64": "..."}`.
+- In JSON the values of a feature are always a list, even if there is only one, as in an Example.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from streamrec.example import (
 )
 
 KINDS: Final[tuple[Kind, ...]] = ("bytes", "example_list", "sequence_example", "example")
-"""All records are bytes where some are.
+"""The kinds of records, the one that includes most first.
 
-Likewise Examples are SequenceExamples where some are these.
+Every record can be shown as bytes, and every Example can be read as a SequenceExample.
 """
 
 VALUES_SHOWN = 8
@@ -42,33 +42,33 @@ CHARACTERS_SHOWN = 100
 
 
 def kind_of_all(records: Iterable[bytes], most: int | None = None) -> Kind | None:
-    """What these records are, all of them.
+    """The kind that all of these records can be read as.
 
-    None where all are empty, which does not say what others are.
-
-    At most `most` records that are not empty are looked at.
+    It looks at no more than `most` records that are not empty. The result is None if all are empty:
+    an empty record may be of any kind.
 
     Examples:
         >>> from streamrec import encode_example
-        >>> kind_of_all([encode_example({}), encode_example({"a": 1})]), kind_of_all([b"hello"]), kind_of_all([b""])
-        ('example', 'bytes', None)
-    """  # noqa: E501
+        >>> kind_of_all([encode_example({}), encode_example({"a": 1})])
+        'example'
+        >>> kind_of_all([b"hello"]), kind_of_all([b""])
+        ('bytes', None)
+    """
     found = set(islice(filter(None, map(kind_of, records)), most))
     return next((kind for kind in KINDS if kind in found), None)
 
 
 def parts_of(record: bytes, kind: Kind) -> dict[str, dict[str, list[Any]]]:
-    """The features of a record by name, each a list of its values.
+    """The features of a record: by part, then by name, each a list of values.
 
-    Those of a feature list are lists of lists.
-
-    An Example has one part, "features"; a SequenceExample has "context" and "feature_lists", which
-    may use a name for one feature each; an ExampleListWithContext has "context" and "examples".
-    Plain bytes have none.
+    An Example has one part, "features". A SequenceExample has "context" and "feature_lists"; both
+    may have a feature of the same name, and the values of the latter are lists of lists. An
+    ExampleListWithContext has "context" and "examples". Plain bytes have no part.
     """
     if kind == "example_list" and is_example_list(record):
         found = ExampleListWithContext.FromString(record)
         rows = [each.features.feature for each in found.examples]
+        # Each Example may lack features of the others: the lists of all have one length.
         columns = {
             name: [values_of(row.get(name, Feature())) for row in rows]
             for name in sorted({*chain(*rows)})
@@ -91,6 +91,7 @@ def parts_of(record: bytes, kind: Kind) -> dict[str, dict[str, list[Any]]]:
 
 
 def values_of(feature: Any) -> list[Any]:
+    """The values of a `Feature` message; an empty list if it has no kind."""
     kind = feature.WhichOneof("kind")
     return [] if kind is None else list(getattr(feature, kind).value)
 
@@ -98,11 +99,20 @@ def values_of(feature: Any) -> list[Any]:
 def find_matching(
     frames: Frames, where: tuple[Any, ...], seen: set[str], first: int = 0
 ) -> list[int]:
-    """The indices of the records for which the tree of `--where` is true.
+    """The indices of the records that match `--where`.
 
-    Adds the features of all to `seen`.
+    Args:
+        frames: The records.
+        where: The tree of `--where`.
+        seen: Receives the names of all features of the records.
+        first: The number of the first record, for errors.
+
+    Raises:
+        FeatureError: A record has no features, or a value cannot be compared.
     """
-    kind, names, found = kind_of_all(frames, most=100) or "example", names_in(where), []
+    kind = kind_of_all(frames, most=100) or "example"
+    names = names_in(where)
+    found = []
     for number, record in enumerate(frames):
         parts = parts_of(record, kind)
         if not parts and record:
@@ -115,9 +125,9 @@ def find_matching(
         for part in parts.values():
             seen.update(part)
             for name in names & part.keys():
-                features[name] += chain.from_iterable(
-                    v if isinstance(v, list) else [v] for v in part[name]
-                )
+                # A feature list matches if one value of any of its steps does.
+                for value in part[name]:
+                    features[name] += value if isinstance(value, list) else [value]
         try:
             if is_true(where, features):
                 found.append(number)
@@ -132,7 +142,7 @@ def find_matching(
 
 
 def is_true(where: tuple[Any, ...], features: Mapping[str, list[Any]]) -> bool:
-    """Whether an expression is true; a comparison is if one value of the feature makes it true."""
+    """Evaluates an expression; a comparison is true if it is true for one value of the feature."""
     match where:
         case "and", one, other:
             return is_true(one, features) and is_true(other, features)
@@ -147,9 +157,12 @@ def is_true(where: tuple[Any, ...], features: Mapping[str, list[Any]]) -> bool:
 
 
 def comparable(value: Any, wanted: str | float) -> tuple[Any, Any]:
-    """A value of a feature and what it is compared with, as what Python compares.
+    """Both sides of a comparison in types that Python compares exactly.
 
-    Text is compared as UTF-8, float32 as such.
+    Text becomes UTF-8; a number that is compared with a float32 is rounded to float32.
+
+    Raises:
+        TypeError: One side is bytes, the other a number.
     """
     if isinstance(value, bytes) != isinstance(wanted, str):
         raise TypeError
@@ -163,20 +176,20 @@ def comparable(value: Any, wanted: str | float) -> tuple[Any, Any]:
 
 
 def names_in(where: tuple[Any, ...]) -> set[str]:
-    """The features that an expression names."""
+    """The names of the features in an expression."""
     if where[0] in ("and", "or", "not"):
         return set[str]().union(*map(names_in, where[1:]))
     return {where[1]}
 
 
 def check_where(where: tuple[Any, ...], seen: set[str]) -> None:
-    """Refuses a feature that no record has, which is misspelt."""
+    """Refuses an expression that names a feature which no record has: it is misspelt."""
     if unknown := sorted(names_in(where) - seen):
         refuse_unknown("--where", unknown, seen)
 
 
 def refuse_unknown(option: str, names: Iterable[str], known: Iterable[str]) -> NoReturn:
-    """Refuses names that an option gives and no record has; says which ones the records have."""
+    """Refuses names of features that no record has; the message lists those that records have."""
     have = join_names(sorted(known)) or "no features"
     raise click.UsageError(f"{option}: no record has {', '.join(names)}: they have {have}")
 
@@ -184,9 +197,8 @@ def refuse_unknown(option: str, names: Iterable[str], known: Iterable[str]) -> N
 def as_json(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> str:
     r"""A record as one line of JSON: an object of its features, or the bytes.
 
-    What it lacks of `wanted` is null.
-
-    A SequenceExample is an object of two of them, "context" and "feature_lists".
+    A SequenceExample is an object with two such objects, "context" and "feature_lists". If
+    `wanted` is given, there are only these features, and those that the record lacks are null.
 
     Examples:
         >>> from streamrec import encode_example, encode_sequence_example
@@ -213,7 +225,7 @@ def as_json(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> s
 
 
 def plain(value: Any) -> Any:
-    """The value in terms of JSON; numbers that JSON does not have are text."""
+    """The value in types that JSON has; NaN and infinities become text."""
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -227,7 +239,7 @@ def plain(value: Any) -> Any:
 
 
 def as_lines(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> Iterator[str]:
-    """A record for people: a line for each feature, long values cut."""
+    """A record for people: one line for each feature, with long values cut."""
     parts = parts_of(record, kind)
     if not parts:
         yield format_value(record)
@@ -241,6 +253,7 @@ def as_lines(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> 
 
 
 def format_values(values: Sequence[Any]) -> str:
+    """The values of a feature as text: one without brackets, of several the first eight."""
     if len(values) == 1:
         return format_value(values[0])
     shown = [format_value(value) for value in values[:VALUES_SHOWN]]
@@ -249,7 +262,7 @@ def format_values(values: Sequence[Any]) -> str:
 
 
 def quote_text(text: str) -> str:
-    r"""The text as Python writes it, but with all letters as they are.
+    r"""The text in quotes as Python writes it, but with all letters as they are.
 
     Examples:
         >>> quote_text("it's\n") == repr("it's\n"), quote_text("\u200d")
@@ -261,6 +274,7 @@ def quote_text(text: str) -> str:
 
 
 def format_value(value: Any) -> str:
+    """One value as text: bytes that are not text show their length and their first bytes."""
     if isinstance(value, list):
         return format_values(value)
     if isinstance(value, float):

@@ -3,13 +3,15 @@
 - A name that ends in `.json` is a manifest, one that ends in `.index` an index; both stand for
   their shards.
 - A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all
-  objects below it. Where records are read, manifests, indexes and names that begin with `.` or `_`
-  (as `_SUCCESS`) are left out; and so is text (`TEXT`), unless all is: a line says what. A
-  `manifest.json` tells how many records those shards hold that have the size and version which it
-  says. Of the others a warning tells.
-- The names of shards tell of splits (`ints-train...`, `ints-test...`) and of missing shards
-  (`-00005-of-00008`). Notes say so; `--split` takes one split of a directory or pattern.
-- All else is what `TFRecordDataset` takes: a URL, a path, a glob, braces.
+  objects below it. A command that reads records leaves out manifests, indexes and names that begin
+  with `.` or `_` (such as `_SUCCESS`). It also leaves out text files (`TEXT`), unless the directory
+  holds nothing else. A note lists what is left out.
+- A `manifest.json` in a directory gives the number of records of each shard whose size and version
+  still match it. A note names the first shard that does not match.
+- The names of shards show which splits there are (`ints-train...`, `ints-test...`) and which shards
+  are missing (`-00005-of-00008`). Notes say so; `--split` selects one split of a directory or
+  pattern.
+- Any other name is what `TFRecordDataset` takes: a URL, a path, a glob, braces.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from streamrec.errors import ManifestError, NotFoundError, StorageError
 from streamrec.shards import (
     Expected,
     Gap,
+    Manifest,
     expand_name,
     find_gaps,
     find_splits,
@@ -40,16 +43,16 @@ from streamrec.storage import ObjectInfo, RetryPolicy, Storages, is_url
 
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
 MANIFESTS = (".json", ".index")
-"""How the names of manifests and indexes end."""
+"""The endings of the names of manifests and indexes."""
 
 LOOKED_AT: Final = 16
-"""How many shards of a set that was not named whole the store is asked for."""
+"""How many shards that were not named the store is asked for. Not tuned."""
 
 NO_RECORDS = re.compile(r"(.*/)?([._][^/]*|[^/]*\.(json|idx|index|index\.part-[^/]*))", re.DOTALL)
 SILENT = re.compile(
     r"(.*/)?([._][^/]*|[^/]*manifest\.json|[^/]*\.(idx|index|index\.part-[^/]*))", re.DOTALL
 )
-"""Names that a directory of shards has besides them; no line lists these."""
+"""Names that are usual next to shards; no note lists them."""
 
 TEXT = re.compile(
     r".*\.(csv|html?|json|labels|log|md|pbtxt|proto|py|rst|subwords|tsv|txt|vocab|xml|ya?ml)|(.*/)?(LICENSE|README)",
@@ -61,17 +64,17 @@ TensorFlow Datasets has such files next to shards: labels and descriptions.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """An object.
+    """An object in a store.
 
     Attributes:
         path: Its URL.
-        size: Bytes as it is stored; None where the store does not say.
-        records: How many records it holds, where a manifest says so.
-        expected: What it is compared with when it is opened: what the listing or the manifest says
-            of it.
-        storage_options: With which it is opened.
+        size: Its size in bytes as it is stored; None if the store does not say.
+        records: The number of its records; None if no manifest says.
+        expected: The size and version that the object must have when it is opened, as the listing
+            or the manifest gives them.
+        storage_options: The options of the store that it is opened with.
     """
 
     path: str
@@ -82,12 +85,16 @@ class Item:
 
     @classmethod
     def from_listing(cls, info: ObjectInfo) -> Item:
-        """An object as the store describes it."""
-        return cls(info.path, info.size, expected=Expected.of(info))
+        """Makes an item of an object as the store describes it."""
+        return cls(path=info.path, size=info.size, expected=Expected.of(info))
 
 
 def storages_for(storage_options: Mapping[str, Any], retry: RetryPolicy | None = None) -> Storages:
-    """The stores that these options lead to."""
+    """The stores that these options open.
+
+    Raises:
+        click.UsageError: An option is wrong.
+    """
     try:
         return Storages(storage_options, retry=retry)
     except ValueError as error:
@@ -95,9 +102,9 @@ def storages_for(storage_options: Mapping[str, Any], retry: RetryPolicy | None =
 
 
 async def find(storages: Storages, names: Sequence[str]) -> list[Item]:
-    """All that the names stand for, in their order, with sizes.
+    """Finds all objects that the names stand for, with sizes, in the order of the names.
 
-    Manifests and hidden objects are objects here.
+    Manifests and hidden objects count as objects here.
     """
     found: list[Item] = []
     for name in await expand_names(storages, names):
@@ -119,73 +126,81 @@ async def find_records(
     gaps: list[Gap] | None = None,
     mixes: bool = True,
 ) -> list[Item]:
-    """The shards that the names stand for.
+    """Finds the shards that the names stand for, with sizes.
 
-    Manifests may name shards below `shard_root` besides their own directory; None: that of the
-    `Sources`, which also say of which split the shards are taken.
+    Manifests may name shards below `shard_root` besides their own directory. If `names` are
+    `Sources`, these say which directory that is, and which split is read.
 
     Args:
-        manifests: Where it is a list, the manifests of directories are added to it; else a note
-            tells of shards of which they say otherwise.
-        gaps: Where it is a list, what is missing, as the names of the other shards tell, is added
-            to it; else notes tell of it.
-        mixes: Whether several splits of a directory may be taken together without `--split`. A note
-            tells of them.
+        storages: The stores.
+        names: What was typed.
+        shard_root: See above; None for no other directory.
+        manifests: A list that receives the manifests that are in directories. Without it, a note
+            names a shard that differs from its manifest.
+        gaps: A list that receives the missing shards, as the names of the others show them. Without
+            it, notes name them.
+        mixes: Whether several splits of a directory may be read together without `--split`. A note
+            says so.
     """
     split = None
     if isinstance(names, Sources):
-        shard_root, split = names.shard_root, names.split
-    told: list[Gap] = []
+        shard_root = names.shard_root
+        split = names.split
+    missing: list[Gap] = []
     found: list[Item] = []
     typed: list[Item] = []
     for name in await expand_names(storages, names):
         directory = directory_of(name)
         if name.endswith(MANIFESTS):
-            manifest = (await read_manifest(await storages.at(name), name)).follow(shard_root)
-            its = [
-                Item(
-                    shard.path,
-                    shard.bytes,
-                    shard.records,
-                    Expected(
-                        size=shard.bytes,
-                        version=shard.version,
-                        records=shard.records,
-                        manifest=name,
-                    ),
-                )
-                for shard in manifest.shards
-            ]
-            if len(its) > 1:  # one may be the manifest of one of several writers
-                told.extend(find_gaps(item.path for item in its))
+            shards = await shards_of_manifest(storages, name, shard_root)
+            # A manifest of one shard may be that of one of several writers.
+            if len(shards) > 1:
+                missing.extend(find_gaps(item.path for item in shards))
         elif directory:
-            its = await shards_below(storages, directory, manifests)
-            its = take_split(its, name, split, mixes=mixes)
-            told.extend(find_gaps(item.path for item in its))
+            shards = await shards_below(storages, directory, manifests)
+            shards = take_split(shards, name, split, mixes=mixes)
+            missing.extend(find_gaps(item.path for item in shards))
         else:
-            its, is_pattern = await find_matching(storages, name)
+            shards, is_pattern = await find_matching(storages, name)
             if is_pattern:
-                its = take_split(its, name, split, mixes=True)
-                told.extend(find_gaps((item.path for item in its), name))
+                shards = take_split(shards, name, split, mixes=True)
+                missing.extend(find_gaps((item.path for item in shards), name))
             else:
-                typed += its
-        found += its
-    told.extend(await find_gaps_of_typed(storages, typed))
+                typed += shards
+        found += shards
+    missing.extend(await find_gaps_of_typed(storages, typed))
     if gaps is not None:
-        gaps.extend(told)
+        gaps.extend(missing)
     else:
-        for gap in told:
+        for gap in missing:
             print_note(gap)
     return await add_sizes(storages, found)
 
 
+async def shards_of_manifest(storages: Storages, name: str, shard_root: str | None) -> list[Item]:
+    """The shards that a manifest or an index lists, each with its number of records."""
+    manifest = (await read_manifest(await storages.at(name), name)).follow(shard_root)
+    return [
+        Item(
+            path=shard.path,
+            size=shard.bytes,
+            records=shard.records,
+            expected=Expected(
+                size=shard.bytes, version=shard.version, records=shard.records, manifest=name
+            ),
+        )
+        for shard in manifest.shards
+    ]
+
+
 def take_split(found: list[Item], name: str, split: str | None, *, mixes: bool) -> list[Item]:
-    """The shards of one split of a directory or pattern.
+    """Selects the shards of one split of a directory or pattern.
 
-    If no split was asked for, all shards, after a note that tells of several splits.
+    Without `split` it returns all shards, and a note lists the splits if there are several.
 
-    A UsageError names the splits if the one that was asked for is not there; or, unless several
-    may be mixed, if none was asked for.
+    Raises:
+        click.UsageError: `split` is not one of the splits; or there are several, none was asked
+            for, and they must not be mixed. The message lists the splits.
     """
     splits = find_splits([item.path for item in found])
     if split is not None:
@@ -199,6 +214,7 @@ def take_split(found: list[Item], name: str, split: str | None, *, mixes: bool) 
         return [item for item in found if item.path in wanted]
     if splits.several:
         advice = f"--split {splits.names[0]} takes one of them"
+        # A command that writes would mix test data into training data for good.
         if splits.certain and not mixes:
             raise click.UsageError(
                 f"{name}: these shards are of several splits, {splits}: {advice}, and --split all "
@@ -212,17 +228,15 @@ def take_split(found: list[Item], name: str, split: str | None, *, mixes: bool) 
 
 
 async def find_gaps_of_typed(storages: Storages, typed: Sequence[Item]) -> list[Gap]:
-    """The gaps in sets of which several shards were named one by one.
+    """Finds gaps in sets of which several shards were named one by one.
 
-    A shell names them so for a pattern without quotes.
-
-    Who names a part of a set on purpose misses nothing: so the store is asked for the other shards,
-    if they are few.
+    The shell names them so for a pattern without quotes. A user who names some shards on purpose
+    misses none: so the store is asked whether the other shards exist, if they are few.
     """
     gaps = []
     for gap in find_gaps(item.path for item in typed):
-        there = sum(gap.totals.values())
-        if len(gap.totals) > 1 or 1 < there > gap.missing:
+        named = sum(gap.totals.values())
+        if len(gap.totals) > 1 or 1 < named > gap.missing:
             absent = [path for path in gap.examples[:LOOKED_AT] if await is_absent(storages, path)]
             if absent or len(gap.totals) > 1:
                 gaps.append(replace(gap, missing=len(absent), examples=tuple(absent)))
@@ -255,10 +269,16 @@ def directory_of(name: str) -> str | None:
 
 
 async def expand_names(storages: Storages, names: Sequence[str]) -> list[str]:
+    """The names without braces: `a-{0..2}` becomes three names. Globs stay as they are."""
     return [name for pattern in names for name in await expand_name(storages, pattern)]
 
 
 async def find_below(storages: Storages, directory: str) -> list[Item]:
+    """Lists all objects below a directory.
+
+    Raises:
+        NotFoundError: There are none.
+    """
     storage = await storages.at(directory)
     found = [Item.from_listing(info) async for info in storage.list(directory)]
     if not found:
@@ -271,23 +291,20 @@ async def find_below(storages: Storages, directory: str) -> list[Item]:
 async def shards_below(
     storages: Storages, directory: str, manifests: list[str] | None
 ) -> list[Item]:
-    """All shards below a directory, with the numbers of records that a manifest.json there has."""
+    """All shards below a directory, with the numbers of records that its manifests give.
+
+    Raises:
+        NotFoundError: There are no shards.
+    """
     inside = await find_below(storages, directory)
     shards = {item.path: item for item in inside if not NO_RECORDS.fullmatch(item.path)}
     if not shards:
         raise NotFoundError(
             "this directory contains no shards: pass a file name or a pattern", directory
         )
+    # A directory of nothing but such names may hold shards with unusual names.
     shards = {path: item for path, item in shards.items() if not TEXT.fullmatch(path)} or shards
-    if others := [
-        item.path for item in inside if item.path not in shards and not SILENT.fullmatch(item.path)
-    ]:
-        named = ", ".join(display_name(path.removeprefix(directory)) for path in others[:3])
-        print_note(
-            f"{display_name(directory)}: left out {plural(len(others), 'object')} whose names are "
-            "not those of "
-            f"shards: {named}{', ...' if len(others) > 3 else ''}"
-        )
+    note_left_out(directory, [item.path for item in inside if item.path not in shards])
     for item in inside:
         if not item.path.endswith("/manifest.json"):
             continue
@@ -295,36 +312,56 @@ async def shards_below(
             manifest = (await read_manifest(await storages.at(item.path), item.path)).follow(None)
         except ManifestError:  # another program's, or it names shards elsewhere
             continue
-        differing = []
-        for shard in manifest.shards:
-            known = shards.get(shard.path)
-            versions = {shard.version, known and known.expected.version} - {
-                None
-            }  # stores and manifests need not say
-            if known is None or known.size != shard.bytes or len(versions) > 1:
-                differing.append(shard.path)
-            else:
-                shards[shard.path] = replace(known, records=shard.records)
+        differing = add_counts(shards, manifest)
         if manifests is not None:
             manifests.append(manifest.path)
         elif differing:
-            name, first = display_name(manifest.path), display_name(differing[0])
+            name = display_name(manifest.path)
             print_note(
-                f"{name} says otherwise of {plural(len(differing), 'shard')}, the first of them "
-                f"{first}: what the "
-                f"directory holds is read; streamrec verify {name} tells more"
+                f"{plural(len(differing), 'shard')} differ{'s' if len(differing) == 1 else ''} "
+                f"from {name}, the first of them {display_name(differing[0])}: the shards are read "
+                f"as they are; streamrec verify {name} shows how they differ"
             )
     return list(shards.values())
 
 
-async def find_matching(storages: Storages, name: str) -> tuple[list[Item], bool]:
-    """What a pattern matches, and True; or the one object of this name, and False.
+def note_left_out(directory: str, paths: Sequence[str]) -> None:
+    """Prints a note that lists objects of a directory which are not read as shards."""
+    others = [path for path in paths if not SILENT.fullmatch(path)]
+    if not others:
+        return
+    named = ", ".join(display_name(path.removeprefix(directory)) for path in others[:3])
+    print_note(
+        f"{display_name(directory)}: left out {plural(len(others), 'object')} whose names are not "
+        f"those of shards: {named}{', ...' if len(others) > 3 else ''}"
+    )
 
-    The size and the existence of that object are not looked at.
+
+def add_counts(shards: dict[str, Item], manifest: Manifest) -> list[str]:
+    """Adds the numbers of records that a manifest gives to the shards that match it.
+
+    Returns:
+        The paths of the manifest's shards that are missing, or have another size or version.
     """
-    listing = await list_shards(
-        storages, [name], patterns=name.endswith(MANIFESTS)
-    )  # not the shards of a manifest
+    differing = []
+    for shard in manifest.shards:
+        known = shards.get(shard.path)
+        # Neither a store nor a manifest must give a version: two that are given must agree.
+        versions = {shard.version, known and known.expected.version} - {None}
+        if known is None or known.size != shard.bytes or len(versions) > 1:
+            differing.append(shard.path)
+        else:
+            shards[shard.path] = replace(known, records=shard.records)
+    return differing
+
+
+async def find_matching(storages: Storages, name: str) -> tuple[list[Item], bool]:
+    """The objects that match a pattern, and True; or the one object of this name, and False.
+
+    It does not ask whether that one object exists.
+    """
+    # A name of a manifest is a pattern here, too: else the listing would have its shards.
+    listing = await list_shards(storages, [name], patterns=name.endswith(MANIFESTS))
     found = [
         Item.from_listing(listing.known.get(path, ObjectInfo(path, None, None)))
         for path in listing.paths
@@ -333,7 +370,11 @@ async def find_matching(storages: Storages, name: str) -> tuple[list[Item], bool
 
 
 async def add_sizes(storages: Storages, found: Sequence[Item]) -> list[Item]:
-    """Asks for the sizes that are not known; an object that is not there is a NotFoundError."""
+    """Asks the stores for the sizes that are not known.
+
+    Raises:
+        NotFoundError: An object does not exist.
+    """
     known = {
         item.path: ObjectInfo(item.path, item.size, None) for item in found if item.size is not None
     }
@@ -356,9 +397,9 @@ async def add_sizes(storages: Storages, found: Sequence[Item]) -> list[Item]:
 
 
 async def check_present(storages: Storages, found: Sequence[Item]) -> None:
-    """Asks the store for the shards whose number of records is taken from a manifest.
+    """Checks that the shards whose counts come from a manifest exist and still match it.
 
-    This is a request for each.
+    This is one request for each of them.
     """
     known = [
         item for item in found if item.records is not None and item.expected.manifest is not None

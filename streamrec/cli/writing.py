@@ -1,10 +1,9 @@
-"""What commands write.
+"""Writes new shards, manifests and pages.
 
-They replace nothing unasked, and leave nothing of a run that did not end well.
-
-A shard appears complete or not at all; that is the library's doing. A command writes several, as
-one `Replacement`: if it fails or is interrupted, what it has finished is removed, and what it
-replaces stays until all is complete.
+A command replaces an object only with `--overwrite`, and never one that it reads. The library makes
+a shard appear complete or not at all. A command writes all its shards as one `Replacement`: if the
+run fails or is interrupted, its finished shards are removed, and old ones stay until all new ones
+are complete.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ ENDINGS = {
 
 @asynccontextmanager
 async def temporary_objects(storage_options: Mapping[str, Any]) -> AsyncIterator[list[str]]:
-    """A list for the URLs of new objects, each added before it is written.
+    """A list of URLs whose objects are removed when the block ends.
 
-    They are removed when the block ends.
+    Add each URL before its object is written, so that no object is left after Ctrl-C.
     """
     paths: list[str] = []
     try:
@@ -74,7 +73,7 @@ async def temporary_objects(storage_options: Mapping[str, Any]) -> AsyncIterator
 async def remove_all(paths: list[str], storage_options: Mapping[str, Any]) -> None:
     """Removes objects and empties the list.
 
-    Says on standard error which ones could not be removed.
+    An object that cannot be removed is named on standard error.
     """
     with anyio.CancelScope(shield=True):
         async with Storages(storage_options, retry=RetryPolicy(patience=30)) as storages:
@@ -89,7 +88,7 @@ async def remove_all(paths: list[str], storage_options: Mapping[str, Any]) -> No
 
 
 def compression_of(name: str, wanted: str | None) -> str:
-    """How an object of this name is compressed: as `wanted` says, or else as its ending does.
+    """The compression of an object: `wanted` if it is given, else that of its name's ending.
 
     Examples:
         >>> compression_of("a.tfrecord.gz", None), compression_of("a.gz", "none")
@@ -105,7 +104,11 @@ def compression_of(name: str, wanted: str | None) -> str:
 async def refuse_existing(
     storages: Storages, paths: Sequence[str], otherwise: str = "add --overwrite"
 ) -> None:
-    """Lets nothing be replaced."""
+    """Checks that no object exists at these paths.
+
+    Raises:
+        AlreadyExistsError: One does; the message proposes `otherwise`.
+    """
     for path in paths:
         storage = await storages.at(path)
         try:
@@ -116,59 +119,75 @@ async def refuse_existing(
 
 
 async def refuse_sources(
-    storages: Storages, sources: Iterable[str], goal: Storages, targets: Sequence[str]
+    storages: Storages, sources: Iterable[str], target_storages: Storages, targets: Sequence[str]
 ) -> frozenset[Identity]:
-    """Lets nothing be written over that is read, however it is spelled.
+    """Checks that no target is an object that is read, however the names are spelled.
 
-    `{shard}` of a target is any number.
+    `{shard}` in a target stands for any number.
 
     Returns:
-        The identities of the sources, which a Replacement spares.
+        The identities of the sources, which a Replacement must spare.
+
+    Raises:
+        click.UsageError: A source would be overwritten.
     """
     paths = list(sources)
-    found = zip(paths, await storages.identities(paths), strict=True)
-    read = {identity: path for path, its in found for identity in its}
-    for target, its in zip(targets, await goal.identities(targets), strict=True):
-        over = [read[identity] for identity in its if identity in read]
+    # A local file has two identities: its path without links, and its device and inode.
+    read = {
+        identity: path
+        for path, identities in zip(paths, await storages.identities(paths), strict=True)
+        for identity in identities
+    }
+    target_identities = await target_storages.identities(targets)
+    for target, identities in zip(targets, target_identities, strict=True):
+        overwritten = [read[identity] for identity in identities if identity in read]
         if is_numbered(target):
-            over += [
+            overwritten += [
                 path
                 for identity, path in read.items()
-                if any(is_one_of(identity, each) for each in its)
+                if any(is_one_of(identity, pattern) for pattern in identities)
             ]
-        if over:
+        if overwritten:
             raise click.UsageError(
-                f"{over[0]} is read, and would be overwritten: choose another name for {target}"
+                f"{overwritten[0]} is read, and would be overwritten: choose another name for "
+                f"{target}"
             )
     return frozenset(read)
 
 
 def is_one_of(identity: Identity, pattern: Identity) -> bool:
-    """Whether an object is that of a pattern, or could be one of its shards.
-
-    The identities of both decide.
-    """
+    """Whether an object is the one of a pattern, or could be one of its shards."""
     *place, name = identity
-    *its, names = pattern
-    if not isinstance(name, str) or not isinstance(names, str):
+    *pattern_place, pattern_name = pattern
+    # A local file is also known by device and inode, which are numbers and have no pattern.
+    if not isinstance(name, str) or not isinstance(pattern_name, str):
         return identity == pattern
-    return place == its and is_shard_of(name, names)
+    return place == pattern_place and is_shard_of(name, pattern_name)
 
 
 def inputs(sources: Iterable[str], found: Iterable[Item]) -> list[str]:
-    """All objects that are read: shards, and the manifests among the names that were typed."""
+    """The paths of all objects that are read: shards, and the manifests that were typed."""
     return [item.path for item in found] + [name for name in sources if name.endswith(MANIFESTS)]
 
 
 def copy_paths(paths: Sequence[str], target: str, option: str) -> list[str]:
-    """The URLs of the copies of shards; `option` is what `target` is called in errors.
+    """The URLs of the copies of shards.
 
-    In a directory, the copies are placed to each other as the shards are.
+    In a directory, the copies have the same paths relative to each other as the shards.
+
+    Args:
+        paths: The shards.
+        target: A directory, or the URL of the only copy.
+        option: The name of the option or argument that `target` comes from, for errors.
+
+    Raises:
+        click.UsageError: Two copies would have the same name, or a copy would be outside `target`.
     """
     if target.endswith("/") or directory_of(target):
         common = os.path.commonprefix([path[: path.rfind("/") + 1] for path in paths])  # noqa: RUF071 - URLs, cut below
         above = common[: common.rfind("/") + 1]
         names = [path.removeprefix(above) for path in paths]
+        # Shards of different stores share no directory; a name with `..` could lead out of it.
         copies = [f"{target.rstrip('/')}/{name}" for name in names]
         outside = [
             name
@@ -195,9 +214,9 @@ def copy_paths(paths: Sequence[str], target: str, option: str) -> list[str]:
 
 
 def end_dry_run(found: Sequence[Item], targets: Sequence[str]) -> None:
-    """With `--dry-run`, prints what the command would read and write, and ends it.
+    """With `--dry-run`, prints what the command would read and write, and ends the command.
 
-    All checks come before.
+    Call it after all checks: a dry run fails for the same reasons as the run itself.
     """
     context = click.get_current_context()
     if not context.meta.get(DRY_RUN):
@@ -213,7 +232,11 @@ def end_dry_run(found: Sequence[Item], targets: Sequence[str]) -> None:
 
 
 async def refuse_matching(storages: Storages, pattern: str) -> None:
-    """Lets nothing be replaced, or left over, that readers would take for a shard of `pattern`."""
+    """Checks that no object exists that a reader would take for a shard of `pattern`.
+
+    Raises:
+        AlreadyExistsError: One exists.
+    """
     if not is_numbered(pattern):
         await refuse_existing(storages, [pattern])
     async for info in list_numbered(storages, pattern):
@@ -225,9 +248,10 @@ async def refuse_matching(storages: Storages, pattern: str) -> None:
 async def write_text(
     url: str, text: str, read: Iterable[str], storage_options: Mapping[str, Any]
 ) -> None:
-    """Writes a page to any URL, as UTF-8.
+    """Writes text to any URL, as UTF-8, over what is there.
 
-    It replaces what is there, but for the objects that were read.
+    Raises:
+        click.UsageError: An object that was read, one of `read`, would be overwritten.
     """
     async with Storages(storage_options) as storages:
         await refuse_sources(storages, read, storages, [url])
@@ -236,23 +260,26 @@ async def write_text(
 
 
 LOOKED_AT: Final = 1000
-"""How many targets are compared with the sources at the beginning: a link may lead to one."""
+"""How many shards of a target are compared with the sources: a link may lead to a source."""
 
 ASKED_FOR: Final = 8
-"""For how many shards of an old manifest the store is asked."""
+"""For how many shards of an old manifest the store is asked whether they exist. Not tuned."""
 
 SHARD_BYTES: Final = 200_000_000
-"""How large shards become where nothing else is said."""
+"""The approximate size of shards if no option gives it."""
 
 FIELD: Final = re.compile(r"\{[A-Za-z_]\w*(:[^{}]*)?\}")
-"""What looks like a misspelt `{shard}`. Other braces are the name's own."""
+"""Matches a misspelt `{shard}`. Other braces belong to the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where records go: a URL, and how they are compressed there.
+    """Where and how records are written.
 
-    The URL has `{shard}` where the number of a shard goes.
+    Attributes:
+        pattern: A URL; with `{shard}` for the number of a shard if there may be several.
+        compression: "", "GZIP", "ZLIB" or "ZSTD".
+        storage_options: The options of the store.
     """
 
     pattern: str
@@ -261,21 +288,21 @@ class Target:
 
     @property
     def numbered(self) -> bool:
-        """Whether there may be several shards."""
+        """Whether there may be several shards, which the pattern numbers."""
         return is_numbered(self.pattern)
 
     @property
     def manifest(self) -> str:
-        """Where the manifest goes by default."""
+        """The URL of the manifest if no option gives it."""
         if self.numbered:
             return self.pattern[: self.pattern.rfind("/") + 1] + "manifest.json"
         return f"{self.pattern}.manifest.json"
 
 
 def pattern_of(name: str, compression: str, shards: int | None) -> str:
-    """The pattern of the shards that a name stands for.
+    """The pattern of the shards for a TARGET.
 
-    A directory gets names; `{shards}` is how many there are.
+    For a directory it has names of its own. `{shards}` is replaced by the number of shards.
 
     Examples:
         >>> pattern_of("out/", "GZIP", None)
@@ -299,7 +326,7 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
 
 
 def check_numbered(pattern: str) -> None:
-    """Refuses one name for several shards."""
+    """Checks that a pattern has a number, so that it can name several shards."""
     if not is_numbered(pattern):
         raise click.UsageError(
             f"several shards need a number in their name: write {pattern}-{{shard:05d}}, or "
@@ -311,68 +338,89 @@ async def check_target(
     storages: Storages,
     sources: Iterable[str],
     found: Sequence[Item],
-    goal: Storages,
+    target_storages: Storages,
     target: Target,
     *,
     manifest: str | None,
     overwrite: bool,
 ) -> frozenset[Identity]:
-    """Refuses to write over what is read, or, without `overwrite`, over what is there.
+    """Checks that a command may write to its target; with `--dry-run` it ends the command.
 
-    With `--dry-run` it ends the command.
+    Args:
+        storages: The stores of the sources.
+        sources: The names that were typed.
+        found: All objects that are read, but for the manifests among `sources`.
+        target_storages: The stores of the target.
+        target: Where the shards go.
+        manifest: Where the manifest goes; None if none is written.
+        overwrite: Whether objects that exist may be replaced.
 
-    `found` is all that is read but manifests, which are among `sources`. Returns what a Replacement
-    must spare.
+    Returns:
+        The identities of the sources, which a Replacement must spare.
+
+    Raises:
+        click.UsageError: A source or a shard would be overwritten.
+        AlreadyExistsError: An object exists, and `overwrite` is False.
     """
-    tables = [] if manifest is None else [manifest]
+    manifests = [] if manifest is None else [manifest]
+    # The pattern itself compares names. Single names find links, which only the store resolves.
     numbers = range(min(len(found) + 1, LOOKED_AT)) if target.numbered else ()
-    targets = [target.pattern, *tables, *(shard_path(target.pattern, number) for number in numbers)]
-    spared = await refuse_sources(storages, inputs(sources, found), goal, targets)
-    shards, *its = await goal.identities([target.pattern, *tables])
-    if any(is_one_of(identity, each) for found in its for identity in found for each in shards):
+    names = (shard_path(target.pattern, number) for number in numbers)
+    targets = [target.pattern, *manifests, *names]
+    spared = await refuse_sources(storages, inputs(sources, found), target_storages, targets)
+    if manifest is not None and await is_shard(target_storages, manifest, target.pattern):
         raise click.UsageError(
             f"{manifest} would overwrite a shard: choose another name for the manifest"
         )
     if not overwrite:
-        await refuse_matching(goal, target.pattern)
-        await refuse_existing(goal, tables)
+        await refuse_matching(target_storages, target.pattern)
+        await refuse_existing(target_storages, manifests)
     elif manifest is not None:
-        await check_described(goal, manifest, target)
-    end_dry_run(found, [target.pattern, *tables])
+        await check_described(target_storages, manifest, target)
+    end_dry_run(found, [target.pattern, *manifests])
     return spared
 
 
-async def check_described(storages: Storages, manifest: str, target: Target) -> None:
-    """Refuses to replace a manifest that describes other shards that stay.
+async def is_shard(storages: Storages, path: str, pattern: str) -> bool:
+    """Whether a path, however it is spelled, names one of the shards of a pattern."""
+    shards, identities = await storages.identities([pattern, path])
+    return any(is_one_of(identity, shard) for identity in identities for shard in shards)
 
-    It refuses only if the manifest's name was not typed. If it was, a note tells of it.
+
+async def check_described(storages: Storages, manifest: str, target: Target) -> None:
+    """Checks whether a manifest that is replaced describes other shards, which stay.
+
+    If the manifest's name was typed, a note says so.
+
+    Raises:
+        click.UsageError: The manifest's name was not typed.
     """
     try:
         old = (await read_manifest(await storages.at(manifest), manifest)).follow()
     except (NotFoundError, ManifestError):  # none is there; or it is not one of ours
         return
     others = [shard.path for shard in old.shards if not is_shard_of(shard.path, target.pattern)]
-    there = [path for path in others[:ASKED_FOR] if not await is_absent(storages, path)]
-    if not there:
+    present = [path for path in others[:ASKED_FOR] if not await is_absent(storages, path)]
+    if not present:
         return
-    told = (
+    described = (
         f"{display_name(manifest)} describes {plural(len(others), 'other shard')} that would stay, "
-        f"such as {display_name(there[0])}"
+        f"such as {display_name(present[0])}"
     )
     if manifest == target.manifest:
         raise click.UsageError(
-            f"{told}: write into another directory, or (reshard) give the new manifest a name with "
-            "--manifest"
+            f"{described}: write into another directory, or (reshard) give the new manifest a "
+            "name with --manifest"
         )
-    print_note(f"{told}, and is replaced")
+    print_note(f"{described}, and is replaced")
 
 
 async def tell_leftovers(
     storages: Storages, target: Target, written: Sequence[ShardInfo], objects: Replacement
 ) -> None:
-    """Says how many shards of an earlier run are replaced, and which stay among the new ones.
+    """Prints how many shards of an earlier run are replaced, and which stay next to the new ones.
 
-    A pattern would read those, too. Call it before the new ones are put in place.
+    A reader of the pattern would read those, too. Call it before the new shards are put in place.
     """
     new = {shard.path for shard in written}
     found: set[str] = set()
@@ -382,7 +430,7 @@ async def tell_leftovers(
 
 
 def print_leftovers(replaced: int, left: Sequence[str]) -> None:
-    """A note of how many files are replaced, and which stay next to the new ones."""
+    """Prints notes: how many files are replaced, and which stay next to the new ones."""
     if replaced:
         print_note(f"{plural(replaced, 'older file')} replaced")
     if left:
@@ -399,7 +447,10 @@ async def write_limited(
     nbytes: int | None,
     count: int | None,
 ) -> list[ShardInfo]:
-    """Writes shards up to a size in bytes, or in records, or both."""
+    """Writes shards of at most about `nbytes` bytes and `count` records; None for no limit.
+
+    Without a limit, a numbered target gets shards of about 200 MB, and another one a single shard.
+    """
     if target.numbered and nbytes is None and count is None:
         nbytes = SHARD_BYTES
     writer = ShardWriter(
@@ -419,7 +470,11 @@ async def write_limited(
 async def write_even(
     records: AsyncIterator[Frames], target: Target, objects: Replacement, shards: int, total: int
 ) -> list[ShardInfo]:
-    """Writes this many shards, whose numbers of records differ by at most one."""
+    """Writes `shards` shards whose numbers of records differ by at most one.
+
+    Raises:
+        ManifestError: There are not `total` records.
+    """
     feed = Feed(records)
     infos: list[ShardInfo] = []
     for number in range(shards):
@@ -440,14 +495,14 @@ async def write_even(
 async def write_manifest(
     url: str, target: Target, shards: list[ShardInfo], objects: Replacement
 ) -> None:
-    """Writes what `streamrec verify` compares the shards with."""
+    """Writes the manifest of new shards, with which `streamrec verify` compares them."""
     manifest = Manifest(url, target.pattern, target.compression, tuple(shards))  # type: ignore[arg-type]
     async with await objects.upload(url, describes=True) as upload:
         await upload.write(manifest.to_json())
 
 
 class Feed:
-    """Records that come in blocks, taken by number."""
+    """Gives out records by number that arrive in blocks of any size."""
 
     def __init__(self, blocks: AsyncIterator[Frames]) -> None:
         self._blocks = blocks

@@ -334,7 +334,7 @@ def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, in
     Of a shorter one, all of it.
 
     Examples:
-        >>> found = ranges_of([Item("a", 25), Item("b", 5)], 10)
+        >>> found = ranges_of([Item(path="a", size=25), Item(path="b", size=5)], 10)
         >>> [part for part, _ in zip(found, range(4))]
         [('a', 0, 10), ('b', 0, 5), ('a', 10, 20), ('a', 0, 10)]
     """

@@ -1,4 +1,4 @@
-"""`streamrec head` and `cat`: records on standard output, in one of three forms."""
+"""`streamrec head` and `cat`: records on standard output, as text, JSON lines or raw bytes."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from streamrec.shards import ShardReader
 @options.where
 @options.as_json
 @options.source_options
-def head_command(sources: options.Sources, **how: Any) -> None:
+def head_command(sources: options.Sources, **choices: Any) -> None:
     """Prints the first records and reads no further."""
-    print_records(sources, **how)
+    print_records(sources, **choices)
 
 
 def parse_records(
     _: click.Context, parameter: click.Parameter, text: str | None
 ) -> list[int] | None:
-    """Numbers of records, as 5,17,1000000; -1 is the last one.
+    """Parses numbers of records, such as 5,17,1000000; -1 is the last record.
 
     Examples:
         >>> parse_records(None, None, "5,17,-1"), parse_records(None, None, None)
@@ -83,9 +83,9 @@ def parse_records(
 @options.where
 @options.as_json
 @options.source_options
-def cat_command(sources: options.Sources, **how: Any) -> None:
+def cat_command(sources: options.Sources, **choices: Any) -> None:
     """Prints all records, shard by shard, and checks each CRC32C."""
-    print_records(sources, **how)
+    print_records(sources, **choices)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +107,9 @@ class Selection:
     seen: set[str] = field(default_factory=set)
 
     def window(self, count: int) -> tuple[int, int]:
-        """The first record of the next `count` that is wanted, and the end; they are passed over.
+        """Which of the next `count` records are wanted: the first one, and the end.
+
+        Those before the first one count as skipped afterwards.
 
         Examples:
             >>> selection = Selection(skip=5, left=3)
@@ -130,8 +132,9 @@ class Selection:
 
 def print_records(
     sources: options.Sources,
+    *,
     count: int | None,
-    form: Literal["text", "json", "raw"],
+    output_format: Literal["text", "json", "raw"],
     first: int,
     byte: int | None,
     features: Sequence[str] | None,
@@ -139,8 +142,8 @@ def print_records(
     as_json: bool,
     records: Sequence[int] | None = None,
 ) -> None:
-    """Prints records; see the commands' options."""
-    printer = Printer("json" if as_json else form, features)
+    """Prints records. The parameters are the options of the commands."""
+    printer = Printer("json" if as_json else output_format, features)
     if records is None:
         run(show(sources, printer, Selection(skip=first, left=count, byte=byte, where=where)))
         return
@@ -159,7 +162,12 @@ def print_records(
 
 
 async def show(names: options.Sources, printer: Printer, selection: Selection) -> None:
-    """Prints the selected records of all shards."""
+    """Prints the selected records of all shards.
+
+    Raises:
+        click.UsageError: `selection.byte` is set and there are several shards or a compressed one,
+            or no record has a feature that was asked for.
+    """
     byte = selection.byte
     limited = selection.left is not None
     async with storages_for(names.storage_options) as storages:
@@ -197,9 +205,9 @@ async def show_shard(
     selection: Selection,
     meter: Meter,
 ) -> None:
-    """Prints records of one shard, and reads no more than these.
+    """Prints the selected records of one shard, and reads no further.
 
-    The selection then says what is left to skip and to print.
+    Afterwards the selection holds what is left to skip and to print of the next shards.
     """
     where = selection.where
     expected = shard.expected if selection.byte is None else None
@@ -221,7 +229,7 @@ async def show_shard(
 
 
 async def show_numbered(index: options.Sources, numbers: Sequence[int], printer: Printer) -> None:
-    """Prints records of an index by their numbers, in that order; reads no others."""
+    """Prints records by their numbers in an index, in the order of `numbers`; reads no others."""
     source = await streamrec.RecordSource.open(index[0], **index.reading)
     frames = await source.get(numbers)
     places = await source.places(numbers)
@@ -236,9 +244,10 @@ async def show_numbered(index: options.Sources, numbers: Sequence[int], printer:
 
 
 def without_first(shards: Sequence[Item], count: int) -> tuple[list[Item], int]:
-    """The shards from that of record `count` on, as far as manifests say.
+    """Leaves out shards that lie before record `count`, as far as manifests give their counts.
 
-    Also how many records are left to skip.
+    Returns:
+        The shards that are left, and how many of their records are still to be skipped.
     """
     left = list(shards)
     while left and left[0].records is not None and left[0].records <= count:
@@ -250,14 +259,15 @@ class Printer:
     """Prints records, and notes which features they have.
 
     Args:
-        form: "text", "json" (a line for each record) or "raw" (the payloads, one after the other).
-        features: Only these; None for all.
+        output_format: "text", "json" (a line for each record) or "raw" (the payloads, or the values
+            of the features, one after the other).
+        features: The features to print; None for all.
     """
 
     def __init__(
-        self, form: Literal["text", "json", "raw"], features: Sequence[str] | None
+        self, output_format: Literal["text", "json", "raw"], features: Sequence[str] | None
     ) -> None:
-        self._form = form
+        self._format = output_format
         self._features = features
         self._kind: Kind | None = None
         self._missing = set(features or ())
@@ -272,9 +282,9 @@ class Printer:
             path: The shard's URL.
             first: The number of the first one in its shard; None where reading began at a byte.
             frames: The records.
-            byte: The first one's offset in its shard; None where the frames know it.
+            byte: The first one's offset in its shard; None if the frames hold the offsets.
         """
-        if self._form == "raw" and not self._features:
+        if self._format == "raw" and not self._features:
             for view in frames.views():
                 sys.stdout.buffer.write(view)
             return
@@ -282,10 +292,10 @@ class Printer:
         kind = self._kind or "example"
         for index, record in enumerate(frames):
             self._note(record, kind)
-            if self._form == "raw":
+            if self._format == "raw":
                 self._check(record, kind, path, None if first is None else first + index)
                 self._show_raw(record, kind)
-            elif self._form == "json":
+            elif self._format == "json":
                 print(escape_json(as_json(record, kind, self._features)))
             else:
                 number = "" if first is None else f"record {first + index:,}, "
@@ -315,7 +325,7 @@ class Printer:
     def _check(self, record: bytes, kind: Kind, path: str, number: int | None) -> None:
         """Checks that a record is a message.
 
-        Else values of a feature would be left out without a word.
+        Otherwise raw output would leave out its values, and no error would say so.
         """
         if kind != "bytes" and kind_of(record) == "bytes":
             reason = f"{describe_other(record)} (in {display_name(path)})"

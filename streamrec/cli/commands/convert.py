@@ -254,7 +254,7 @@ async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -
         storages_for(how.target.storage_options) as goal,
     ):
         found = await find_records(storages, sources, mixes=False)
-        files = [*found, *(() if schema is None else [Item(schema, None)])]
+        files = [*found, *(() if schema is None else [Item(path=schema, size=None)])]
         spared = await writing.check_target(
             storages,
             sources,
