@@ -368,7 +368,6 @@ MORE_BRANCHES: dict[str, int] = {
     "cli.commands.convert.convert_command": 20,
     "pipeline.sources.chains.Repeat.chunks": 19,
     "storage.faults.error_from_status": 20,
-    "cli.sources.shards_below": 18,
     "cli.commands.index.index_command": 17,
     "interchange.parquet.ParquetEncoder._value": 17,
     "pipeline.elements.codec._Packing.node": 17,

@@ -1,4 +1,4 @@
-"""`streamrec bench`: how fast a store gives what is there, and what to set."""
+"""`streamrec bench`: measures how fast a store delivers objects, and says what to set."""
 
 from __future__ import annotations
 
@@ -75,7 +75,13 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What was measured."""
+    """All measurements of one run.
+
+    Attributes:
+        objects: The objects that were read.
+        cells: The measurements by the number of connections and the name of the request size.
+        dataset: The same objects read as records, with the connections at the knee.
+    """
 
     objects: Sequence[Item]
     cells: Mapping[tuple[int, str], Measured]
@@ -83,7 +89,7 @@ class Sweep:
 
     @property
     def summary(self) -> str:
-        """The objects in a line, and what the table shows of them."""
+        """The line above the table: the objects, and what the numbers are."""
         return (
             f"{plural(len(self.objects), 'object')}, {format_bytes(total_bytes(self.objects))}; "
             "MB/s by request size"
@@ -91,20 +97,20 @@ class Sweep:
 
     @property
     def best(self) -> tuple[int, str]:
-        """The connections and the name of the size that gave most."""
+        """The number of connections and the name of the request size with the highest rate."""
         return max(self.cells, key=lambda cell: self.cells[cell].rate)
 
     def rates(self, name: str) -> dict[int, float]:
-        """MB/s by connections, of requests of one size."""
+        """MB/s by the number of connections, for requests of one size."""
         return {connections: self.cells[connections, name].rate for connections in CONNECTIONS}
 
     @property
     def knee(self) -> int:
-        """The knee of the best size."""
+        """The number of connections that is enough for requests of the best size."""
         return knee(self.rates(self.best[1]))
 
     def row(self, connections: int) -> tuple[str, ...]:
-        """A line of the table; what follows the rates is of the largest requests."""
+        """A row of the table. The columns after the rates are those of the largest requests."""
         cells = [self.cells[connections, name] for name in SIZES]
         first = cells[-1].first_byte
         waits = [
@@ -167,7 +173,7 @@ def bench_command(
 
 
 def curve(sweep: Sweep) -> list[str]:
-    """A bar for each number of connections, with requests of the best size."""
+    """Lines of text: a bar for each number of connections, with requests of the best size."""
     rates = sweep.rates(sweep.best[1])
     most = sweep.cells[sweep.best].rate or 1.0
     width = len(f"{most:,.0f}")
@@ -181,7 +187,7 @@ def curve(sweep: Sweep) -> list[str]:
 
 
 def conclusions(sweep: Sweep) -> list[str]:
-    """What follows from it."""
+    """Three lines: the best rate, what to set, and how fast records are read with that."""
     most, name = sweep.best
     best = sweep.cells[sweep.best]
     return [
@@ -193,13 +199,13 @@ def conclusions(sweep: Sweep) -> list[str]:
 
 
 def as_page(title: str, sweep: Sweep) -> str:
-    """The same as an HTML page, with a curve for each size of requests."""
+    """The measurements as an HTML page, with a curve for each size of requests."""
     rates = element("div", table(COLUMNS, map(sweep.row, CONNECTIONS)), kind="wide")
     return page(title, [sweep.summary, *conclusions(sweep)], [curves_svg(sweep), rates])
 
 
 def bar(share: float, width: int) -> str:
-    """A bar that takes this share of `width` characters, to an eighth of one.
+    """A bar of text that fills this share of `width` characters, to an eighth of a character.
 
     Examples:
         >>> bar(1.0, 4), bar(0.4, 4), bar(0.0, 4)
@@ -210,9 +216,9 @@ def bar(share: float, width: int) -> str:
 
 
 def curves_svg(sweep: Sweep) -> str:
-    """A curve for each size of requests: its MB/s by ascending numbers of connections.
+    """An SVG image: for each size of requests, a curve of MB/s by the number of connections.
 
-    A line marks the knee.
+    A vertical line marks the knee.
     """
     best = sweep.cells[sweep.best].rate or 1.0
     base = 206
@@ -257,10 +263,7 @@ def curves_svg(sweep: Sweep) -> str:
 async def sweep_written(
     sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]
 ) -> Sweep:
-    """Measures with shards that it writes below the directory that was named.
-
-    It removes them in the end.
-    """
+    """Writes shards below the directory that was typed, measures with them, and removes them."""
     folder = directory_of(sources[0])
     if folder is None or len(sources) > 1:
         raise click.UsageError("--write takes one directory: a URL that ends in /")
@@ -280,6 +283,11 @@ async def sweep_written(
 async def sweep_store(
     sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]
 ) -> Sweep:
+    """Measures with the objects that the names stand for.
+
+    Raises:
+        click.UsageError: All of them are empty or of unknown size.
+    """
     async with storages_for(storage_options) as storages:
         found = [item for item in await find_records(storages, sources) if item.size]
     if not found:
@@ -308,7 +316,7 @@ def knee(rates: Mapping[int, float]) -> int:
 
 
 def to_json(sweep: Sweep) -> dict[str, Any]:
-    """All of it as an object of JSON."""
+    """The measurements as an object of JSON."""
     rows = [
         {
             "connections": connections,
@@ -325,13 +333,14 @@ def to_json(sweep: Sweep) -> dict[str, Any]:
 
 
 def rates_json(of: Measured) -> dict[str, float]:
+    """The two figures of a measurement that the JSON has for requests and for records alike."""
     return {"mb_per_second": of.rate, "cpu_seconds_per_gb": of.cpu_per_gb}
 
 
 def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, int]]:
-    """Path, start and end of ranges of `size` bytes, of all objects in turn, without end.
+    """Ranges of `size` bytes of all objects in turn, endlessly: path, start and end.
 
-    Of a shorter one, all of it.
+    A shorter object is one range.
 
     Examples:
         >>> found = ranges_of([Item(path="a", size=25), Item(path="b", size=5)], 10)
@@ -347,9 +356,9 @@ def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, in
 
 
 async def measure(objects: Sequence[Item], connections: int, size: int, seconds: float) -> Measured:
-    """Reads ranges of `size` bytes for a given time, `connections` at once.
+    """Reads ranges of `size` bytes for `seconds`, with `connections` at the same time.
 
-    Up to 4 MiB, each is one request.
+    A range of up to 4 MiB is one request.
     """
     ranges = ranges_of(objects, size)
     async with storages_for(objects[0].storage_options) as storages:
@@ -357,6 +366,7 @@ async def measure(objects: Sequence[Item], connections: int, size: int, seconds:
         began = time.perf_counter()
         cpu = time.process_time()
 
+        # Each worker reads into one buffer of its own: memory is not what is measured here.
         async def work(_: int) -> int:
             buffer = memoryview(bytearray(size))
             done = 0
@@ -381,9 +391,9 @@ async def measure(objects: Sequence[Item], connections: int, size: int, seconds:
 async def measure_dataset(
     objects: Sequence[Item], reads: int, record_bytes: float, seconds: float
 ) -> Measured:
-    """Reads shards as a training loop does, with every CRC32C checked, for a given time.
+    """Reads shards as a training loop does, with every CRC32C checked, for `seconds`.
 
-    Short shards are read several times.
+    It begins again at the end of short shards.
     """
     began = time.perf_counter()
     cpu = time.process_time()
@@ -403,7 +413,11 @@ async def measure_dataset(
 
 
 async def read(storage: Storage, path: str, start: int, end: int, buffer: memoryview) -> int:
-    """Reads a range into the buffer; returns its size."""
+    """Reads a range into the buffer; returns the number of bytes.
+
+    Raises:
+        StorageError: The object ends within the range.
+    """
     stream = await storage.stream(path, start, end)
     try:
         filled = 0

@@ -1,4 +1,4 @@
-"""`streamrec cp`: shards copied byte for byte, with every record checked on the way."""
+"""`streamrec cp`: copies shards byte for byte, and checks every record on the way."""
 
 from __future__ import annotations
 
@@ -74,50 +74,58 @@ async def copy(
     """Copies all shards; returns the new ones."""
     async with (
         storages_for(sources.storage_options) as storages,
-        storages_for(target_options) as goal,
+        storages_for(target_options) as target_storages,
     ):
         found = await find_records(storages, sources)
         paths = writing.copy_paths([item.path for item in found], target, "TARGET")
-        spared = await writing.refuse_sources(storages, writing.inputs(sources, found), goal, paths)
+        spared = await writing.refuse_sources(
+            storages, writing.inputs(sources, found), target_storages, paths
+        )
         if not overwrite:
-            await writing.refuse_existing(goal, paths)
+            await writing.refuse_existing(target_storages, paths)
         writing.end_dry_run(found, paths)
         async with Replacement(
-            goal, stages=overwrite, creates=not overwrite, keeps=False, spared=spared
+            target_storages, stages=overwrite, creates=not overwrite, keeps=False, spared=spared
         ) as objects:
             with progress("copying", total_bytes(found)) as meter:
                 work = partial(copy_one, storages, objects, meter)
                 copied = await map_concurrently(work, list(zip(found, paths, strict=True)))
             if objects.staged:
-                await tell_leftovers(goal, target, paths, objects)
+                await tell_leftovers(target_storages, target, paths, objects)
             return copied
 
 
 async def tell_leftovers(
-    goal: Storages, target: str, paths: Sequence[str], objects: Replacement
+    storages: Storages, target: str, paths: Sequence[str], objects: Replacement
 ) -> None:
-    """Says how many files the copies replace.
+    """Prints how many files the copies replace, and which other shards are in their directory.
 
-    Also says which other shards are in their directory, since a pattern reads both.
+    A pattern or the directory's name would read those, too.
     """
-    directory, found = directory_of(target), list[Item]()
+    directory = directory_of(target)
+    found: list[Item] = []
     with suppress(StorageError):  # this client may not list
-        found = [] if directory is None else await find_below(goal, directory)
-    there = {item.path for item in found if not NO_RECORDS.fullmatch(item.path)}
+        found = [] if directory is None else await find_below(storages, directory)
+    present = {item.path for item in found if not NO_RECORDS.fullmatch(item.path)}
     replaced = objects.staged.intersection(item.path for item in found)
-    writing.print_leftovers(len(replaced), sorted(there.difference(paths)))
+    writing.print_leftovers(len(replaced), sorted(present.difference(paths)))
 
 
 async def copy_one(
     storages: Storages, objects: Replacement, meter: Meter, work: tuple[Item, str]
 ) -> ShardInfo:
-    """Copies one shard, in one read."""
+    """Copies one shard: its bytes are read once, and go to the reader and to the upload.
+
+    Raises:
+        IntegrityError: Fewer or more bytes arrived than the object has.
+    """
     item, path = work
     storage = await storages.at(item.path)
     async with await objects.upload(path) as upload:
         source = await storage.stream(item.path, size=item.expected.size)
         stream = CopyingStream(source, upload)
         options = ReadOptions(long_bytes=LONG_BYTES)
+        # The reader pulls the bytes through the copy, and its checks fail before the upload ends.
         reader = await ShardReader.open(
             storage, item.path, options, stream=stream, expected=item.expected
         )
@@ -136,19 +144,28 @@ async def copy_one(
 
 
 class CopyingStream:
-    """A ByteStream that forwards another one, and writes what is read from it to an upload."""
+    """A ByteStream that forwards another one, and writes all bytes that are read to an upload.
+
+    Attributes:
+        info: The object, as the store describes it.
+        tally: The statistics of the stream.
+        position: The number of bytes that were read.
+    """
 
     def __init__(self, stream: Any, upload: Any) -> None:
-        self.info, self.tally = stream.info, stream.tally
+        self.info = stream.info
+        self.tally = stream.tally
         self.position = 0
         self._stream = stream
         self._upload = upload
 
     async def readinto(self, buffer: memoryview) -> int:
+        """Reads bytes into the buffer, and uploads them; returns how many, 0 at the end."""
         count: int = await self._stream.readinto(buffer)
         await self._upload.write(buffer[:count])
         self.position += count
         return count
 
     async def aclose(self) -> None:
+        """Closes the stream; the upload stays open."""
         await self._stream.aclose()

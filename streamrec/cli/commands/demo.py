@@ -1,4 +1,4 @@
-"""`streamrec demo`: a small data set, to try the other commands on."""
+"""`streamrec demo`: writes a small data set to try the other commands on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def demo_command(
 async def write_demo(
     folder: str, overwrite: bool, storage_options: Mapping[str, Any]
 ) -> list[ShardInfo]:
-    pattern, manifest = f"{folder}train-{{shard:05d}}.tfrecord", f"{folder}manifest.json"
+    """Writes the shards and their manifest; returns the shards."""
+    pattern = f"{folder}train-{{shard:05d}}.tfrecord"
+    manifest = f"{folder}manifest.json"
     writer = streamrec.ShardWriter(
         pattern, max_shard_records=250, manifest=manifest, storage_options=storage_options
     )
@@ -81,14 +83,14 @@ async def write_demo(
 
 
 def examples() -> Iterator[bytes]:
-    """The examples, each with an image.
+    """The Examples: an image, a label and its name, a width, and a brightness.
 
-    The others of its features are a label and its name, a width, and a brightness that every eighth
-    lacks.
+    About one in eight lacks the brightness, so that commands have a missing feature to show.
     """
     words = np.random.PCG64(0).random_raw(4 * EXAMPLES).reshape(EXAMPLES, 4)
     for number, (kind, side, tint, absent) in enumerate(words.tolist()):
-        label, width = kind % 7 % len(NAMES), 24 + side % 25
+        label = kind % 7 % len(NAMES)
+        width = 24 + side % 25
         pixels = picture(width, label, tint % 256)
         features = {
             "id": number,
@@ -104,7 +106,8 @@ def examples() -> Iterator[bytes]:
 def picture(width: int, label: int, tint: int) -> npt.NDArray[np.uint8]:
     """A flower with `label + 4` petals; uint8 of shape [width, width, 3]."""
     y, x = np.mgrid[-1 : 1 : width * 1j, -1 : 1 : width * 1j]
-    radius, angle = np.hypot(x, y), np.arctan2(y, x)
+    radius = np.hypot(x, y)
+    angle = np.arctan2(y, x)
     inside = radius < 0.55 + 0.3 * np.cos((label + 4) * angle)
     petals = np.where(radius < 0.2, 250, 80 + 40 * label)
     channels = (

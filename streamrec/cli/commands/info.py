@@ -1,13 +1,10 @@
-"""`streamrec ls`, `count` and `info`.
-
-They show what the names stand for, how many records that is, and what they hold.
-"""
+"""`streamrec ls`, `count` and `info`: which files names stand for, and what is in them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -62,6 +59,7 @@ def ls_command(sources: options.Sources, human: bool, as_json: bool) -> None:
 
 
 async def list_files(sources: options.Sources) -> list[Item]:
+    """All files that the names stand for, manifests included, with sizes."""
     async with storages_for(sources.storage_options) as storages:
         return await find(storages, sources)
 
@@ -79,32 +77,53 @@ def count_command(sources: options.Sources, by_shard: bool, as_json: bool) -> No
     only the lengths of records are read. All other shards are read once. Payloads are not checked:
     `streamrec verify` does that.
     """
-    shards, counts, gaps = run(count_sources(sources))
-    for gap in gaps:
+    counted = run(count_sources(sources))
+    for gap in counted.gaps:
         print_note(gap)
+    pairs = list(zip(counted.shards, counted.counts, strict=True))
     if as_json:
-        rows = [
-            {"path": shard.path, "records": count}
-            for shard, count in zip(shards, counts, strict=True)
-        ]
-        print_json({"records": sum(counts), "shards": rows, "gaps": [asdict(gap) for gap in gaps]})
+        rows = [{"path": shard.path, "records": count} for shard, count in pairs]
+        gaps = [asdict(gap) for gap in counted.gaps]
+        print_json({"records": counted.total, "shards": rows, "gaps": gaps})
         return
     if by_shard:
-        width = max(len(f"{count:,}") for count in counts)
-        for shard, count in zip(shards, counts, strict=True):
+        width = max(len(f"{count:,}") for count in counted.counts)
+        for shard, count in pairs:
             print_line(f"{count:>{width},}  {shard.path}")
-    click.echo(f"{sum(counts):,}" if by_shard else str(sum(counts)))
+    click.echo(f"{counted.total:,}" if by_shard else str(counted.total))
 
 
-async def count_sources(sources: options.Sources) -> tuple[list[Item], list[int], list[Gap]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordCounts:
+    """Shards with the numbers of their records.
+
+    Attributes:
+        shards: The shards.
+        counts: The number of records of each shard.
+        gaps: Which shards are missing, as the names of the others show.
+    """
+
+    shards: Sequence[Item]
+    counts: Sequence[int]
+    gaps: Sequence[Gap]
+
+    @property
+    def total(self) -> int:
+        """The number of all records."""
+        return sum(self.counts)
+
+
+async def count_sources(sources: options.Sources) -> RecordCounts:
+    """Counts the records of the shards that the names stand for."""
     shards, gaps = await find_present(sources)
-    return shards, await count_all(shards), gaps
+    return RecordCounts(shards=shards, counts=await count_all(shards), gaps=gaps)
 
 
 async def find_present(sources: options.Sources) -> tuple[list[Item], list[Gap]]:
-    """The shards, after those that manifests name were found to be there; and which are missing.
+    """Finds the shards, and checks that those which manifests list exist.
 
-    The names of the others tell which are missing.
+    Returns:
+        The shards, and the gaps that their names show.
     """
     gaps: list[Gap] = []
     async with storages_for(sources.storage_options) as storages:
@@ -129,23 +148,27 @@ def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json
 
     Features are inferred from up to 1,000 records at the start of up to 8 shards.
     """
-    shards, gaps, sample, records = run(inspect(sources, exact))
-    size = total_bytes(shards)
-    compressions = compression_names(sample)
+    inspected = run(inspect(sources, exact))
+    sample = inspected.sample
     if as_python:
         if not all_features(sample):
             raise click.UsageError(f"no features to propose: the records are {sample.are}")
         print_record(*str(sample.schema).splitlines())
-        return
-    if as_json:
-        found = to_json(shards, sample, records)
-        print_json(found | {"gaps": mask_value([asdict(gap) for gap in gaps])}, data=True)
-        return
-    print_line(f"shards       {len(shards):,}")
-    print_line(*(f"incomplete   {gap}" for gap in gaps))
-    print_line(f"records      {describe_count(records, size, sample)}")
+    elif as_json:
+        print_json(to_json(inspected), data=True)
+    else:
+        print_inspected(inspected)
+
+
+def print_inspected(inspected: Inspected) -> None:
+    """Prints what was found, as lines and a table."""
+    sample = inspected.sample
+    size = inspected.size
+    print_line(f"shards       {len(inspected.shards):,}")
+    print_line(*(f"incomplete   {gap}" for gap in inspected.gaps))
+    print_line(f"records      {describe_count(inspected)}")
     print_line(f"bytes        {'unknown' if size is None else f'{size:,} ({format_bytes(size)})'}")
-    print_line(f"compression  {', '.join(compressions)}")
+    print_line(f"compression  {', '.join(compression_names(sample))}")
     print_line(f"records are  {sample.are}, {format_bytes(round(sample.record_bytes))} on average")
     if sample.other is not None:
         print_line(f"             one has {sample.other}")
@@ -159,29 +182,56 @@ def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json
         print_table(
             columns, (feature_row(item, len(sample.records)) for item in all_features(sample))
         )
+    # Names and kinds alone do not show what a feature means: the values of one record do.
     if sample.records:
         click.echo("\nthe first record")
         for line in as_lines(sample.records[0], sample.kind):
             print_record(f"  {line}")
 
 
-async def inspect(
-    sources: options.Sources, exact: bool
-) -> tuple[list[Item], list[Gap], Sample, int | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected:
+    """What `info` shows.
+
+    Attributes:
+        shards: The shards.
+        gaps: Which shards are missing, as the names of the others show.
+        sample: Records from the beginnings of shards.
+        records: The number of all records; None if they were not counted.
+    """
+
+    shards: Sequence[Item]
+    gaps: Sequence[Gap]
+    sample: Sample
+    records: int | None
+
+    @property
+    def size(self) -> int | None:
+        """The size of all shards in bytes; None if one of them is unknown."""
+        return total_bytes(self.shards)
+
+
+async def inspect(sources: options.Sources, exact: bool) -> Inspected:
+    """Reads a sample, and counts records if that is cheap or `exact`."""
     shards, gaps = await find_present(sources)
     sample = await take_sample(shards)
     unknown = total_bytes(shard for shard in shards if shard.records is None)
-    if not exact and (
-        unknown is None or unknown > 256 << 20
-    ):  # the sample says about how many there are
-        return shards, gaps, sample, None
-    return shards, gaps, sample, sum(await count_all(shards))
+    # Counting reads all shards; beyond 256 MB the estimate from the sample is enough for most.
+    cheap = unknown is not None and unknown <= 256 << 20
+    return Inspected(
+        shards=shards,
+        gaps=gaps,
+        sample=sample,
+        records=sum(await count_all(shards)) if exact or cheap else None,
+    )
 
 
-def describe_count(records: int | None, size: int | None, sample: Sample) -> str:
-    """How many records there are, or about how many there must be."""
-    if records is not None:
-        return f"{records:,}"
+def describe_count(inspected: Inspected) -> str:
+    """The number of records, or an estimate from the sample."""
+    if inspected.records is not None:
+        return f"{inspected.records:,}"
+    size = inspected.size
+    sample = inspected.sample
     if size is None or sample.compressions != ("",) or not sample.records:
         return "not counted: --count reads all shards"
     return (
@@ -190,10 +240,12 @@ def describe_count(records: int | None, size: int | None, sample: Sample) -> str
 
 
 def all_features(sample: Sample) -> tuple[FeatureSummary, ...]:
+    """The features of Examples, or of the context and the feature lists of SequenceExamples."""
     return () if sample.schema is None else sample.schema.summaries + sample.schema.list_summaries
 
 
 def feature_row(item: FeatureSummary, records: int) -> tuple[str, ...]:
+    """The cells of a feature in the table; `records` is the size of the sample."""
     values = (
         f"{item.longest:,}" if item.has_fixed_length else f"{item.shortest:,} to {item.longest:,}"
     )
@@ -212,7 +264,7 @@ def feature_row(item: FeatureSummary, records: int) -> tuple[str, ...]:
 
 
 def kind_of(item: FeatureSummary) -> str:
-    """The kind of its values; "unknown" where none was seen."""
+    """The kind of a feature's values; "unknown" if the sample has none."""
     return "unknown" if item.dtype is None else item.dtype.__name__
 
 
@@ -221,12 +273,15 @@ def compression_names(sample: Sample) -> list[str]:
     return [compression or "none" for compression in sample.compressions]
 
 
-def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict[str, Any]:
-    """The same as an object of JSON."""
+def to_json(inspected: Inspected) -> dict[str, Any]:
+    """What `info` shows as an object of JSON; `convert --schema` reads its `features`."""
+    sample = inspected.sample
+    # Names of features and values are data: only the names of shards may hold secrets.
+    gaps = mask_value([asdict(gap) for gap in inspected.gaps])
     return {
-        "shards": len(shards),
-        "records": records,
-        "bytes": total_bytes(shards),
+        "shards": len(inspected.shards),
+        "records": inspected.records,
+        "bytes": inspected.size,
         "compression": compression_names(sample),
         "kind": sample.kind,
         "looked_at": len(sample.records),
@@ -247,4 +302,5 @@ def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict
         "sample": json.loads(record_as_json(sample.records[0], sample.kind))
         if sample.records
         else None,
+        "gaps": gaps,
     }

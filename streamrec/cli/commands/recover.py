@@ -56,13 +56,19 @@ def recover_command(
 async def recover_all(
     folder: str, wait: float, storage_options: Mapping[str, Any]
 ) -> tuple[list[Recovery], list[str]]:
+    """Recovers all replacements in a directory.
+
+    Returns:
+        What was done, and the paths of old objects that no journal explains.
+    """
     async with storages_for(storage_options) as storages:
         done = [each async for each in recover(storages, folder, wait)]
         return done, await find_unexplained(storages, folder)
 
 
 def show(folder: str, done: list[Recovery], unexplained: list[str]) -> None:
-    """Says what was done, and on standard error what is left to do."""
+    """Prints what was done, and on standard error what is left to do."""
+    # What was done goes to standard output, for scripts; what a person must look at does not.
     for each in done:
         if each.state == "complete":
             print_line("the new objects were all in place: the hidden old ones are removed")
