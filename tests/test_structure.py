@@ -374,7 +374,6 @@ MORE_BRANCHES: dict[str, int] = {
     "example.values._of_leaves": 16,
     "pipeline.elements.codec._Unpacking.value": 16,
     "pipeline.elements.codec.bytes_of": 16,
-    "pipeline.sources.interleave.Interleave._take": 15,
     "pipeline.elements.codec._Packing._columns": 15,
     "pipeline.sources.cache.cache.Cache._source": 15,
     "pipeline.sources.shards.distribute.Distribute.chunks": 14,

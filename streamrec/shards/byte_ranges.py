@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from streamrec import kernels
-from streamrec.shards.opened_check import check_opened, size_in
-from streamrec.shards.options import Expected, ShardPlace, ShardRange
+from streamrec.shards.opened_check import check_opened
+from streamrec.shards.options import Expected, ShardPlace, ShardRange, size_in
 from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, is_record_header
 
@@ -128,7 +128,8 @@ async def begin_range(
     opened = await storage.stream(path, start, limit, place.version, size=size_in(expected))
     stream = RangeStream(storage, path, opened, limit)
     try:
-        await check_opened(storage, expected, stream.info)
+        if expected is not None:
+            await check_opened(storage, expected, stream.info)
         if byte_range.end is not None and start >= byte_range.end:
             return stream, start, None
         if start == 0 or place.offset:

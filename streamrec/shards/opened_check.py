@@ -17,15 +17,8 @@ from streamrec.storage import ObjectInfo, Storage
 _warned: set[tuple[str, str]] = set()
 
 
-def size_in(expected: Expected | None) -> int | None:
-    """The size of a shard in bytes, as its description has it; None if it is unknown."""
-    return None if expected is None else expected.size
-
-
-async def check_opened(storage: Storage, expected: Expected | None, found: ObjectInfo) -> None:
+async def check_opened(storage: Storage, expected: Expected, found: ObjectInfo) -> None:
     """Compares an opened shard with its description; errors as `Expected.check`."""
-    if expected is None:
-        return
     if expected.differs_in_version_only(found) and await _is_listed_as(storage, expected, found):
         _warn_once(storage, expected, found)
         expected = replace(expected, version=None)

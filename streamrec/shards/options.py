@@ -143,6 +143,11 @@ class Expected:
         )
 
 
+def size_in(expected: Expected | None) -> int | None:
+    """The size of a shard in bytes, as its description has it; None if it is unknown."""
+    return None if expected is None else expected.size
+
+
 def encoding_note(info: ObjectInfo) -> str:
     """What to say in an error about a shard whose answer has a Content-Encoding.
 

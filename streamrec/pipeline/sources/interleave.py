@@ -1,6 +1,7 @@
 """Interleave: the order of the elements of many inputs, which are shards or datasets.
 
-Pure: it plans from what has arrived.
+Pure: it plans from what has arrived. Which inputs take turns is decided here, and how many elements
+a pull takes of them in `pulls.py`.
 
 The order is tf.data's: `cycle_length` slots hold an input each; `block_length` elements are taken
 from one slot, then from the next. An input that ends leaves its slot empty; when the slot's turn
@@ -27,11 +28,9 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from streamrec.arguments import check_flag, check_integer
 from streamrec.pipeline.elements.chunk import Chunk
@@ -39,26 +38,19 @@ from streamrec.pipeline.elements.columns import in_turn
 from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
 from streamrec.pipeline.engine.description import AUTOTUNE
 from streamrec.pipeline.sources.inputs import ArrivedElements
-
-CHUNK_BYTES = 12 << 20
-"""The size of a pull: larger ones cost memory, smaller ones cost time for each pull."""
-
-LONG_CHUNK_RECORDS = 256
-LONG_CHUNK_BYTES = 32 << 20
-"""A pull of long records takes this many records, but at most LONG_CHUNK_BYTES.
-
-Each queue costs time in each pull. Not of shorter records, though these are not copied either:
-parsed, a pull of tokens is five times as large.
-"""
+from streamrec.pipeline.sources.pulls import (
+    LONG_CHUNK_BYTES,
+    BatchEnds,
+    PullPlanner,
+    TurnShares,
+    shares_of,
+)
 
 AUTO_CYCLE = 16
 """The default cycle length: as many as a run's first connections.
 
 The order must not depend on the machine, so this is a constant.
 """
-
-AVAILABLE: Final = attrgetter("available")
-TYPICAL_BYTES: Final = attrgetter("typical_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,137 +268,32 @@ class Interleave(Generic[I]):
 
         Returns None to wait for more.
         """
-        block = self._plan.block_length
-        given = self._block
-        size = len(self._slots)
-        first = self._slots[ready[0]]
-        # An empty slot that an unknown input may take ends the round after the ready ones; without
-        # a fixed order, the round goes on without it.
-        all_known = self.complete or None not in self._slots
-        goes_around = all_known or not self._plan.deterministic
-        sole = size == 1 or (len(ready) == 1 and goes_around)
-        following = (ready[0] + 1) % size
-        # One round of long turns may be more than a pull; otherwise a pull takes whole rounds: a
-        # chunk for each turn of 256 KiB cost 1.93 instead of 0.89 CPU-s/GB, as batches spanned
-        # chunks.
-        is_long = len(ready) * block * first.typical_bytes > self._wanted_bytes(first.typical_bytes)
-        if self.whole_blocks and not self._plan.deterministic:
-            # A block as it arrived, in one turn: it is not copied.
-            block = count = first.first
-            given = 0
-            ready = ready[:1]
-            order = [ready[0], following]
-        elif sole or given or first.available < block or is_long:
-            # The rest of one turn; a sole input has no turns.
-            count = self._count_of_one(first, sys.maxsize if sole else block - given)
-            ready = ready[:1]
-            order = ready if sole else [ready[0], following]
-        else:
-            count = self._count_of_all([self._slots[index] for index in ready], goes_around)
-            order = ready if all_known else [*ready, (ready[-1] + 1) % size]
-        if not count:
+        planner = PullPlanner(
+            slots=self._slots,
+            block=self._plan.block_length,
+            given=self._block,
+            ends=BatchEnds(self._batch, self._pulled),
+            max_bytes=self._max_bytes,
+            complete=self.complete,
+            ordered=bool(self._plan.deterministic),
+            whole_blocks=self.whole_blocks,
+        )
+        pull = planner.plan(ready)
+        if not pull.count:
+            self.awaited = set(pull.awaited)
             return None
-        turns = TurnShares(tuple(ready), tuple(order), block, given)
+        turns = pull.turns
+        shares = shares_of(pull.count, len(turns.ready), turns.block)
         taken = [
-            self._slots[slot].take(share)
-            for slot, share in zip(ready, shares_of(count, len(ready), block), strict=True)
+            self._slots[slot].take(share) for slot, share in zip(turns.ready, shares, strict=True)
         ]
-        self._cycle, self._block = turns.next(count)
-        self._pulled += count
-        marks = {slot: part.positions for slot, part in zip(ready, taken, strict=True)}
-        positions = self._positions(self._open_slots(marks), turns, count)
-        elements = self._join([part.windows for part in taken if part.windows], block, count)
+        self._cycle, self._block = turns.next(pull.count)
+        self._pulled += pull.count
+        marks = {slot: part.positions for slot, part in zip(turns.ready, taken, strict=True)}
+        positions = self._positions(self._open_slots(marks), turns, pull.count)
+        windows = [part.windows for part in taken if part.windows]
+        elements = self._join(windows, turns.block, pull.count)
         return Chunk(elements, positions, sum(part.nbytes for part in taken))
-
-    def _count_of_one(self, entry: I, limit: int) -> int:
-        """How many elements of one input to take.
-
-        These are the elements of its first chunk, or of two chunks if a batch spans them.
-        """
-        first = min(entry.first, limit)
-        count = self._cut(first) or self._cut(min(entry.available, limit, first + self._batch))
-        if count or entry.available >= limit or not self._waits(entry):
-            return count or first
-        self.awaited = {entry}
-        return 0
-
-    def _count_of_all(self, inputs: Sequence[I], goes_around: bool) -> int:
-        """How many elements to take of all inputs in turn: whole rounds if possible.
-
-        Only one round is possible unless it `goes_around`.
-        """
-        block = self._plan.block_length
-        scarce = min(inputs, key=AVAILABLE)
-        rounds = scarce.available // block if goes_around else 0
-        typical = sum(map(TYPICAL_BYTES, inputs)) // len(inputs)
-        wanted = self._wanted_bytes(typical) // typical
-        more = -(self._pulled + wanted) % self._batch
-        wanted += more if more <= wanted // 2 else 0  # a few more, up to the end of a batch
-        most = max(1, wanted // (len(inputs) * block))
-        count = min(rounds, most) * len(inputs) * block
-        for entry in () if count else inputs:  # an incomplete round
-            count += min(entry.available, block)
-            if entry.available < block:
-                break
-        # A pull that ends between two batches spares the copy of a batch that spans two chunks, so
-        # it is worth a wait if the missing elements will come.
-        cut = self._cut(count)
-        if cut or rounds >= most or not self._waits(scarce):
-            return cut or count
-        missing = self._batch - self._pulled % self._batch
-        shares = zip(inputs, shares_of(missing, len(inputs), block), strict=True)
-        self.awaited = {
-            entry for entry, share in shares if entry.available < share and entry.comes
-        } or {scarce}
-        return 0
-
-    def _wanted_bytes(self, typical: int) -> int:
-        """The size of a pull of elements of typical size."""
-        return max(CHUNK_BYTES, min(LONG_CHUNK_RECORDS * typical, self._max_bytes))
-
-    def _cut(self, count: int) -> int:
-        """The largest number up to `count` after which a batch ends, or 0."""
-        return max(0, count - (self._pulled + count) % self._batch)
-
-    def _waits(self, entry: I) -> bool:
-        """Whether to wait for more elements of this input.
-
-        They will certainly arrive, and a batch is not too large.
-        """
-        return entry.comes and self._batch * entry.typical_bytes <= CHUNK_BYTES
-
-
-def shares_of(count: int, inputs: int, block: int) -> list[int]:
-    """How many of `count` elements each of several inputs gives in turns of `block`.
-
-    >>> shares_of(11, 3, 2)
-    [4, 4, 3]
-    """
-    rounds, rest = divmod(count, inputs * block)
-    return [rounds * block + min(max(rest - index * block, 0), block) for index in range(inputs)]
-
-
-@dataclass(frozen=True, slots=True)
-class TurnShares:
-    """Which slots give which elements in one pull.
-
-    Args:
-        ready: The slots that give elements, in order; a single one may be within its turn.
-        order: The slots in the order of turns: the ready ones, and the next one if the round is
-            incomplete.
-        block: Elements in a turn.
-        given: How many elements of the first turn were given before.
-    """
-
-    ready: tuple[int, ...]
-    order: tuple[int, ...]
-    block: int
-    given: int
-
-    def next(self, count: int) -> tuple[int, int]:
-        """Which slot's turn it is after `count` elements, and how many the turn has given."""
-        turns, given = divmod(self.given + count, self.block)
-        return self.order[turns % len(self.order)], given
 
 
 @dataclass(frozen=True, slots=True)

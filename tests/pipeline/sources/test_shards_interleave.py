@@ -120,7 +120,7 @@ def stretches_from(size: int | None) -> Iterator[None]:
     """With a size, a pull has no more bytes than that, and no slice from that size on is copied."""
     with pytest.MonkeyPatch.context() as patch:
         if size is not None:
-            patch.setattr("streamrec.pipeline.sources.interleave.CHUNK_BYTES", size)
+            patch.setattr("streamrec.pipeline.sources.pulls.CHUNK_BYTES", size)
             patch.setattr("streamrec.pipeline.sources.shards.shard_queue.STRETCH_BYTES", size)
         yield
 

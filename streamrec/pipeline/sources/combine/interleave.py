@@ -42,8 +42,8 @@ from streamrec.pipeline.sources.interleave import (
     InterleavedPositions,
     OpenSlot,
     Plan,
-    TurnShares,
 )
+from streamrec.pipeline.sources.pulls import TurnShares
 from streamrec.pipeline.stages.calling import call_function
 from streamrec.storage.tasks import background
 

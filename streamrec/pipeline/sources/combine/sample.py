@@ -42,7 +42,7 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.in_memory import Choices
 from streamrec.pipeline.sources.inputs import InputBuffer, run_inputs
-from streamrec.pipeline.sources.interleave import CHUNK_BYTES
+from streamrec.pipeline.sources.pulls import CHUNK_BYTES
 
 MIN_CHOICES = 64
 MAX_CHOICES = 1 << 14

@@ -24,9 +24,8 @@ from streamrec.pipeline.sources.interleave import (
     InterleavedPositions,
     OpenSlot,
     Plan,
-    TurnShares,
-    shares_of,
 )
+from streamrec.pipeline.sources.pulls import TurnShares, shares_of
 from streamrec.shards import OFFSET_BITS, ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, join_frames
 
