@@ -115,6 +115,8 @@ def test_prometheus_reads_at_each_scrape(statistics: Statistics) -> None:
             name = f"streamrec_{counter.name.replace('.', '_')}_total"
             assert found[name, str(stage), title] == getattr(row, counter.field)
     assert found["streamrec_open_streams",] == 2
+    median = found["streamrec_first_byte_quantile_seconds", "0.5", "gs"]
+    assert median == pytest.approx(0.040, rel=0.01)
 
 
 def test_prometheus_histograms_count_upwards(statistics: Statistics) -> None:
@@ -161,5 +163,5 @@ def test_opentelemetry_reads_at_each_collection(statistics: Statistics) -> None:
     assert found["streamrec.first_byte.sum", "gs"] == pytest.approx(200.08)
     assert found["streamrec.stage.busy_seconds", "1", "batch"] == 1.25
     assert found["streamrec.consumer_waited_seconds",] == 1.5
-    assert 0.040 <= found["streamrec.first_byte.p50", "gs"] < 0.057
+    assert found["streamrec.first_byte.p50", "gs"] == pytest.approx(0.040, rel=0.01)
     provider.shutdown()

@@ -4,6 +4,7 @@ from streamrec.storage.connections import MAX_CONNECTIONS
 from streamrec.storage.directory_lock import LEASE_SECONDS, LockedError
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity
+from streamrec.storage.latency import Distribution
 from streamrec.storage.range_room import BUFFER_BYTES
 from streamrec.storage.recovery import Recovery, find_journals, find_unexplained, recover
 from streamrec.storage.registry import (
@@ -17,7 +18,6 @@ from streamrec.storage.registry import (
 from streamrec.storage.replacement import Replacement
 from streamrec.storage.statistics import (
     Counts,
-    Distribution,
     Snapshot,
     Statistics,
     Tally,

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Final
 
 from streamrec.storage.faults import RetryPolicy
-from streamrec.storage.statistics import LatencyHistogram
+from streamrec.storage.latency import LatencyHistogram
 
 FEW: Final = 32
 """Below this number of answers, waiting requests count in the measure, too."""
@@ -84,7 +84,7 @@ class ResponseLimit:
             return self._guess
         if self._seen.seen < FIRST_BLOCKS:
             return max(self.floor, 4.0 * self._slowest)
-        return max(self.floor, 2.0 * self._seen.estimate(0.75))
+        return max(self.floor, 2.0 * self._seen.quantile(0.75))
 
 
 class StallLimit:
@@ -109,7 +109,7 @@ class StallLimit:
         self._since_limit += 1
         if self._since_limit == LIMIT_INTERVAL or self.blocks == FIRST_BLOCKS:
             self._since_limit = 0
-            self._seconds = max(self.floor, 4.0 * self._gaps.estimate(0.99))
+            self._seconds = max(self.floor, 4.0 * self._gaps.quantile(0.99))
 
     def seconds(self) -> float:
         """Returns the seconds after which a body without new bytes is stalled."""

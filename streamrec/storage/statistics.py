@@ -18,9 +18,7 @@ level, nothing is formatted.
 from __future__ import annotations
 
 import logging
-import math
 import time
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,10 +29,7 @@ from typing import Any, Final
 from streamrec.display import mask_name
 from streamrec.storage.backend import FastPath
 from streamrec.storage.faults import Cause
-
-BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * math.sqrt(2.0) ** step for step in range(33))
-"""Upper bounds of a histogram's buckets in seconds: 1 ms to 65.5 s, each 1.41 times the one
-before."""
+from streamrec.storage.latency import Distribution, LatencyHistogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,92 +91,6 @@ copies it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
-    """A snapshot of a histogram.
-
-    Attributes:
-        counts: Observations per bucket; bucket i holds those above `BOUNDS[i - 1]` and up to
-            `BOUNDS[i]`, the last one those above all bounds.
-        total: Sum of all observations in seconds.
-
-    >>> latency = LatencyHistogram()
-    >>> for _ in range(9):
-    ...     latency.observe(0.030)
-    >>> latency.observe(1.0)
-    >>> distribution = latency.distribution()
-    >>> distribution.count, round(distribution.total, 3), round(distribution.quantile(0.9), 3)
-    (10, 1.27, 0.032)
-    """
-
-    counts: tuple[int, ...]
-    total: float
-
-    @property
-    def count(self) -> int:
-        """The number of observations."""
-        return sum(self.counts)
-
-    def quantile(self, share: float) -> float:
-        """Returns a bound in seconds that this share of the observations does not exceed; 0.0
-        without observations.
-        """
-        wanted = share * self.count
-        seen = 0
-        for bound, count in zip((*BOUNDS, float("inf")), self.counts, strict=True):
-            seen += count
-            if count and seen >= wanted:
-                return bound
-        return 0.0
-
-
-class LatencyHistogram:
-    """A histogram of seconds with fixed buckets. With a `memory`, it halves all counts after that
-    many observations.
-
-    >>> recent = LatencyHistogram(memory=100)
-    >>> for _ in range(1_000):
-    ...     recent.observe(0.1)
-    >>> for _ in range(300):
-    ...     recent.observe(2.0)
-    >>> 1.4 < recent.estimate(0.25) < 2.1
-    True
-    """
-
-    def __init__(self, memory: int = 0) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)
-        self.total = 0.0
-        self.seen = 0
-        self._memory = memory
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.total += seconds
-        self.seen += 1
-        if self.seen == self._memory:
-            self.counts = [count >> 1 for count in self.counts]
-            self.seen = sum(self.counts)
-
-    def estimate(self, share: float) -> float:
-        """Estimates the seconds that this share of the observations does not exceed; 0.0 without
-        observations.
-
-        It interpolates within the bucket, whose bound alone may be 1.4 times too high.
-        """
-        wanted = share * self.seen
-        below = 0
-        for index, count in enumerate(self.counts):
-            if count and below + count >= wanted:
-                low = BOUNDS[index - 1] if index else 0.0
-                high = BOUNDS[min(index, len(BOUNDS) - 1)]
-                return low + (high - low) * (wanted - below) / count
-            below += count
-        return 0.0
-
-    def distribution(self) -> Distribution:
-        return Distribution(tuple(self.counts), self.total)
-
-
-@dataclass(frozen=True, slots=True)
 class Counts:
     """The counters of one kind of store, or of one stream. Times are in seconds, summed over
     streams.
@@ -216,7 +125,7 @@ class Counts:
     waited_for_turn: float = 0.0
     waited_for_store: float = 0.0
     waited_for_consumer: float = 0.0
-    first_byte: Distribution = Distribution((0,) * (len(BOUNDS) + 1), 0.0)
+    first_byte: Distribution = Distribution()
     losses: int = 0
     lost_bytes: int = 0
     fallbacks: int = 0
@@ -427,7 +336,7 @@ def format_lines(snapshot: Snapshot) -> Iterator[str]:
     >>> [line] = format_lines(statistics.snapshot())
     >>> for part in line.split(", waited: "):
     ...     print(part)
-    s3: 2.5 MB, requests: 1, first byte: 45 ms (median), 45 ms (99 %)
+    s3: 2.5 MB, requests: 1, first byte: 40 ms (median), 40 ms (99 %)
     0.1 s for it, 0.2 s for the consumer
     """
     for scheme, counts in snapshot.backends.items():

@@ -7,13 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, encode_records, open_shard
 from streamrec.storage import RetryPolicy, Statistics, Storages, collecting
 from streamrec.storage.faults import Cause
-from streamrec.storage.statistics import BOUNDS, LatencyHistogram, format_lines
+from streamrec.storage.statistics import format_lines
 from streamrec.storage.stream import ResumingStream
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore, serve_objects
@@ -30,23 +28,6 @@ POLICY = RetryPolicy(backoff_base=0.01)
 def store(tmp_path: Path) -> Iterator[ObjectStore]:
     with serve_objects(tmp_path, {f"shard-{index}": DATA for index in range(4)}) as store:
         yield store
-
-
-@given(st.lists(st.floats(0, 200), max_size=50), st.floats(0, 1))
-def test_a_quantile_is_never_exceeded_by_more_than_its_share(
-    times: list[float], share: float
-) -> None:
-    histogram = LatencyHistogram()
-    for seconds in times:
-        histogram.observe(seconds)
-    distribution = histogram.distribution()
-    bound = distribution.quantile(share)
-    assert distribution.count == len(times)
-    assert distribution.total == pytest.approx(sum(times))
-    assert sum(seconds <= bound for seconds in times) >= share * len(times) - 1e-6
-    below = [limit for limit in BOUNDS if limit < bound]
-    if times and below and bound > max(BOUNDS[0], 0):
-        assert sum(seconds <= below[-1] for seconds in times) < max(share * len(times), 1)
 
 
 async def test_counts_agree_with_the_servers_log(store: ObjectStore) -> None:
