@@ -13,12 +13,9 @@ from streamrec.shards.indexing import (
 from streamrec.shards.listing import (
     Filenames,
     Listing,
-    assign_shards,
-    expand_name,
     find_shards,
     list_shards,
     matching_files,
-    sizes_of,
 )
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.manifest_files import (
@@ -30,6 +27,7 @@ from streamrec.shards.manifest_files import (
     write_manifest_sync,
 )
 from streamrec.shards.manifest_reading import find_in_manifest, read_manifest
+from streamrec.shards.matches import expand_name
 from streamrec.shards.numbered_names import Gap, Splits, find_gaps, find_splits
 from streamrec.shards.opening import ShortShard, open_short_shard, read_short_shards
 from streamrec.shards.options import (
@@ -53,6 +51,7 @@ from streamrec.shards.reader import ShardReader, open_shard
 from streamrec.shards.record_source import RecordSource
 from streamrec.shards.shard_target import ShardTarget
 from streamrec.shards.shard_writer import ShardWriter
+from streamrec.shards.sizes import assign_shards, sizes_of
 from streamrec.shards.tfrecord_writer import TFRecordWriter
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""From names to shards: the listings that globs need, and the shards' sizes.
+"""From names to shards: the listings that globs need. What one name stands for: `matches.py`.
 
 Listings run at the same time; the results are in order.
 
@@ -6,83 +6,33 @@ Rules:
 - Names come in the caller's order, with a glob's matches, sorted, in its place. The order in which
   listings end does not matter.
 - The names before an unfinished listing are known already: reading may begin with them.
-- An object with exactly the given name wins over the names that its braces, wildcards and `@8`
-  stand for, so that every listed name can be read. If names are patterns (`list_files`), the
-  objects that a pattern matches win, as in TensorFlow.
-- What the names of a glob's matches or of a manifest's shards tell (`numbered_names.py`) is
-  compared with what was found: a missing shard, and splits that are mixed, are warned of, once.
-- A name that ends in `.json` or `.index` is a manifest or an index, as for the commands: its shards
-  take its place.
 - A glob that fails, or matches nothing, is an error in its place: the shards before it are read
   first.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from itertools import groupby
-from operator import attrgetter
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import anyio
 
-from streamrec import bridge, shards
+from streamrec import bridge
 from streamrec.arguments import describe_value
-from streamrec.display import logger, warn_once
-from streamrec.errors import (
-    NotFoundError,
-    PermissionDeniedError,
-    PositionMismatchError,
-    UnsupportedOperationError,
-)
-from streamrec.shards.assignment import ShardSize, assign_bytes
+from streamrec.errors import NotFoundError, PositionMismatchError
+from streamrec.shards.matches import NameSearch
 from streamrec.shards.options import Expected, Portion
-from streamrec.shards.patterns import (
-    expand_braces,
-    expand_sharded,
-    has_braces,
-    is_glob,
-    is_sharded,
-    is_web,
-    is_web_glob,
-)
-from streamrec.storage import (
-    Glob,
-    ObjectInfo,
-    Storages,
-    StoreOptions,
-    check_keywords,
-    locate,
-    split_chain,
-)
-from streamrec.storage.tasks import for_each
-from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
+from streamrec.shards.patterns import stands_for_others
+from streamrec.storage import ObjectInfo, Storages, StoreOptions, check_keywords, locate
 from streamrec.tracebacks import border
 
 Name = str | bytes | os.PathLike[str]
 Filenames = Name | Iterable[Name]
-
-MANIFESTS: Final = (".json", ".index")
-"""The endings of the names of manifests and indexes."""
-
-SPECIAL: Final = re.compile(r"[*?\[{]|@[0-9]|\.json|\.index")
-"""What every pattern holds, and every name of a manifest or an index."""
-
-PARALLEL: Final = 8
-"""Listings that run at the same time."""
-
-PARALLEL_REQUESTS: Final = 16
-"""Other requests that run at the same time."""
-
-FEW_SHARDS: Final = 64
-"""Up to this number, the store is asked for each shard. Not tuned."""
 
 
 def to_names(filenames: Filenames) -> list[str]:
@@ -152,7 +102,6 @@ class Listing:
         error: The error after these shards, or None.
         known: The listed objects that a glob matched, by URL.
         labels: The name of each shard in errors: its URL.
-        asks: Whether `run` has anything to list.
     """
 
     def __init__(
@@ -169,25 +118,32 @@ class Listing:
         self.complete = found is not None
         self.error: Exception | None = None
         self.known: dict[str, ObjectInfo] = {} if found is None else dict(found.known)
-        self._storages = storages
+        names = to_names(filenames)
         self._keep = keep
         self._fingerprint: list[Any] = []
         self._patterns = patterns
-        self._limiter = anyio.CapacityLimiter(PARALLEL)
-        names = to_names(filenames)
-        self._alone = len(names) == 1
         self._parts = list(parts_of(names, patterns)) if found is None else []
-        self.asks = any(part.pattern is not None for part in self._parts)
+        # A listing of plain names asks no store.
+        self._search: NameSearch | None = None
+        if any(part.pattern is not None for part in self._parts):
+            self._search = NameSearch(storages, patterns=patterns, alone=len(names) == 1)
+
+    @property
+    def asks(self) -> bool:
+        """Whether `run` has anything to list."""
+        return self._search is not None
 
     async def run(self, parts: Iterable[Part] | None = None) -> None:
         """Runs the listings of some parts, by default of all.
 
         It raises nothing: an error waits for its place.
         """
+        if self._search is None:
+            return
         async with anyio.create_task_group() as tasks:
             for part in self._parts if parts is None else parts:
                 if part.pattern is not None:
-                    tasks.start_soon(self._answer, part, part.pattern)
+                    tasks.start_soon(self._answer, self._search, part, part.pattern)
 
     async def until(self, count: int) -> None:
         """Waits until that many shards are known, or all of them."""
@@ -228,48 +184,52 @@ class Listing:
         """
         count = len(self.paths)
         if self._fingerprint[:2] != [count, self.complete]:
-            self._fingerprint = self._fingerprint_of(count)
+            self._fingerprint = fingerprint_of(self.paths, self.known, self.complete)
         return self._fingerprint
 
     async def check_fingerprint(self, saved: Sequence[Any]) -> None:
         """Refuses a state that was saved when other shards were listed."""
         count, complete, _ = saved
         await self.until(count + 1 if complete else count)
-        if self._fingerprint_of(count) != saved:
+        found = fingerprint_of(
+            self.paths[:count], self.known, self.complete and count == len(self.paths)
+        )
+        if found != saved:
             raise PositionMismatchError(
                 "this state was saved when the names matched other shards, or shards of other "
                 "sizes or versions: resume with the same shards, or start over without the state"
             )
 
-    def _fingerprint_of(self, count: int) -> list[Any]:
-        """The same for the first shards: the digest is of their names, sizes and versions."""
-        described = [
-            (path, info.size, info.version) if (info := self.known.get(path)) else path
-            for path in self.paths[:count]
-        ]
-        complete = self.complete and count == len(self.paths)
-        return [count, complete, blake2b(ascii(described).encode(), digest_size=8).hexdigest()]
-
-    async def _answer(self, part: Part, pattern: str) -> None:
+    async def _answer(self, search: NameSearch, part: Part, pattern: str) -> None:
         try:
-            async with self._limiter:
-                if not has_braces(pattern) and not is_sharded(pattern):
-                    if is_manifest(pattern) and not self._patterns:
-                        found = await shards_in(self._storages, pattern)
-                    else:
-                        found = await matches(self._storages, pattern, self._patterns, self._alone)
-                    part.paths = [info.path for info in found]
-                    warn_of_names(pattern, part.paths)
-                    self.known.update((info.path, info) for info in found)
-                elif (names := await expand_name(self._storages, pattern)) == [pattern]:
-                    part.paths = names
-                else:
-                    part.expanded = list(parts_of(names, self._patterns))
+            answer = await search.find(pattern)
         except Exception as error:
             part.error = error
+        else:
+            part.paths = list(answer.paths)
+            part.expanded = list(parts_of(answer.names, self._patterns))
+            self.known.update((info.path, info) for info in answer.infos)
         part.answered.set()
         if part.expanded:
             await self.run(part.expanded)
+
+
+def fingerprint_of(
+    paths: Sequence[str], known: Mapping[str, ObjectInfo], complete: bool
+) -> list[Any]:
+    """The number of shards, whether these are all, and a digest of names, sizes and versions.
+
+    >>> fingerprint_of(["a"], {}, False) == fingerprint_of(["a"], {"b": ObjectInfo("b", 1, None)}, False)
+    True
+    >>> fingerprint_of(["a"], {}, False)[2] == fingerprint_of(["a"], {"a": ObjectInfo("a", 1, "v")}, False)[2]
+    False
+    """  # noqa: E501
+    described: list[Any] = []
+    for path in paths:
+        info = known.get(path)
+        described.append(path if info is None else (path, info.size, info.version))
+    digest = blake2b(ascii(described).encode(), digest_size=8).hexdigest()
+    return [len(paths), complete, digest]
 
 
 @dataclass(eq=False)
@@ -292,115 +252,6 @@ def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
             part = Part(None, list(group))
             part.answered.set()
             yield part
-
-
-async def expand_name(storages: Storages, name: str) -> list[str]:
-    """The names that the braces of a name, or its `@8`, stand for.
-
-    It is the name itself, if an object has it.
-
-    Web servers are not asked about braces, because these are never part of a URL; nor is a store if
-    braces are in the bucket.
-    """
-    braces = has_braces(name)
-    scheme, colon, rest = split_chain(name).url.partition("://")
-    bucket = scheme + rest.partition("/")[0] if colon and "/" not in scheme else ""
-    asks = not is_web(name) and "{" not in bucket if braces else is_sharded(name)
-    if asks:
-        # A store may refuse this for missing objects.
-        with suppress(NotFoundError, PermissionDeniedError):
-            await (await storages.at(name)).stat(name)
-            return [name]
-    if braces:
-        return list(expand_braces(name))
-    return list(expand_sharded(name)) or [name]
-
-
-def stands_for_others(name: str, patterns: bool) -> bool:
-    """Whether a store must be asked which shards a name stands for."""
-    if not SPECIAL.search(name):
-        return False
-    return is_pattern(name) or (is_manifest(name) and not patterns)
-
-
-def is_pattern(name: str) -> bool:
-    """Whether a name stands for several: by braces, wildcards, or a number of shards, `@8`."""
-    return has_braces(name) or is_glob(name) or is_web_glob(name) or is_sharded(name)
-
-
-def is_manifest(name: str) -> bool:
-    """Whether a name is that of a manifest or an index, and not a pattern."""
-    url = split_chain(name).url
-    if is_web(name):
-        url = url.partition("?")[0]
-    return url.endswith(MANIFESTS) and not is_glob(name)
-
-
-async def shards_in(storages: Storages, name: str) -> list[ObjectInfo]:
-    """The shards of a manifest or an index, with their sizes and versions in it."""
-    manifest = (await shards.read_manifest(await storages.at(name), name)).follow()
-    return [ObjectInfo(shard.path, shard.bytes, shard.version) for shard in manifest.shards]
-
-
-async def matches(storages: Storages, name: str, patterns: bool, alone: bool) -> list[ObjectInfo]:
-    """The objects that a glob matches, sorted by name; or the object with exactly this name.
-
-    `alone`: it is the only name of the call, so that the caller may have meant a pattern.
-    """
-    storage = await storages.at(name)
-    if is_web_glob(name):
-        with suppress(NotFoundError):
-            if not patterns:  # a URL may have the character
-                return [await storage.stat(name)]
-        raise UnsupportedOperationError(
-            "a web server cannot be asked which files a pattern matches: give the names, braces "
-            "such as train-{00000..00127}.tfrecord, or the URL of a manifest",
-            name,
-        )
-    glob = Glob(name)
-    found = [info async for info in storage.list(glob.prefix, glob)]
-    if not found:
-        raise NotFoundError(
-            "no object matches this pattern: check the bucket, the name and the wildcards", name
-        )
-    exact = [info for info in found if info.path == name]
-    others = [info for info in found if glob.matches(info.path)]
-    left_out = sum(info.path != name for info in others)
-    if exact and left_out and not patterns:
-        text = (
-            "%s: an object has exactly this name, so only that is read; as a pattern it would "
-            "match %d more"
-        )
-        logger.log(logging.WARNING if alone else logging.DEBUG, text, name, left_out)
-    return sorted(others or exact if patterns else exact or others, key=attrgetter("path"))
-
-
-def warn_of_names(asked: str, paths: Sequence[str]) -> None:
-    """Warns of what the names of the shards of a glob or a manifest tell and is not so.
-
-    Names that tell nothing cost a search for a few letters each.
-    """
-    if not any("-of-" in path for path in paths):
-        return
-    for gap in gaps_of(asked, paths):
-        warn_once(str(gap), told_by_names=True)
-    splits = shards.find_splits(paths)
-    if splits.certain and splits.mixes_test_data:
-        warn_once(
-            f"{asked}: these shards are of several splits, {splits}, and are read together: give "
-            "the name of one in the pattern",
-            told_by_names=True,
-        )
-
-
-def gaps_of(asked: str, paths: Sequence[str]) -> list[shards.Gap]:
-    """The gaps in the shards of one glob, directory, manifest or index.
-
-    A manifest of a single shard may be that of one of many writers, so it misses nothing.
-    """
-    if is_glob(asked):
-        return shards.find_gaps(paths, asked)
-    return shards.find_gaps(paths) if len(paths) > 1 or not is_manifest(asked) else []
 
 
 @border
@@ -446,114 +297,3 @@ async def _match(name: str, **store: Unpack[StoreOptions]) -> list[str]:
             return await find_shards(storages, name, patterns=True)
         except NotFoundError:
             return []
-
-
-async def sizes_of(
-    storages: Storages,
-    paths: Sequence[str],
-    known: Mapping[str, ObjectInfo],
-    readers: int | None = None,
-) -> list[ShardSize]:
-    """The sizes of shards; the store is asked for unknown ones.
-
-    `readers` is None if all sizes are needed.
-
-    The sizes of many shards come from listings of their directories. If a directory cannot be
-    listed, or holds many other objects, the store is asked for each shard; or, with many shards for
-    each reader, all count as equally large.
-
-    If the store does not give the size before the end of an object, the shard has size 0 and cannot
-    be cut.
-    """
-    infos = dict(known)
-
-    async def stat(path: str) -> None:
-        infos[path] = await shards.stat_shard(await storages.at(path), path)
-
-    unknown = sorted({path for path in paths if path not in infos or infos[path].size is None})
-    if len(unknown) > FEW_SHARDS:
-        infos |= await list_sizes(storages, unknown)
-        unknown = [path for path in unknown if path not in infos]
-        if len(unknown) > FEW_SHARDS and readers is not None and len(paths) >= 16 * readers:
-            expected = {path: Expected.of(info) for path, info in infos.items()}
-            return [
-                ShardSize(path, 1, False, expected.get(path, Expected(size=None))) for path in paths
-            ]
-    await for_each(stat, unknown, PARALLEL_REQUESTS)
-    return [
-        ShardSize(path, info.size or 0, info.size is not None, Expected.of(info))
-        for path, info in ((path, infos[path]) for path in paths)
-    ]
-
-
-async def list_sizes(storages: Storages, paths: Iterable[str]) -> dict[str, ObjectInfo]:
-    """The shards in listings of their directories.
-
-    Those in directories that cannot be listed cheaply are left out.
-    """
-    found: dict[str, ObjectInfo] = {}
-    directories: dict[str, list[str]] = {}
-    for path in paths:
-        if "::" not in path:  # a chain of filesystems
-            directories.setdefault(path[: path.rfind("/") + 1], []).append(path)
-
-    async def list_directory(names: list[str]) -> None:
-        prefix = os.path.commonprefix(names)  # noqa: RUF071  keys, not directories
-        wanted = set(names)
-        storage = await storages.at(prefix)
-        with suppress(UnsupportedOperationError, PermissionDeniedError, NotFoundError):
-            async for info in storage.list(prefix, most=3 * len(names)):
-                if info.path in wanted and info.size is not None:
-                    found[info.path] = info
-
-    many = [
-        names for names in directories.values() if len(names) > 8
-    ]  # for fewer, a listing costs more than it saves
-    await for_each(list_directory, many, PARALLEL_REQUESTS)
-    return found
-
-
-async def assign_shards(
-    storages: Storages, shards: Sequence[ShardSize], readers: int, compression_type: str | None
-) -> list[list[Portion]]:
-    """`assign_bytes`, for shards that may be compressed.
-
-    Only shards that would be cut are checked, and a sample if there are many. If some are
-    compressed, all shards are checked; if all of a sample are, all shards count as compressed. So
-    every reader makes the same plan.
-    """
-    named = check_compression_type(compression_type)
-    plan = assign_bytes(
-        [replace(shard, splittable=shard.splittable and not named) for shard in shards], readers
-    )
-    if named is not None:
-        return plan
-    parts = (portion for portions in plan for portion in portions)
-    cut = sorted({portion.path for portion in parts if portion.byte_range is not None})
-    # Each check is a request. The sample is of sorted names, so that all readers take the same one:
-    # plans that differ would lose records.
-    sample = set(cut[:: len(cut) // FEW_SHARDS + 1])
-    compressed = await find_compressed(storages, sample)
-    if not compressed:
-        return plan
-    if len(shards) > FEW_SHARDS and compressed == sample:
-        return assign_bytes([replace(shard, splittable=False) for shard in shards], readers)
-    compressed |= await find_compressed(storages, {shard.path for shard in shards} - sample)
-    shards = [
-        replace(shard, splittable=shard.splittable and shard.path not in compressed)
-        for shard in shards
-    ]
-    return assign_bytes(shards, readers)
-
-
-async def find_compressed(storages: Storages, paths: Iterable[str]) -> set[str]:
-    """Those of the shards that begin as compressed ones do: a request for each."""
-    compressed = set()
-
-    async def check(path: str) -> None:
-        storage = await storages.at(path)
-        if detect_compression(await storage.read_range(path, 0, DETECT_BYTES)):
-            compressed.add(path)
-
-    await for_each(check, sorted(paths), PARALLEL_REQUESTS)
-    return compressed

@@ -26,19 +26,13 @@ from streamrec import bridge
 from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.leftovers import find_described, warn_of
-from streamrec.shards.listing import (
-    Filenames,
-    gaps_of,
-    is_manifest,
-    is_pattern,
-    list_shards,
-    to_names,
-)
+from streamrec.shards.listing import Filenames, list_shards, to_names
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.manifest_reading import read_if_manifest, read_manifest
+from streamrec.shards.matches import gaps_of
 from streamrec.shards.numbered_names import Gap
 from streamrec.shards.opening import open_bytes
-from streamrec.shards.patterns import is_glob, list_numbered
+from streamrec.shards.patterns import is_glob, is_manifest, is_pattern, list_numbered
 from streamrec.shards.places import check_named_once
 from streamrec.shards.scan import Scan, scan
 from streamrec.storage import Overwrite, Storages, StoreOptions, check_keywords, locate

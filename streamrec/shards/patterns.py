@@ -18,6 +18,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import AsyncIterator, Iterator
+from typing import Final
 
 from streamrec.display import display_name
 from streamrec.storage import MAGIC, Glob, ObjectInfo, Storages, split_chain
@@ -29,6 +30,12 @@ TOTAL = re.compile(r"\{shards(?::([^{}]*))?\}")
 SHARDED = re.compile(r"(.*[^/@])@([0-9]{1,7})((?:\.\w+)*)(?<!\.json)(?<!\.index)", re.DOTALL)
 MAX_SHARDED = 1_000_000
 WEB = re.compile(r"https?://", re.IGNORECASE)
+
+MANIFESTS: Final = (".json", ".index")
+"""The endings of the names of manifests and indexes."""
+
+SPECIAL: Final = re.compile(r"[*?\[{]|@[0-9]|\.json|\.index")
+"""What every pattern holds, and every name of a manifest or an index."""
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -197,3 +204,23 @@ async def list_numbered(storages: Storages, pattern: str) -> AsyncIterator[Objec
         async for info in (await storages.at(pattern)).list(before + texts[0] + after, wildcard):
             if is_shard_of(info.path, pattern):
                 yield info
+
+
+def stands_for_others(name: str, patterns: bool) -> bool:
+    """Whether a store must be asked which shards a name stands for."""
+    if not SPECIAL.search(name):
+        return False
+    return is_pattern(name) or (is_manifest(name) and not patterns)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for several: by braces, wildcards, or a number of shards, `@8`."""
+    return has_braces(name) or is_glob(name) or is_web_glob(name) or is_sharded(name)
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a name is that of a manifest or an index, and not a pattern."""
+    url = split_chain(name).url
+    if is_web(name):
+        url = url.partition("?")[0]
+    return url.endswith(MANIFESTS) and not is_glob(name)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from streamrec.errors import NotFoundError, PermissionDeniedError
 from streamrec.shards import Listing, find_shards
-from streamrec.shards.listing import is_manifest, is_pattern, stands_for_others, to_names
+from streamrec.shards.listing import fingerprint_of, to_names
+from streamrec.shards.patterns import is_manifest, is_pattern, stands_for_others
 from streamrec.storage import Glob, ObjectInfo, Storages
 
 PIECES = [
@@ -196,3 +197,28 @@ def test_names_keep_their_order_and_may_be_paths() -> None:
     assert to_names(["b", Path("a"), "c-{1..2}"]) == ["b", "a", "c-{1..2}"]
     assert to_names(Path("a")) == ["a"]
     assert to_names(name for name in "ba") == ["b", "a"]
+
+
+INFO = ObjectInfo("a", 1, "v1")
+
+
+@pytest.mark.parametrize(
+    ("paths", "known", "complete"),
+    [
+        (["a"], {}, True),
+        (["a", "b"], {"a": INFO}, True),
+        (["a"], {"a": INFO}, False),
+        (["a"], {"a": ObjectInfo("a", 2, "v1")}, True),
+        (["a"], {"a": ObjectInfo("a", 1, "v2")}, True),
+        (["c"], {"c": INFO}, True),
+    ],
+)
+def test_a_fingerprint_changes_with_names_sizes_versions_and_completeness(
+    paths: list[str], known: dict[str, ObjectInfo], complete: bool
+) -> None:
+    assert fingerprint_of(paths, known, complete) != fingerprint_of(["a"], {"a": INFO}, True)
+
+
+def test_a_fingerprint_does_not_depend_on_objects_that_are_not_shards_of_the_listing() -> None:
+    others = {"a": INFO, "z": ObjectInfo("z", 9, "v9")}
+    assert fingerprint_of(["a"], others, True) == fingerprint_of(["a"], {"a": INFO}, True)
