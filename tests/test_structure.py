@@ -354,7 +354,6 @@ MAX_FIELDS = 10
 
 MORE_FIELDS: dict[str, int] = {
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,
-    "bridge.job.Job": 12,
     "storage.stream.ResumingStream": 12,
     "bridge.channel.Channel": 11,
     "cli.commands.stat.FeatureStats": 11,

@@ -58,11 +58,75 @@ ABANDONED = (
 )
 
 
+class Work(Generic[T]):
+    """`await function(*args)` in a copy of the context variables of the thread that makes it."""
+
+    def __init__(self, function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> None:
+        self._function = function
+        self._args = args
+        self._context = copy_context()
+        # A trio program's context says "trio", and anyio on our loop would believe it.
+        if sniffio is not None:
+            self._context.run(sniffio.current_async_library_cvar.set, None)
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[T]:
+        """Makes a task of it, in the loop's thread."""
+        function = self._function
+        name = f"streamrec: {getattr(function, '__qualname__', type(function).__qualname__)}"
+        return loop.create_task(_await(function, self._args), name=name, context=self._context)
+
+
+class Ending(Generic[T]):
+    """How some work ended: its result or its error, which the loop thread sets once.
+
+    >>> ending = Ending()
+    >>> ending.set(None, result=5)
+    >>> ending.wait(), ending.get()
+    (True, 5)
+    """
+
+    def __init__(self) -> None:
+        self._latch = Latch()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the work has ended."""
+        return self._latch.is_open
+
+    def set(self, error: BaseException | None, result: T | None = None) -> None:
+        """Keeps the outcome, and releases all who wait."""
+        self._error = error
+        self._result = result
+        self._latch.open()
+
+    def wait(self, timeout: float = -1) -> bool:
+        """Blocks until the work has ended, or for `timeout` seconds; returns whether it has."""
+        return self._latch.wait(timeout)
+
+    def get(self) -> T:
+        """Returns the result of work that has ended, or raises its error with its traceback."""
+        if self._error is not None:
+            raise_unless_exiting(self._error)
+        return cast(T, self._result)
+
+    def take_error(self) -> BaseException | None:
+        """Returns the error of work that has ended, the first time."""
+        error = self._error
+        self._error = None
+        return error
+
+
 class Job(Generic[T]):
-    """`await function(*args)` on a loop thread, for process `maker`.
+    """Some work on a loop thread, from its start to its end or its cancellation.
 
     Errors are logged if no caller waits for the work (`orphan`), except those in `failures`: errors
     of the work itself, not of its cleanup, which it adds while it runs.
+
+    Attributes:
+        thread: The loop thread.
+        maker: The process that made it.
     """
 
     def __init__(
@@ -77,20 +141,14 @@ class Job(Generic[T]):
     ) -> None:
         self.thread = thread
         self.maker = os.getpid()
-        self._call = function, args
-        self._context = copy_context()
-        # A trio program's context says "trio", and anyio on our loop would believe it.
-        if sniffio is not None:
-            self._context.run(sniffio.current_async_library_cvar.set, None)
+        self._work = Work(function, args)
         self._channel = channel
-        self._latch = Latch()
+        self._failures = failures
         # Below: written on the loop thread only.
+        self._ending: Ending[T] = Ending()
         self._task: asyncio.Task[T] | None = None
         self._cancelled = False
         self._orphan = orphan
-        self._failures = failures
-        self._result: T | None = None
-        self._error: BaseException | None = None
 
     # Called by the thread that started the job.
 
@@ -102,13 +160,11 @@ class Job(Generic[T]):
 
     def wait(self) -> None:
         """Blocks until the work has ended."""
-        self._latch.wait()
+        self._ending.wait()
 
     def outcome(self) -> T:
         """Returns the result of work that has ended, or raises its error with its traceback."""
-        if self._error is not None:
-            raise_unless_exiting(self._error)
-        return cast(T, self._result)
+        return self._ending.get()
 
     def stop(self) -> None:
         """Cancels the work and blocks until its cleanup is done.
@@ -125,7 +181,7 @@ class Job(Generic[T]):
 
     def cancel(self, again: bool = False, orphan: bool = False) -> None:
         """Cancels the work and does not wait. Safe in a garbage collection."""
-        if not self._latch.is_open and not is_inherited(self.maker):
+        if not self._ending.is_set and not is_inherited(self.maker):
             self.thread.post(self._cancel, again, orphan)
 
     def _cancel_and_wait(self) -> BaseException | None:
@@ -135,17 +191,13 @@ class Job(Generic[T]):
         """
         self.cancel()
         try:
-            self._latch.wait()
+            self._ending.wait()
         except BaseException as second_interrupt:
             self.cancel(again=True)
-            if not self._latch.wait(GRACE):
+            if not self._ending.wait(GRACE):
                 second_interrupt.add_note(ABANDONED)
             raise
-        if not self._cancelled:
-            return None
-        error = self._error
-        self._error = None
-        return error
+        return self._ending.take_error() if self._cancelled else None
 
     # Called on the loop thread.
 
@@ -153,16 +205,12 @@ class Job(Generic[T]):
         if self.thread.dead:
             self.end(ClosedError(self.thread.close_reason))
             return
-        function, args = self._call
-        name = f"streamrec: {getattr(function, '__qualname__', type(function).__qualname__)}"
-        self._task = self.thread.loop.create_task(
-            _await(function, args), name=name, context=self._context
-        )
+        self._task = self._work.begin(self.thread.loop)
         self._task.add_done_callback(self._on_done)
 
     def _cancel(self, again: bool, orphan: bool) -> None:
         self._orphan = self._orphan or orphan
-        if self._latch.is_open or (self._cancelled and not again):
+        if self._ending.is_set or (self._cancelled and not again):
             return
         self._cancelled = True
         if self._channel is not None:
@@ -174,6 +222,7 @@ class Job(Generic[T]):
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
         error: BaseException | None = None
+        result: T | None = None
         try:
             error = task.exception()
         except asyncio.CancelledError as cause:
@@ -182,13 +231,13 @@ class Job(Generic[T]):
                 error.__cause__ = cause
         else:
             if error is None:
-                self._result = task.result()
+                result = task.result()
             elif self._cancelled and isinstance(error, ClosedError):
                 # A put found the iterator closed before the cancellation reached the work.
                 error = None
             elif self._is_orphan and error not in self._failures:
                 self._log(error)
-        self.end(error)
+        self.end(error, result)
 
     @property
     def _is_orphan(self) -> bool:
@@ -206,15 +255,14 @@ class Job(Generic[T]):
             {"message": message, "exception": error, "task": self._task}
         )
 
-    def end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None, result: T | None = None) -> None:
         """Reports the end of the work, or of its loop, unless an end was reported before."""
-        if self._latch.is_open:
+        if self._ending.is_set:
             return
-        self._error = error
         self.thread.jobs.discard(self.end)
         if self._channel is not None:
             self._channel.end(error)
-        self._latch.open()
+        self._ending.set(error, result)
 
 
 def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
