@@ -268,13 +268,17 @@ class Backend(Protocol):
         """
 
     async def copy(
-        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+        self,
+        source: str,
+        target: str,
+        replaces: Replaced = Precondition.ANY,
+        source_version: str | None = None,
     ) -> str | None:
         """Copies an object within the store, replacing the target as a whole.
 
-        A target that is not what it `replaces` is an ObjectChangedError, in one step if the store
-        can do that; the caller has looked just before. Returns the mark of the copy if that is not
-        the mark of the source.
+        A target that is not what it `replaces` is an ObjectChangedError, and so is a source that
+        has another version, in one step if the store can do that; the caller has looked just
+        before. Returns the mark of the copy if that is not the mark of the source.
         """
 
     async def remove(self, path: str, version: str | None = None) -> None:

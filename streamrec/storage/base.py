@@ -45,7 +45,7 @@ from streamrec.storage.backend import (
     UploadTerms,
 )
 from streamrec.storage.connections import Connections
-from streamrec.storage.faults import Cause, RetryPolicy, TransientError
+from streamrec.storage.faults import Cause, RetryPolicy, TransientError, changed_error
 from streamrec.storage.parallel_stream import open_parallel
 from streamrec.storage.part_cutter import PART_SIZE
 from streamrec.storage.part_sender import PARALLEL
@@ -115,8 +115,8 @@ def unreadable_error(path: str, said: str = "") -> PermissionDeniedError:
         "an object of this name exists, or may exist, and this client may not read or copy it, so "
         "that it could not be put back if the run failed: allow reading (on S3 s3:GetObject, and "
         "s3:ListBucket so that missing names show; on Google Cloud storage.objects.get), choose "
-        "another name, or pass overwrite='unsecured' to replace it all the same"
-        + (f" ({said})" if said else ""),
+        "another name, or pass overwrite='unsecured' (--overwrite-unsecured) to replace it all the "
+        "same" + (f" ({said})" if said else ""),
         path,
     )
 
@@ -433,23 +433,43 @@ class Storage:
         return False
 
     async def copy(
-        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+        self,
+        source: str,
+        target: str,
+        replaces: Replaced = Precondition.ANY,
+        source_version: str | None = None,
     ) -> str | None:
         """Copies an object within the store; UnsupportedOperationError if the store cannot.
 
-        A target that is not what it `replaces` is an ObjectChangedError. Returns the copy's mark if
-        that is not the mark of the source.
+        A target that is not what it `replaces` is an ObjectChangedError, and so is a source that
+        has another version. Returns the copy's mark if that is not the mark of the source.
         """
         return await self._attempt(
-            target, lambda: self._backend.copy(source, target, replaces), "copying"
+            target,
+            lambda: self._backend.copy(source, target, replaces, source_version),
+            "copying",
         )
 
     async def remove(self, path: str, version: str | None = None) -> None:
         """Removes one object; a missing one is not an error. With a version, another one is an
         ObjectChangedError.
         """
+        asked = False
+
+        async def remove() -> None:
+            nonlocal asked
+            if asked and version is not None:
+                # The first request may have removed it. Not every store compares the version, and
+                # would now remove what another writer has written since.
+                with suppress(PermissionDeniedError):
+                    found = await _read(self._backend.stat(path))
+                    if found.version != version:
+                        raise changed_error(path)
+            asked = True
+            await self._backend.remove(path, version)
+
         with suppress(NotFoundError):
-            await self._attempt(path, lambda: self._backend.remove(path, version), "removing")
+            await self._attempt(path, remove, "removing")
 
     async def write_short(self, path: str, data: bytes, replaces: Replaced) -> str | None:
         """Writes a short object in one request, and returns its version.

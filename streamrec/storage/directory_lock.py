@@ -10,6 +10,7 @@ for each other briefly, and never fail because of each other.
   is created only where there is none. Its writer changes it every BEAT_SECONDS. Another writer that
   sees no change for LEASE_SECONDS, by its own clock, takes it over: the process was killed, or its
   event loop stands still. The first one stops when it notices that its own lease has run out.
+* The object names its owner. So a writer whose answer was lost asks the object whose it is.
 * Elsewhere there is no lock, and a client that may not write there works without one. Then the
   comparisons just before each step must do.
 """
@@ -34,7 +35,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import Precondition, Replaced
-from streamrec.storage.base import Storage, new_token
+from streamrec.storage.base import Storage, new_token, read_full
 from streamrec.storage.tasks import CLEANUP_PATIENCE, finish
 from streamrec.storage.urls import hidden_name
 
@@ -53,6 +54,18 @@ WARN_SECONDS: Final = 10.0
 
 FREE: Final = b"{}"
 """What a holder without the right to remove objects leaves."""
+
+READ_BYTES: Final = 1 << 10
+"""Bytes of a lock that are read; ours has less than a hundred."""
+
+
+def uptime() -> float:
+    """Returns seconds of a clock that goes on while the machine sleeps, if the system has one.
+
+    Other writers do not sleep with it, so the lease of a lock runs out.
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class LockedError(StorageError):
@@ -73,15 +86,17 @@ class DirectoryLock:
 
     Args:
         directory: A URL that ends at a slash, or "".
-        lease: Seconds without a change after which another writer's lock is taken over.
+        lease: Seconds without a change after which another writer's lock is taken over; None:
+            LEASE_SECONDS.
     """
 
-    def __init__(self, storage: Storage, directory: str, lease: float = LEASE_SECONDS) -> None:
+    def __init__(self, storage: Storage, directory: str, lease: float | None = None) -> None:
         self.is_held = False
         self._storage = storage
         self._directory = directory
         self._path = lock_name(directory)
-        self._lease = lease
+        self._lease = LEASE_SECONDS if lease is None else lease
+        self._owner = new_token()
         self._unlock: Callable[[], None] | None = None
         self._version: str | None = None
         self._beaten = 0.0
@@ -91,14 +106,21 @@ class DirectoryLock:
         """Waits for the lock, at most `patience` seconds: then it is a LockedError."""
         began = warned = time.monotonic()
         seen: tuple[str | None, float] = (None, began)
+        refused = False
         while True:
             try:
                 seen = await self._try(seen)
             except UnsupportedOperationError:
                 return  # a store without conditions
             except PermissionDeniedError as error:
-                logger.info("%s is not locked: %s", display_name(self._directory), error)
-                return
+                # One refusal may be a fault of the store. To work without the lock because of it
+                # would be dangerous.
+                if refused:
+                    logger.info("%s is not locked: %s", display_name(self._directory), error)
+                    return
+                refused = True
+                continue
+            refused = False
             if self.is_held:
                 return
             now = time.monotonic()
@@ -118,12 +140,17 @@ class DirectoryLock:
 
     def check(self) -> None:
         """Raises an ObjectChangedError if another writer may have taken the lock over."""
-        if self._version is not None and time.monotonic() > self._beaten + 0.7 * LEASE_SECONDS:
+        if self._version is not None and self._may_be_over:
             raise ObjectChangedError(
                 "this process stood still for so long that another writer may be at work: run it "
                 "again",
                 self._directory or ".",
             )
+
+    @property
+    def _may_be_over(self) -> bool:
+        """Whether another writer may see no change for so long that it takes the lock over."""
+        return uptime() > self._beaten + 0.7 * LEASE_SECONDS
 
     async def release(self) -> None:
         """Frees the lock; an error is not raised, because the lease ends by itself."""
@@ -136,12 +163,18 @@ class DirectoryLock:
         version, self._version, self.is_held = self._version, None, False
         if version is None:
             return
-        try:
-            await self._storage.remove(self._path, version)
-        except ObjectChangedError:
-            pass
-        except StreamrecError:
-            with suppress(StreamrecError):
+        with suppress(StreamrecError):
+            try:
+                # Not every store compares the version of what it removes.
+                if self._may_be_over and (await self._look()) != (True, version):
+                    raise ObjectChangedError("another writer has this lock", self._path)
+                await self._storage.remove(self._path, version)
+            except ObjectChangedError:
+                # The last beat may have been carried out, and its answer lost.
+                is_own, version = await self._look()
+                if is_own and version is not None:
+                    await self._storage.remove(self._path, version)
+            except StreamrecError:
                 await self._storage.write_short(self._path, FREE, version)
 
     async def _try(self, seen: tuple[str | None, float]) -> tuple[str | None, float]:
@@ -159,21 +192,15 @@ class DirectoryLock:
         return seen
 
     async def _create(self, replaces: Replaced) -> bool:
-        """Writes the object; whether the lock is ours."""
-        body = self._body()
-        began = time.monotonic()
+        """Writes the object; returns whether the lock is ours."""
+        began = uptime()
         try:
-            version = await self._storage.write_short(self._path, body, replaces)
-        except (PermissionDeniedError, UnsupportedOperationError):
-            raise
-        except StorageError as error:
-            # The store may have done it, and only its answer was lost.
-            if await self._content(len(body)) != body:
-                if isinstance(error, ObjectChangedError):
-                    return False
-                raise
-            version = (await self._storage.stat(self._path)).version
-        self._version, self._beaten, self.is_held = version, began, True
+            version = await self._write(replaces)
+        except ObjectChangedError:
+            return False
+        self._version = version
+        self._beaten = began
+        self.is_held = True
         self._beating = asyncio.get_running_loop().create_task(self._beat())
         return True
 
@@ -191,29 +218,46 @@ class DirectoryLock:
             await self._create(found)
         return None, now
 
-    async def _content(self, length: int) -> bytes | None:
-        """Returns the object, at most one byte more than `length`; None if it is gone."""
-        try:
-            return await self._storage.read_range(self._path, 0, length + 1)
-        except NotFoundError:
-            return None
-
     async def _beat(self) -> None:
         """Changes the object until it is cancelled, or another writer has the lock."""
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            began = time.monotonic()
+            began = uptime()
             with suppress(StorageError):
                 assert self._version is not None
-                self._version = await finish(
-                    self._storage.write_short(self._path, self._body(), self._version),
-                    patience=BEAT_SECONDS,
-                )
+                self._version = await finish(self._write(self._version), patience=BEAT_SECONDS)
                 self._beaten = began
 
-    def _body(self) -> bytes:
-        """Returns new content, so that its etag is new, too."""
-        return json.dumps({"beat": new_token()}).encode()
+    async def _write(self, replaces: Replaced) -> str | None:
+        """Writes the object, and returns its version; an ObjectChangedError if another writer has
+        it.
+        """
+        # Each content is new, so that its etag is, too.
+        body = json.dumps({"owner": self._owner, "beat": new_token()}).encode()
+        try:
+            version = await self._storage.write_short(self._path, body, replaces)
+            return version or (await self._storage.stat(self._path)).version
+        except (PermissionDeniedError, UnsupportedOperationError):
+            raise
+        except StorageError:
+            # The store may have done it, and only its answer was lost.
+            is_own, version = await self._look()
+            if not is_own or version == replaces:
+                raise
+            return version
+
+    async def _look(self) -> tuple[bool, str | None]:
+        """Returns whether the object is there and ours, and its version."""
+        try:
+            stream = await self._storage.stream(self._path, 0, READ_BYTES)
+        except NotFoundError:
+            return False, None
+        try:
+            buffer = memoryview(bytearray(READ_BYTES))
+            content = bytes(buffer[: await read_full(stream, buffer)])
+        finally:
+            await stream.aclose()
+        return self._owner.encode() in content, stream.info.version
 
 
 class DirectoryLocks:
@@ -226,7 +270,7 @@ class DirectoryLocks:
         self,
         places: Iterable[tuple[Storage, str]],
         patience: float,
-        lease: float = LEASE_SECONDS,
+        lease: float | None = None,
     ) -> None:
         by_directory = {directory: storage for storage, directory in places}
         self._locks = [

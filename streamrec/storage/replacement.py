@@ -65,7 +65,7 @@ from streamrec.storage.journal import COMPLETE, ReplacedObject, directory_of
 from streamrec.storage.journal_file import JournalFile
 from streamrec.storage.recovery import finish_superseded
 from streamrec.storage.registry import Storages
-from streamrec.storage.replacing_sinks import is_own
+from streamrec.storage.replacing_sinks import RIVAL, is_own
 from streamrec.storage.tasks import CLEANUP_PATIENCE, finish, for_each
 from streamrec.storage.upload import Upload
 from streamrec.storage.urls import hidden_name, secured_object
@@ -156,6 +156,7 @@ class SetRules:
     stages: bool
     creates: bool
     keeps: bool
+    unsecured: bool
     spared: frozenset[Identity]
 
 
@@ -171,6 +172,9 @@ class Replacement:
             an ObjectChangedError.
         keeps: Whether complete objects stay if the block fails and none of the names existed
             before.
+        unsecured: Whether every upload may replace an object that cannot be secured; see
+            `overwrite` of `upload`.
+        on_staging: Is called with the URL of the first existing object that the set will replace.
         spared: Identities (`Storages.identities`) of objects that must not be overwritten.
     """
 
@@ -181,16 +185,23 @@ class Replacement:
         stages: bool = True,
         creates: bool = False,
         keeps: bool = True,
+        unsecured: bool = False,
+        on_staging: Callable[[str], object] = str,
         spared: Collection[Identity] = (),
     ) -> None:
         self._token = new_token()
         self.storages = storages
         self._rules = SetRules(
-            stages=stages, creates=creates, keeps=keeps, spared=frozenset(spared)
+            stages=stages,
+            creates=creates,
+            keeps=keeps,
+            unsecured=unsecured,
+            spared=frozenset(spared),
         )
         self._names: dict[Identity, str] = {}
         self._members: list[WrittenObject] = []
         self._staging = False
+        self._on_staging = on_staging
         self._littered: set[str] = set()  # directories with objects of killed writers
         self._lock = anyio.Lock()
 
@@ -213,6 +224,7 @@ class Replacement:
         `describes` says that it describes others, as a manifest does, and must be put in place
         after them. An object that is spared, or is already in the set, is a StorageError.
         """
+        overwrite = self._allowed(overwrite)
         member = await self._join(path, describes, overwrite)
         try:
             member.upload = await member.storage.upload(
@@ -231,7 +243,7 @@ class Replacement:
         """Returns the URL under which another process (a worker of a cluster) must write an object
         before `commit`.
         """
-        return (await self._join(path, False, True)).written
+        return (await self._join(path, False, self._allowed(True))).written
 
     async def adopt(self, path: str, written: str) -> None:
         """Adds an object that another process has written, under its own URL or a hidden one."""
@@ -247,6 +259,7 @@ class Replacement:
                 written=written if written != path else final,
                 describes=False,
                 existing=existing,
+                overwrite=self._allowed(True),
                 adopted=held.mark,
             )
         )
@@ -331,6 +344,10 @@ class Replacement:
             await self.abort(cause)
             raise
 
+    def _allowed(self, overwrite: Overwrite) -> Overwrite:
+        """Returns what a caller allows to replace, where the set may replace more."""
+        return "unsecured" if overwrite and self._rules.unsecured else overwrite
+
     async def _join(self, path: str, describes: bool, overwrite: Overwrite) -> WrittenObject:
         """Adds an object, and decides under which URL it is written."""
         storage = await self.storages.at(path)
@@ -353,6 +370,7 @@ class Replacement:
             self._names |= dict.fromkeys(identities, path)
             if existing is Existing.PRESENT and not self._staging:
                 self._staging = True
+                self._on_staging(path)
                 await self._warn(storage, final)
             staging = self._staging and identities and not keeps
             member = WrittenObject(
@@ -441,13 +459,15 @@ class Replacement:
         async def put(member: WrittenObject) -> None:
             held = await find_held(member.storage, member.written)
             if held is None or not owns_hidden(member, held):
-                reason = (
-                    "another writer writes this object at the same time: run one of them, and then "
-                    "the other"
-                )
-                raise ObjectChangedError(reason, member.path)
+                raise ObjectChangedError(RIVAL, member.path)
             locks.check()
-            info = await put_in_place(member)
+            try:
+                info = await put_in_place(member, held.info.version)
+            except ObjectChangedError:
+                if locks.is_held:
+                    locks.check()
+                    await claim_copy(member)
+                raise
             found[member.asked] = info
 
         await each(staged, self._secure)
@@ -634,18 +654,18 @@ def owns_hidden(member: WrittenObject, held: Held) -> bool:
     return is_own(held, member.mark, version)
 
 
-async def put_in_place(member: WrittenObject) -> ObjectInfo:
-    """Copies a staged object to its name, if that still holds what was secured."""
+async def put_in_place(member: WrittenObject, version: str | None) -> ObjectInfo:
+    """Copies this version of a staged object to its name, if that still holds what was secured."""
     storage = member.storage
     if member.existing is Existing.UNKNOWN:
-        return await create_again(member)
+        return await create_again(member, version)
     held = await find_held(storage, member.path)
     found = Precondition.ABSENT if held is None else held.info.version
     if member.replaces is not Precondition.ANY and found not in (None, member.replaces):
         raise rival_error(member.path)
     member.touched = True
     try:
-        mark = await storage.copy(member.written, member.path, member.replaces)
+        mark = await storage.copy(member.written, member.path, member.replaces, version)
     except ObjectChangedError:
         # the answer to an attempt that succeeded may have been lost
         held = await find_held(storage, member.path)
@@ -664,7 +684,24 @@ async def put_in_place(member: WrittenObject) -> ObjectInfo:
     return held.info
 
 
-async def create_again(member: WrittenObject) -> ObjectInfo:
+async def claim_copy(member: WrittenObject) -> None:
+    """Notes whether a copy, which shows another writer's mark, is nevertheless ours to undo.
+
+    Two writers use the same hidden name. Between our look at it and the copy, the other one may
+    have uploaded its own object, with the same bytes, or to a store that does not compare the
+    source. Writers put staged objects in place only while they hold the lock. We hold it, so we
+    have copied this one. If it stayed, the other writer would secure it as the old content, and
+    restore it after a failure of its own.
+    """
+    if not member.touched:
+        return
+    held = await find_held(member.storage, member.path)
+    staged = await find_held(member.storage, member.written)
+    if held is not None and staged is not None and held.mark == staged.mark:
+        member.placed = held.mark
+
+
+async def create_again(member: WrittenObject, version: str | None) -> ObjectInfo:
     """Uploads a staged object again to a name that this client may not look at: only an upload can
     create an object where there is none in every such store.
     """
@@ -674,7 +711,7 @@ async def create_again(member: WrittenObject) -> ObjectInfo:
         member.path, existing=Existing.UNKNOWN, token=member.mark or ""
     )
     buffer = memoryview(bytearray(COPIED_BYTES))
-    stream = await member.storage.stream(member.written)
+    stream = await member.storage.stream(member.written, version=version)
     try:
         async with upload:
             copied = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
 from streamrec.errors import (
     AlreadyExistsError,
@@ -20,6 +21,11 @@ from streamrec.errors import (
     StorageError,
 )
 from streamrec.storage.backend import Backend, ContentDigest, Held, ObjectInfo, PartSink, Pieces
+
+
+RIVAL: Final = (
+    "another writer writes this object at the same time: run one of them, and then the other"
+)
 
 
 class NewNameSink(PartSink):
@@ -89,12 +95,14 @@ class StagedSink(PartSink):
                 self._version = (await self._sink.complete(sent)).version
             self._compared = True
         with self._rename_errors():
-            if not await self._is_own():
-                raise ObjectChangedError(
-                    "another writer writes this object at the same time: run one of them, and then "
-                    "the other"
-                )
-        await self._backend.copy(self._hidden, self._path)
+            held = await self._backend.identify(self._hidden)
+            if not is_own(held, self.mark, self._version):
+                raise ObjectChangedError(RIVAL)
+        try:
+            # Between this look and the copy, another writer may put its own object there.
+            await self._backend.copy(self._hidden, self._path, source_version=held.info.version)
+        except ObjectChangedError as error:
+            raise ObjectChangedError(RIVAL, self._path) from error
         info = await self._backend.stat(self._path)
         if info.size != sent.size:
             raise IntegrityError(
@@ -103,9 +111,12 @@ class StagedSink(PartSink):
         return info
 
     async def settle(self) -> None:
-        """Removes the hidden object, if it is still this upload's."""
+        """Removes the hidden object, if it is still this upload's: another writer of the same name
+        uses the same hidden name.
+        """
         with suppress(NotFoundError):
-            if await self._is_own():
+            held = await self._backend.identify(self._hidden)
+            if is_own(held, self.mark, self._version):
                 await self._backend.remove(self._hidden, self._version)
 
     @contextmanager
@@ -120,13 +131,6 @@ class StagedSink(PartSink):
         await self._sink.abort()
         if self._compared:
             await self.settle()
-
-    async def _is_own(self) -> bool:
-        """Whether the hidden object is the one that was uploaded: another writer of the same name
-        uses the same hidden name.
-        """
-        held = await self._backend.identify(self._hidden)
-        return is_own(held, self.mark, self._version)
 
 
 def is_own(held: Held, mark: str | None, version: str | None) -> bool:

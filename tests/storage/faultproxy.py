@@ -43,6 +43,7 @@ class Fault:
         hang_up: Break the connection after so many bytes of the request's body; the server gets
             them.
         delay: Seconds before anything is done.
+        until: What must have happened before anything is done.
     """
 
     cut: int | None = None
@@ -52,6 +53,7 @@ class Fault:
     body: Callable[[bytes], bytes] = lambda body: body
     hang_up: int | None = None
     delay: float = 0.0
+    until: asyncio.Event | None = None
 
 
 def status(line: str, *headers: str) -> Fault:
@@ -159,6 +161,8 @@ class FaultProxy:
             self.log.append(request)
             fault = self.choose(request) or Fault()
             await asyncio.sleep(fault.delay)
+            if fault.until is not None:
+                await fault.until.wait()
             size = int(request.headers.get("content-length", 0))
             if fault.hang_up is not None:
                 data = raw + await reader.readexactly(min(fault.hang_up, size))

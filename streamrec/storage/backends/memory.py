@@ -76,9 +76,15 @@ class MemoryBackend(Backend):
         return upload
 
     async def copy(
-        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+        self,
+        source: str,
+        target: str,
+        replaces: Replaced = Precondition.ANY,
+        source_version: str | None = None,
     ) -> str | None:
         file = self._file(source)
+        if source_version is not None:
+            self._check(source, source_version)
         self._check(target, replaces)
         _store(self._fs, target, file.getvalue(), getattr(file, _MARK, None))
         return None

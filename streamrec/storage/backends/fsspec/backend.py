@@ -277,10 +277,16 @@ class FsspecBackend(Backend):
             await self._call("rm_file", name)
 
     async def copy(
-        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+        self,
+        source: str,
+        target: str,
+        replaces: Replaced = Precondition.ANY,
+        source_version: str | None = None,
     ) -> str | None:
         """Copies an object; in a sync filesystem under a temporary name, which is then moved."""
         old, new = self._name(source), self._name(target)
+        if source_version is not None:
+            await self._check_target(source, source_version)
         await self._check_target(target, replaces)
         with translate_errors(target):
             if self._async:

@@ -172,20 +172,23 @@ class GcsBackend(Backend):
         return upload
 
     async def copy(
-        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+        self,
+        source: str,
+        target: str,
+        replaces: Replaced = Precondition.ANY,
+        source_version: str | None = None,
     ) -> str | None:
         """Sends a rewrite; several requests for a large object that goes to another storage class.
 
-        fake-gcs-server ignores the condition.
+        fake-gcs-server ignores the conditions.
         """
         place = "/storage/v1" + resource(source) + "/rewriteTo" + resource(target)
+        conditions = {"ifSourceGenerationMatch": source_version, **condition_of(replaces)}
         answer: dict[str, Any] = {}
         while not answer.get("done"):
+            token = answer.get("rewriteToken")
             answer = await self._api.json(
-                target,
-                "POST",
-                place,
-                {"rewriteToken": answer.get("rewriteToken"), **condition_of(replaces)},
+                target, "POST", place, {"rewriteToken": token, **conditions}
             )
         return None
 

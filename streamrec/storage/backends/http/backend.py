@@ -90,7 +90,11 @@ class HttpBackend(Backend):
         _refuse("write", path)
 
     async def copy(
-        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+        self,
+        source: str,
+        target: str,
+        replaces: Replaced = Precondition.ANY,
+        source_version: str | None = None,
     ) -> str | None:
         _refuse("write", target)
 

@@ -215,7 +215,11 @@ class LocalBackend(Backend):
         return await asyncio.to_thread(follow)
 
     async def copy(
-        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+        self,
+        source: str,
+        target: str,
+        replaces: Replaced = Precondition.ANY,
+        source_version: str | None = None,
     ) -> str | None:
         """Creates a hard link; a copy if the filesystem has no hard links.
 
@@ -225,7 +229,12 @@ class LocalBackend(Backend):
         def copy() -> os.stat_result:
             final = _resolve(target)
             _check_version(target, final, replaces)
-            return copy_file(_resolve(source), final, creates=replaces is Precondition.ABSENT)
+
+            def check(status: os.stat_result) -> None:
+                if source_version not in (None, _info(source, status).version):
+                    raise changed_error(target)
+
+            return copy_file(_resolve(source), final, check, replaces is Precondition.ABSENT)
 
         with _translate_errors(target):
             try:

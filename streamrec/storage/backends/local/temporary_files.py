@@ -72,27 +72,27 @@ def put_in_place(temporary: Path, final: Path) -> None:
     sync_directory(final.parent)
 
 
-def copy_file(source: Path, target: Path, creates: bool = False) -> os.stat_result:
+def copy_file(
+    source: Path, target: Path, check: Callable[[os.stat_result], object], creates: bool = False
+) -> os.stat_result:
     """Creates a hard link, replacing the target; a copy if the filesystem has no hard links.
 
-    Returns the status of the new file. With `creates`, an existing target is a FileExistsError.
+    Returns the status of the new file. `check` gets the status of the file that is copied, and may
+    raise an error before anything is replaced. With `creates`, an existing target is a
+    FileExistsError.
     """
-    if creates:
-        try:
-            os.link(source, target)
-        except FileExistsError:
-            raise
-        except OSError:  # no hard links: the caller has looked just before
-            pass
-        else:
-            sync_directory(target.parent)
-            return os.stat(target)
+    if creates and (status := create_link(source, target, check)):
+        return status
     temporary = Path(temporary_name(str(target)))
     try:
         try:
+            # The name may move to another file at any time; the link does not.
             os.link(source, temporary)
+            check(os.stat(temporary))
         except OSError:
+            check(os.stat(source))
             shutil.copy2(source, temporary)
+            check(os.stat(source))
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
         status = os.stat(temporary)
@@ -103,6 +103,28 @@ def copy_file(source: Path, target: Path, creates: bool = False) -> os.stat_resu
         temporary.unlink(
             missing_ok=True
         )  # rename(2) does nothing if both names are links to one file
+
+
+def create_link(
+    source: Path, target: Path, check: Callable[[os.stat_result], object]
+) -> os.stat_result | None:
+    """Creates a hard link where there is no file, and returns its status; None if the filesystem
+    has no hard links. `check` is as in `copy_file`.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        return None
+    status = os.stat(target)
+    try:
+        check(status)
+    except BaseException:
+        os.unlink(target)
+        raise
+    sync_directory(target.parent)
+    return status
 
 
 def lock_directory(path: Path) -> Callable[[], None] | None:

@@ -357,13 +357,17 @@ class S3Backend(Backend):
         return upload
 
     async def copy(
-        self, source: str, target: str, replaces: Replaced = Precondition.ANY
+        self,
+        source: str,
+        target: str,
+        replaces: Replaced = Precondition.ANY,
+        source_version: str | None = None,
     ) -> str | None:
         """Sends a CopyObject, which keeps metadata and storage class; copies an object above 5 GiB
         in parts.
 
         AWS and SeaweedFS compare the target in the same step. Other stores ignore the condition, or
-        refuse it: then the copy is sent without it.
+        refuse it: then the copy is sent without it. All compare the source.
         """
         theirs = self._fs.s3_additional_kwargs.items()
         keys = {
@@ -372,6 +376,8 @@ class S3Backend(Backend):
         (bucket, key), (new_bucket, new_key) = split_object(source), split_object(target)
         with translate_errors(source):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
+        if source_version not in (None, head.get("ETag")):
+            raise changed_error(target)
         with translate_errors(target):
             if head["ContentLength"] > MAX_COPIED:
                 if "?versionId=" in key + new_key:  # s3fs would truncate the name there
@@ -385,6 +391,8 @@ class S3Backend(Backend):
                 keys["StorageClass"] = head["StorageClass"]
             place = {"Bucket": bucket, "Key": key}
             keys |= {"Bucket": new_bucket, "Key": new_key, "CopySource": place}
+            if source_version is not None:
+                keys["CopySourceIfMatch"] = source_version
         await self._send_conditional("copy_object", target, keys, _condition(replaces))
         return None
 
