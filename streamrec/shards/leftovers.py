@@ -138,6 +138,20 @@ async def find_described(
     return None
 
 
+def warn_of_staging(pattern: str, path: str) -> None:
+    """Logs a warning when a writer finds the first shard of an earlier run under one of its names.
+
+    A service may run for weeks before it closes its writer and is told the rest.
+    """
+    if is_shard_of(path, pattern) and is_numbered(pattern):
+        logger.warning(
+            "%s is there, from an earlier run or another writer: from here on, the new shards stay "
+            "hidden until the writer closes, and replace the older ones then; give each run names "
+            "of its own, for example with its start time",
+            display_name(path),
+        )
+
+
 def warn_of(*found: Leftovers | Described | None) -> None:
     """Logs a warning of each."""
     for each in found:

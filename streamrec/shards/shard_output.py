@@ -24,6 +24,7 @@ from streamrec.shards.leftovers import (
     find_described,
     find_leftovers,
     warn_of,
+    warn_of_staging,
 )
 from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo
 from streamrec.shards.patterns import shard_path
@@ -62,7 +63,9 @@ class ShardOutput:
         self._open: dict[int, ShardUpload] = {}
         self._target = target
         stages = bool(target.overwrite) and target.has_several_objects
-        self._own_objects = Replacement(storages, stages=stages)
+        self._own_objects = Replacement(
+            storages, stages=stages, on_staging=partial(warn_of_staging, target.pattern)
+        )
         self._at_once = at_once
         self._upload_options = upload_options
         self._lengths: dict[int, PackedLengths] = {}

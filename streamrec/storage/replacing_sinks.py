@@ -22,7 +22,6 @@ from streamrec.errors import (
 )
 from streamrec.storage.backend import Backend, ContentDigest, Held, ObjectInfo, PartSink, Pieces
 
-
 RIVAL: Final = (
     "another writer writes this object at the same time: run one of them, and then the other"
 )

@@ -22,6 +22,11 @@ def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
+def at_the_end(warnings: pytest.LogCaptureFixture) -> list[str]:
+    """What a writer says when it closes, and not before."""
+    return [said for said in warnings.messages if "is there, from an earlier run" not in said]
+
+
 async def serve(folder: object, shards: int, **options: object) -> None:
     """One run of a service: each record is a shard."""
     pattern = f"{folder}/{options.pop('pattern', PATTERN)}"
@@ -37,7 +42,7 @@ def test_a_service_that_starts_again_is_told_what_it_replaces(
     asyncio.run(serve(tmp_path, 3))
     assert warnings.messages == []
     asyncio.run(serve(tmp_path, 1))
-    [said] = warnings.messages
+    [said] = at_the_end(warnings)
     assert "1 shard of an earlier run was replaced and 2 shards of an earlier run stay" in said
     assert f"{tmp_path}/events-00001.tfrecord" in said
     assert "start time" in said
@@ -49,7 +54,7 @@ def test_a_second_run_with_fewer_shards_is_told_which_stay(
     folder = f"{s3_store.url}/fewer"
     for shards in (6, 2):
         asyncio.run(serve(folder, shards, storage_options=s3_store.options))
-    [said] = warnings.messages
+    [said] = at_the_end(warnings)
     assert "2 shards of an earlier run were replaced and 4 shards of an earlier run stay" in said
     assert "among the 2 new" in said
 
@@ -59,7 +64,7 @@ def test_a_run_that_replaces_all_is_told_so(
 ) -> None:
     for _ in range(2):
         asyncio.run(serve(tmp_path, 2))
-    [said] = warnings.messages
+    [said] = at_the_end(warnings)
     assert "2 shards of an earlier run were replaced and 0 shards" in said
 
 
@@ -70,7 +75,7 @@ def test_later_shards_of_a_run_whose_first_ones_are_gone_are_found(
     for number in range(2):
         (tmp_path / f"events-{number:05d}.tfrecord").unlink()
     asyncio.run(serve(tmp_path, 2, overwrite=False))
-    [said] = warnings.messages
+    [said] = at_the_end(warnings)
     assert "tfrecord: 2 shards of an earlier run stay among the 2 new" in said
 
 
@@ -80,7 +85,7 @@ def test_shards_that_were_written_before_the_first_replaced_one_are_new(
     asyncio.run(serve(tmp_path, 2))
     (tmp_path / "events-00000.tfrecord").unlink()
     asyncio.run(serve(tmp_path, 3))
-    [said] = warnings.messages
+    [said] = at_the_end(warnings)
     assert "1 shard of an earlier run was replaced and 0 shards" in said
 
 
@@ -99,7 +104,7 @@ def test_a_pipeline_that_writes_again_is_told_too(
     data = streamrec.Dataset.from_tensor_slices([b"a", b"b", b"c"])
     for shards in (3, 2):
         data.write_sync(f"{tmp_path}/{PATTERN}", num_shards=shards)
-    [said] = warnings.messages
+    [said] = at_the_end(warnings)
     assert "2 shards of an earlier run were replaced and 1 shard of an earlier run stays" in said
 
 
@@ -115,7 +120,25 @@ def test_a_writer_that_fails_says_nothing_of_what_it_has_not_replaced(
 
     with pytest.raises(RuntimeError):
         asyncio.run(fail())
-    assert warnings.messages == []
+    assert at_the_end(warnings) == []
+
+
+async def test_a_service_is_warned_when_it_begins_to_replace_shards_of_its_earlier_run(
+    tmp_path: Path, warnings: pytest.LogCaptureFixture
+) -> None:
+    """At once, and once: it may run for weeks before it closes its writer."""
+    await serve(tmp_path, 3)
+    (tmp_path / "events-00000.tfrecord").unlink()
+    writer = streamrec.ShardWriter(f"{tmp_path}/{PATTERN}", max_shard_records=1)
+    async with writer:
+        await writer.write(b"a free name")
+        assert warnings.messages == []
+        for _ in range(3):
+            await writer.write(b"new")
+            [said] = warnings.messages
+        assert said.startswith(f"{tmp_path}/events-00001.tfrecord is there, from an earlier run")
+        assert "stay hidden until the writer closes" in said
+        assert "start time" in said
 
 
 def test_a_directory_that_cannot_be_listed_does_not_stop_a_writer(
@@ -129,7 +152,7 @@ def test_a_directory_that_cannot_be_listed_does_not_stop_a_writer(
 
     monkeypatch.setattr("streamrec.shards.leftovers.list_numbered", refuses)
     asyncio.run(serve(tmp_path, 1))
-    [said] = warnings.messages
+    [said] = at_the_end(warnings)
     assert "1 shard of an earlier run was replaced and whether others stay is unknown" in said
     assert stat.S_ISREG((tmp_path / "events-00000.tfrecord").stat().st_mode)
 
@@ -175,7 +198,7 @@ def test_a_manifest_of_other_shards_is_not_replaced_without_a_word(
     options = {kind: table}
     asyncio.run(serve(tmp_path, 2, pattern="old-{shard}", **options))
     asyncio.run(serve(tmp_path, 1, pattern="new-{shard}", **options))
-    [said] = warnings.messages
+    [said] = at_the_end(warnings)
     assert f"{table}: the replaced one described 2 other shards that stay" in said
     assert f"{tmp_path}/old-0" in said
 
@@ -211,7 +234,7 @@ def test_functions_that_write_a_manifest_or_an_index_say_it_too(
             part = f"{tmp_path}/{name}.index"
             streamrec.write_index_sync(f"{tmp_path}/{name}", part, part=(0, 1))
             streamrec.shards.join_index_sync(f"{part}.part-*", target)
-    [said] = warnings.messages
+    [said] = at_the_end(warnings)
     assert f"described 1 other shard that stays, such as {tmp_path}/old" in said
 
 
