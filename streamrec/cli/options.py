@@ -8,9 +8,9 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import partial, reduce, wraps
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 from click.shell_completion import CompletionItem
@@ -59,6 +59,9 @@ UNITS: Final = {
 }
 
 Decorated = Callable[..., Any]
+
+Overwrite = bool | Literal["unsecured"]
+"""What `--overwrite` and `--overwrite-unsecured` let a command replace."""
 
 
 def examples(*lines: str) -> str:
@@ -328,7 +331,32 @@ where = click.option(
     callback=parse_where,
     help='Keep only records for which this is true, such as "label == 3".',
 )
-overwrite = click.option("--overwrite", is_flag=True, help="Replace existing files.")
+
+
+def overwrite_option(what: str) -> Callable[[Decorated], Decorated]:
+    """Two flags that become one parameter `overwrite`: False, True or "unsecured"."""
+
+    def decorate(function: Decorated) -> Decorated:
+        @wraps(function)
+        def call(*words: Any, overwrite: bool, overwrite_unsecured: bool, **named: Any) -> Any:
+            return function(
+                *words, overwrite="unsecured" if overwrite_unsecured else overwrite, **named
+            )
+
+        unsecured = click.option(
+            "--overwrite-unsecured",
+            is_flag=True,
+            help=(
+                f"{what}, even those that your credentials may not read. They are lost if the "
+                "command fails."
+            ),
+        )
+        return click.option("--overwrite", is_flag=True, help=f"{what}.")(unsecured(call))
+
+    return decorate
+
+
+overwrite = overwrite_option("Replace existing files")
 shard_bytes = click.option(
     "--shard-bytes",
     metavar="SIZE",

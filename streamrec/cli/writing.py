@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +19,7 @@ import anyio
 import click
 
 from streamrec import Frames, NotFoundError, RetryPolicy, ShardWriter
-from streamrec.cli.options import DRY_RUN
+from streamrec.cli.options import DRY_RUN, Overwrite
 from streamrec.cli.output import (
     format_bytes,
     plural,
@@ -31,7 +31,12 @@ from streamrec.cli.output import (
 from streamrec.cli.reading import total_bytes
 from streamrec.cli.sources import MANIFESTS, Item, directory_of, is_absent
 from streamrec.display import display_name
-from streamrec.errors import AlreadyExistsError, ManifestError, StorageError
+from streamrec.errors import (
+    AlreadyExistsError,
+    ManifestError,
+    PermissionDeniedError,
+    StorageError,
+)
 from streamrec.shards import (
     Manifest,
     ShardInfo,
@@ -342,7 +347,7 @@ async def check_target(
     target: Target,
     *,
     manifest: str | None,
-    overwrite: bool,
+    overwrite: Overwrite,
 ) -> frozenset[Identity]:
     """Checks that a command may write to its target; with `--dry-run` it ends the command.
 
@@ -376,7 +381,9 @@ async def check_target(
         await refuse_matching(target_storages, target.pattern)
         await refuse_existing(target_storages, manifests)
     elif manifest is not None:
-        await check_described(target_storages, manifest, target)
+        # What this client may not read is refused when its upload begins.
+        with suppress(PermissionDeniedError):
+            await check_described(target_storages, manifest, target)
     end_dry_run(found, [target.pattern, *manifests])
     return spared
 
@@ -385,6 +392,20 @@ async def is_shard(storages: Storages, path: str, pattern: str) -> bool:
     """Whether a path, however it is spelled, names one of the shards of a pattern."""
     shards, identities = await storages.identities([pattern, path])
     return any(is_one_of(identity, shard) for identity in identities for shard in shards)
+
+
+def open_set(
+    storages: Storages, overwrite: Overwrite, spared: Collection[Identity] = ()
+) -> Replacement:
+    """Returns the set of objects that a command writes: all of them, or none."""
+    return Replacement(
+        storages,
+        stages=bool(overwrite),
+        creates=not overwrite,
+        keeps=False,
+        unsecured=overwrite == "unsecured",
+        spared=spared,
+    )
 
 
 async def check_described(storages: Storages, manifest: str, target: Target) -> None:

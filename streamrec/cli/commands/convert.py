@@ -78,7 +78,7 @@ class Conversion:
     text: Sequence[str]
     shard_bytes: int | None
     shard_records: int | None
-    overwrite: bool
+    overwrite: options.Overwrite
     on_cluster: bool
     renames: Mapping[str, str]
     where: tuple[Any, ...] | None
@@ -151,7 +151,7 @@ def convert_command(
     schema: str | None,
     shard_bytes: int | None,
     shard_records: int | None,
-    overwrite: bool,
+    overwrite: options.Overwrite,
     ray_address: str | None,
     as_json: bool,
     target_options: Mapping[str, Any],
@@ -275,9 +275,7 @@ async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -
             how = replace(
                 how, reading=replace(how.reading, kinds=kinds), columns=as_text(columns, how.text)
             )
-        objects = Replacement(
-            goal, stages=how.overwrite, creates=not how.overwrite, keeps=False, spared=spared
-        )
+        objects = writing.open_set(goal, how.overwrite, spared)
         async with locate_errors(found, how), objects:
             written = await write(found, how, objects)
             check_features(how, sum(file.records for file in written))
@@ -363,7 +361,9 @@ async def write_one(how: Conversion, work: tuple[str, Item]) -> tuple[ShardInfo,
     async with (
         locate_errors([item], how),
         storages_for(how.target.storage_options) as storages,
-        Replacement(storages, stages=False, keeps=False) as objects,
+        Replacement(
+            storages, stages=False, keeps=False, unsecured=how.overwrite == "unsecured"
+        ) as objects,
     ):
         [written] = await write_records([item], how, objects, Meter())
     return written, how.reading.changes

@@ -44,7 +44,7 @@ from streamrec.storage import Replacement, Storages
 def cp_command(
     sources: options.Sources,
     target: str,
-    overwrite: bool,
+    overwrite: options.Overwrite,
     as_json: bool,
     target_options: Mapping[str, Any],
 ) -> None:
@@ -69,7 +69,10 @@ def cp_command(
 
 
 async def copy(
-    sources: options.Sources, target: str, overwrite: bool, target_options: Mapping[str, Any]
+    sources: options.Sources,
+    target: str,
+    overwrite: options.Overwrite,
+    target_options: Mapping[str, Any],
 ) -> list[ShardInfo]:
     """Copies all shards; returns the new ones."""
     async with (
@@ -84,9 +87,7 @@ async def copy(
         if not overwrite:
             await writing.refuse_existing(target_storages, paths)
         writing.end_dry_run(found, paths)
-        async with Replacement(
-            target_storages, stages=overwrite, creates=not overwrite, keeps=False, spared=spared
-        ) as objects:
+        async with writing.open_set(target_storages, overwrite, spared) as objects:
             with progress("copying", total_bytes(found)) as meter:
                 work = partial(copy_one, storages, objects, meter)
                 copied = await map_concurrently(work, list(zip(found, paths, strict=True)))

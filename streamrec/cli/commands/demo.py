@@ -15,10 +15,9 @@ from streamrec.cli import options
 from streamrec.cli.output import print_json, print_line, print_written
 from streamrec.cli.reading import run
 from streamrec.cli.sources import directory_of, storages_for
-from streamrec.cli.writing import refuse_existing, refuse_matching
+from streamrec.cli.writing import open_set, refuse_existing, refuse_matching
 from streamrec.html import png
 from streamrec.shards import ShardInfo
-from streamrec.storage import Replacement
 
 EXAMPLES: Final = 1000
 NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
@@ -33,7 +32,7 @@ NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
 @options.as_json
 @options.storage_options
 def demo_command(
-    target: str, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]
+    target: str, overwrite: options.Overwrite, as_json: bool, storage_options: Mapping[str, Any]
 ) -> None:
     """Writes 1,000 Examples with small images to the directory TARGET, as four shards and a
     manifest.
@@ -60,7 +59,7 @@ def demo_command(
 
 
 async def write_demo(
-    folder: str, overwrite: bool, storage_options: Mapping[str, Any]
+    folder: str, overwrite: options.Overwrite, storage_options: Mapping[str, Any]
 ) -> list[ShardInfo]:
     """Writes the shards and their manifest; returns the shards."""
     pattern = f"{folder}train-{{shard:05d}}.tfrecord"
@@ -72,9 +71,7 @@ async def write_demo(
         if not overwrite:
             await refuse_matching(storages, pattern)
             await refuse_existing(storages, [manifest])
-        async with Replacement(
-            storages, stages=overwrite, creates=not overwrite, keeps=False
-        ) as objects:
+        async with open_set(storages, overwrite) as objects:
             writer.join(objects)
             async with writer:
                 for example in examples():

@@ -49,7 +49,9 @@ ENDING = ".index"
 @options.jobs
 @options.as_json
 @options.source_options
-def manifest_command(sources: options.Sources, target: str, overwrite: bool, as_json: bool) -> None:
+def manifest_command(
+    sources: options.Sources, target: str, overwrite: options.Overwrite, as_json: bool
+) -> None:
     """Writes the size, CRC32C and number of records of each shard to TARGET (*.json).
 
     Each shard is read once; it may be compressed. `verify` and `count` use the manifest, and so
@@ -71,7 +73,7 @@ def manifest_command(sources: options.Sources, target: str, overwrite: bool, as_
 
 
 async def count_shards(
-    sources: options.Sources, target: str, overwrite: bool
+    sources: options.Sources, target: str, overwrite: options.Overwrite
 ) -> tuple[streamrec.shards.ShardInfo, ...]:
     """Reads the shards and writes their manifest."""
     async with storages_for(sources.storage_options) as storages:
@@ -82,7 +84,11 @@ async def count_shards(
         await refuse_sources(storages, paths, storages, [target])
     end_dry_run(shards, [target])
     return await streamrec.write_manifest(
-        paths, target, parallel=jobs(), storage_options=sources.storage_options
+        paths,
+        target,
+        overwrite=overwrite or True,  # it is not there, or this would have been refused
+        parallel=jobs(),
+        storage_options=sources.storage_options,
     )
 
 
@@ -151,7 +157,7 @@ def index_command(
     update: bool,
     check: bool,
     stat: bool,
-    overwrite: bool,
+    overwrite: options.Overwrite,
     ray_address: str | None,
     as_json: bool,
 ) -> int:
@@ -213,7 +219,7 @@ async def build(
     typed: options.Sources,
     *,
     join: bool,
-    overwrite: bool,
+    overwrite: options.Overwrite,
     ray_address: str | None,
     **how: Any,
 ) -> streamrec.shards.Index:
@@ -225,16 +231,25 @@ async def build(
             await refuse_existing(storages, [target])
         if join:
             end_dry_run(await find(storages, sources), [index])
-            return await join_index(sources, index, storage_options=storage_options)
+            return await join_index(
+                sources, index, overwrite=overwrite or True, storage_options=storage_options
+            )
         shards = await find_records(storages, typed.only(sources or [index]), mixes=False)
     paths = [shard.path for shard in shards]
     end_dry_run(shards, [target])
     if ray_address is not None:
-        return await build_on(paths, index, how["idx_files"], storage_options)
+        return await build_on(
+            paths,
+            index,
+            how["idx_files"],
+            overwrite=overwrite or True,
+            storage_options=storage_options,
+        )
     with progress("indexing", total_bytes(shards)) as meter:
         return await streamrec.write_index(
             paths,
             index,
+            overwrite=overwrite or True,
             on_shard=lambda shard: meter.add(shard.bytes),
             parallel=jobs(),
             storage_options=storage_options,
@@ -243,7 +258,12 @@ async def build(
 
 
 async def build_on(
-    paths: Sequence[str], index: str, idx_files: str | None, storage_options: Mapping[str, Any]
+    paths: Sequence[str],
+    index: str,
+    idx_files: str | None,
+    *,
+    overwrite: options.Overwrite,
+    storage_options: Mapping[str, Any],
 ) -> streamrec.shards.Index:
     """Writes an index in parts, on a cluster, and joins them."""
     count = min(len(paths), 64)
@@ -254,7 +274,7 @@ async def build_on(
         parts += names
         write = partial(write_part, paths, index, idx_files, storage_options)
         await map_on(write, [(number, count) for number in range(count)])
-        return await join_index(names, index, storage_options=storage_options)
+        return await join_index(names, index, overwrite=overwrite, storage_options=storage_options)
 
 
 async def write_part(

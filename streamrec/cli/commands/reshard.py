@@ -56,7 +56,7 @@ class ReshardPlan:
     seed: int | None
     temp: str | None
     manifest: str | None
-    overwrite: bool
+    overwrite: options.Overwrite
     where: tuple[Any, ...] | None
     ray_address: str | None
 
@@ -170,9 +170,7 @@ async def reshard(
         spared = await writing.check_target(
             storages, sources, found, goal, target, manifest=manifest, overwrite=plan.overwrite
         )
-        objects = Replacement(
-            goal, stages=plan.overwrite, creates=not plan.overwrite, keeps=False, spared=spared
-        )
+        objects = writing.open_set(goal, plan.overwrite, spared)
         await stack.enter_async_context(objects)
         if plan.ray_address is not None:
             shards = await write_on(found, target, objects, plan)
@@ -235,7 +233,15 @@ async def write_on(
     count = how_many(plan, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
     paths = [shard_path(target.pattern, number) for number in range(count)]
     places = [await objects.name(path) for path in paths]
-    work = partial(write_one, shards, expected, target, count, dict(found[0].storage_options))
+    work = partial(
+        write_one,
+        shards,
+        expected,
+        target,
+        count=count,
+        storage_options=dict(found[0].storage_options),
+        overwrite=plan.overwrite or True,
+    )
     written = await map_on(work, list(enumerate(places)))
     return [replace(shard, path=path) for shard, path in zip(written, paths, strict=True)]
 
@@ -255,14 +261,16 @@ async def write_one(
     shards: Sequence[ShardInfo],
     expected: Mapping[str, Expected],
     target: writing.Target,
+    numbered: tuple[int, str],
+    *,
     count: int,
     storage_options: Mapping[str, Any],
-    numbered: tuple[int, str],
+    overwrite: options.Overwrite,
 ) -> ShardInfo:
     """Writes one of the new shards; runs on a worker."""
     number, path = numbered
     async with ShardWriter(
-        path, target.compression, storage_options=target.storage_options
+        path, target.compression, overwrite=overwrite, storage_options=target.storage_options
     ) as writer:
         portions = [
             replace(own, expected=expected[own.path])

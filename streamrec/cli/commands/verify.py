@@ -20,7 +20,7 @@ from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import blocks, jobs, map_concurrently, open_item, run, total_bytes
 from streamrec.cli.sources import MANIFESTS, Item, find_records, storages_for
-from streamrec.cli.writing import copy_paths, end_dry_run, refuse_existing, refuse_sources
+from streamrec.cli.writing import copy_paths, end_dry_run, open_set, refuse_existing, refuse_sources
 from streamrec.shards import LONG_BYTES, Expected, Gap, VerifyProblem
 from streamrec.storage import Replacement
 
@@ -39,7 +39,7 @@ from streamrec.storage import Replacement
     metavar="URL",
     help="Write the good records to this directory, or for one shard to this URL.",
 )
-@click.option("--overwrite", is_flag=True, help="Let --repair replace existing files.")
+@options.overwrite_option("Let --repair replace existing files")
 @options.dry_run
 @options.jobs
 @ray_option
@@ -48,7 +48,7 @@ from streamrec.storage import Replacement
 def verify_command(
     sources: options.Sources,
     repair: str | None,
-    overwrite: bool,
+    overwrite: options.Overwrite,
     ray_address: str | None,
     as_json: bool,
 ) -> int:
@@ -149,7 +149,10 @@ async def compare(sources: options.Sources) -> Comparison:
 
 
 async def verify_sources(
-    sources: options.Sources, repair: str | None, overwrite: bool, ray_address: str | None
+    sources: options.Sources,
+    repair: str | None,
+    overwrite: options.Overwrite,
+    ray_address: str | None,
 ) -> tuple[list[streamrec.shards.VerifyReport], list[ShardScan], list[Gap]]:
     """Compares the shards with the manifests that were given, and with their own names.
 
@@ -183,16 +186,15 @@ async def verify_sources(
         if not overwrite:
             await refuse_existing(storages, written)
         end_dry_run(shards, written)
-        async with Replacement(
-            storages, stages=overwrite, creates=not overwrite, keeps=False, spared=spared
-        ) as objects:
+        async with open_set(storages, overwrite, spared) as objects:
             with progress("verifying", total_bytes(shards)) as meter:
                 if ray_address is None:
                     check = partial(scan, objects=objects, meter=meter)
                     scans = await map_concurrently(check, list(zip(shards, copies, strict=True)))
                 else:
                     places = [copy and await objects.name(copy) for copy in copies]
-                    found = await map_on(scan, list(zip(shards, places, strict=True)))
+                    check = partial(scan, overwrite=overwrite or True)
+                    found = await map_on(check, list(zip(shards, places, strict=True)))
                     scans = [
                         replace(each, copy=copy) for each, copy in zip(found, copies, strict=True)
                     ]
@@ -243,7 +245,10 @@ class ShardScan:
 
 
 async def scan(
-    work: tuple[Item, str | None], objects: Replacement | None = None, meter: Meter | None = None
+    work: tuple[Item, str | None],
+    objects: Replacement | None = None,
+    meter: Meter | None = None,
+    overwrite: options.Overwrite = True,
 ) -> ShardScan:
     """Reads one shard to its end, past all damage, with every CRC32C checked.
 
@@ -258,7 +263,10 @@ async def scan(
         writer = None
         if copy is not None:
             writer = streamrec.ShardWriter(
-                copy, reader.compression_type, storage_options=shard.storage_options
+                copy,
+                reader.compression_type,
+                overwrite=overwrite,
+                storage_options=shard.storage_options,
             )
             if objects is not None:
                 writer.join(objects)
