@@ -5,7 +5,7 @@ from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDIN
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
 from streamrec.pipeline.sink import WriteProgress
 from streamrec.pipeline.telemetry.stats import ChainStats, StageStats, Stats
-from streamrec.pipeline.tfrecord_dataset import TFRecordDataset, read_portions
+from streamrec.pipeline.tfrecord_dataset import TFRecordDataset, read_counted, read_portions
 
 __all__ = [
     "AUTOTUNE",
@@ -22,5 +22,6 @@ __all__ = [
     "TFRecordDataset",
     "TensorSpec",
     "WriteProgress",
+    "read_counted",
     "read_portions",
 ]

@@ -1028,7 +1028,7 @@ class Dataset(Runnable[T]):
                 "pad" continues with the first records of the data set, and "cycle" repeats the
                 first records of a reader that has fewer.
             manifest: With `even`, the URL of the manifest or index, which has the number of records
-                of each shard.
+                of each shard. A split of a `streamrec.tfds` folder knows them and needs none.
 
         Raises:
             ValueError: Other verbs come before it; `even` without `manifest`; a rank is out of
@@ -1102,6 +1102,11 @@ class Dataset(Runnable[T]):
             raise ValueError(
                 "global_shuffle orders the records of shards: call it directly after "
                 "TFRecordDataset, and stages such as map after it"
+            )
+        if any(not portion.is_all for portion in source.known_portions or ()):
+            raise ValueError(
+                "global_shuffle orders all records of its shards, and these are a slice of them: "
+                "take whole splits, or distribute() the slice and shuffle() it"
             )
         return self._of(
             sources.GlobalShuffle(

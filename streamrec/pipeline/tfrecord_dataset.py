@@ -117,3 +117,24 @@ def read_portions(portions: Sequence[Portion], **reading: Any) -> Dataset[bytes]
     assert isinstance(shards, Shards)
     names = tuple(dict.fromkeys(portion.path for portion in portions))
     return Dataset(Chain(sources.Portions(replace(shards, filenames=names), tuple(portions))))
+
+
+def read_counted(portions: Sequence[Portion], **reading: Any) -> Dataset[bytes]:
+    """The records of parts of shards whose numbers of records are known.
+
+    `distribute` divides them by these numbers.
+
+    Args:
+        portions: The parts; each has an end, or an expected number of records.
+        reading: Options for reading; see `TFRecordDataset`.
+    """
+    shards = TFRecordDataset((), **reading).chain.source
+    assert isinstance(shards, Shards)
+    counted = sources.CountedShards(
+        filenames=tuple(dict.fromkeys(portion.path for portion in portions)),
+        plan=shards.plan,
+        options=shards.options,
+        stores=shards.stores,
+        portions=tuple(portions),
+    )
+    return Dataset(Chain(counted))

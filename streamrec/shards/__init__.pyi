@@ -1,4 +1,11 @@
-from streamrec.shards.assignment import Even, assign_records, check_even, even_count
+from streamrec.shards.assignment import (
+    Even,
+    assign_records,
+    check_even,
+    count_records,
+    divide_portions,
+    even_count,
+)
 from streamrec.shards.cursor import ShardCursor
 from streamrec.shards.directories import refuse_directory, stat_shard
 from streamrec.shards.index import Index
@@ -86,6 +93,8 @@ __all__ = [
     "assign_shards",
     "byte_runs",
     "check_even",
+    "count_records",
+    "divide_portions",
     "even_count",
     "expand_name",
     "fill_total",

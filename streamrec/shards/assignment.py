@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import itemgetter
@@ -69,11 +69,9 @@ def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion
         >>> [(part.path, part.byte_range) for part in plan[1]]
         [('b', ShardRange(start=50, end=None))]
     """
-    in_turn = [list(range(reader, len(shards), readers)) for reader in range(readers)]
-    for plan in (in_turn, _assign_by_size(shards, range(len(shards)), readers)):
-        loads = [sum(shards[number].size for number in numbers) for numbers in plan]
-        if (max(loads) - min(loads)) * len(loads) <= FAIR * sum(loads):
-            return [[_whole(shards[number]) for number in numbers] for numbers in plan]
+    plan = _assign_whole([shard.size for shard in shards], readers)
+    if plan is not None:
+        return [[_whole(shards[number]) for number in numbers] for numbers in plan]
     return _cut(shards, readers)
 
 
@@ -104,17 +102,72 @@ def assign_records(
     """
     starts = list(accumulate((shard.records for shard in shards), initial=0))
     total = starts[-1]
-    each = even_count(total, readers, even or "drop")
-    first = reader * each
-    last = (reader + 1) * each
-    if even is None or (even == "cycle" and total >= readers):
-        first = reader * total // readers
-        last = (reader + 1) * total // readers
+    first, last = _bounds_of(reader, readers, total, even)
     return [
         portion
         for begin, end in (_wrap(first, last, total) if total else [(0, 0)])
         for portion in _portions_between(shards, starts, begin, end, manifest)
     ]
+
+
+def divide_portions(
+    portions: Sequence[Portion], readers: int, reader: int, even: Even | None = None
+) -> list[Portion]:
+    """One reader's part of portions whose numbers of records are known.
+
+    Without `even`, readers get whole portions if that divides the records fairly. Otherwise their
+    records are equal in number (`even`, as for `assign_records`), or differ by one.
+
+    Examples:
+        >>> shards = [Portion(path=name, last=4) for name in "ab"]
+        >>> [(part.path, part.first, part.last) for part in divide_portions(shards, 4, 1, "drop")]
+        [('a', 2, 4)]
+    """
+    counts = [count_records([portion]) for portion in portions]
+    if even is None and (plan := _assign_whole(counts, readers)) is not None:
+        return [portions[number] for number in plan[reader]]
+    total = sum(counts)
+    first, last = _bounds_of(reader, readers, total, even)
+    starts = list(accumulate(counts, initial=0))
+    parts: list[Portion] = []
+    for begin, end in _wrap(first, last, total) if total else ():
+        for portion, start, count in zip(portions, starts, counts, strict=False):
+            parts.extend(_part_between(portion, count, begin - start, end - start))
+    return parts
+
+
+def _part_between(portion: Portion, count: int, begin: int, end: int) -> Iterator[Portion]:
+    """The records of a portion of `count` from one number on to another; none gives no portion."""
+    begin = max(begin, 0)
+    end = min(end, count)
+    if begin == 0 and end == count and count:
+        yield portion
+    elif begin < end:
+        yield replace(portion, first=portion.first + begin, last=portion.first + end)
+
+
+def count_records(portions: Iterable[Portion]) -> int:
+    """The number of records of portions, each of which has an end, or an expected number."""
+    count = 0
+    for portion in portions:
+        last = portion.last
+        if last is None:
+            assert portion.expected is not None
+            assert portion.expected.records is not None
+            last = portion.expected.records
+        count += last - portion.first
+    return count
+
+
+def _assign_whole(sizes: Sequence[int], readers: int) -> list[list[int]] | None:
+    """The numbers of whole shards for each reader, if that is fair; None if it is not."""
+    shards = [ShardSize(str(number), size) for number, size in enumerate(sizes)]
+    in_turn = [list(range(reader, len(shards), readers)) for reader in range(readers)]
+    for plan in (in_turn, _assign_by_size(shards, range(len(shards)), readers)):
+        loads = [sum(sizes[number] for number in numbers) for numbers in plan]
+        if (max(loads) - min(loads)) * len(loads) <= FAIR * sum(loads):
+            return plan
+    return None
 
 
 def even_count(total: int, readers: int, even: Even) -> int:
@@ -125,6 +178,14 @@ def even_count(total: int, readers: int, even: Even) -> int:
 def check_even(even: str | None) -> None:
     """Checks the argument `even` of `assign_records`; a ValueError names what is allowed."""
     check_choice("even", even, (*get_args(Even), None))
+
+
+def _bounds_of(reader: int, readers: int, total: int, even: Even | None) -> tuple[int, int]:
+    """The first of one reader's records, and one past the last; it may be beyond the total."""
+    if even is None or (even == "cycle" and total >= readers):
+        return reader * total // readers, (reader + 1) * total // readers
+    each = even_count(total, readers, even)
+    return reader * each, (reader + 1) * each
 
 
 def _assign_by_size(

@@ -167,6 +167,8 @@ def encoding_note(info: ObjectInfo) -> str:
 
 def rewrite_advice(manifest: str) -> str:
     """The advice to write a manifest or an index again, with the command."""
+    if manifest.endswith("dataset_info.json"):  # of TensorFlow Datasets: never written here
+        return "copy the folder again from where it is whole, or generate the data set again"
     if manifest.endswith(".json"):
         return (
             "to accept the shards as they are, write it again: "

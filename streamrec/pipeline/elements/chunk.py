@@ -133,9 +133,9 @@ def retained_bytes(column: BytesColumn) -> int:
 
 
 def weigh_objects(array: npt.NDArray[Any]) -> int:
-    """About how many bytes the strings or arrays in an object array keep alive."""
-    if array.size and isinstance(array.flat[0], np.ndarray):
-        return sum(each.nbytes + OBJECT_BYTES for each in array.flat)
+    """About how many bytes the strings, arrays or dicts in an object array keep alive."""
+    if not set(map(type, array.flat)) <= {bytes, str}:
+        return sum(map(weigh_one, array.flat))
     # A `bytes` object has 33 more than its length, which the allocator rounds up.
     return sum(map(len, array.flat)) + 40 * array.size
 

@@ -49,6 +49,10 @@ class Source:
         """
         return UNKNOWN_CARDINALITY
 
+    def row_count(self, rank: Rank | None) -> int:
+        """The number of rows of all its elements, if they are batches, or UNKNOWN_CARDINALITY."""
+        return UNKNOWN_CARDINALITY
+
     @property
     def is_endless(self) -> bool:
         """Whether the description says that it never ends."""
@@ -97,11 +101,15 @@ class Chain:
 
         `rank=None` stands for the one that runs here.
         """
+        return self.cardinalities(rank)[0]
+
+    def cardinalities(self, rank: Rank | None) -> tuple[int, int]:
+        """The number of elements, and of the rows of all of these if they are batches."""
         count = self.source.cardinality(rank)
-        rows = UNKNOWN_CARDINALITY
+        rows = self.source.row_count(rank)
         for stage in self.stages:
             count, rows = stage.cardinalities(count, rows)
-        return count
+        return count, rows
 
     @property
     def is_endless(self) -> bool:

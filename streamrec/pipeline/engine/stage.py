@@ -124,6 +124,11 @@ class Stage:
         raise NotImplementedError
 
 
+def keeps_rows(function: object) -> bool:
+    """Whether a function says that it makes a batch of as many rows as it is given."""
+    return getattr(function, "keeps_rows", False) is True
+
+
 class Halt:
     """Asks a thread to stop calling the user's function: see `threads.py`.
 

@@ -9,6 +9,7 @@ from streamrec.pipeline.sources.global_shuffle.source import GlobalShuffle
 from streamrec.pipeline.sources.in_memory import Choices, Counter, Random, Range, Slices, weights_of
 from streamrec.pipeline.sources.list_files import Names
 from streamrec.pipeline.sources.parallel_map.source import ParallelMap
+from streamrec.pipeline.sources.shards.counted import CountedShards
 from streamrec.pipeline.sources.shards.distribute import Distribute, Portions
 from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
 
@@ -18,6 +19,7 @@ __all__ = [
     "Choices",
     "Choose",
     "Concatenate",
+    "CountedShards",
     "Counter",
     "Distribute",
     "Generated",

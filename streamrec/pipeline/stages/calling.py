@@ -15,7 +15,15 @@ from typing import Any, ClassVar, NamedTuple
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.elements.positions import shift
-from streamrec.pipeline.engine.stage import Halt, Offload, Stage, Step, halting
+from streamrec.pipeline.engine.stage import (
+    UNKNOWN_CARDINALITY,
+    Halt,
+    Offload,
+    Stage,
+    Step,
+    halting,
+    keeps_rows,
+)
 
 
 def call_function(function: Callable[..., Any], element: Any) -> Any:
@@ -35,6 +43,9 @@ class Map(Stage):
     function: Callable[..., Any]
     offload: ClassVar[Offload] = Offload.ALWAYS
     one_to_one: ClassVar[bool] = True
+
+    def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
+        return count, rows if keeps_rows(self.function) else UNKNOWN_CARDINALITY
 
     def start(self, key: str, state: int | None) -> Step:
         return Calling(self.function)

@@ -37,6 +37,7 @@ class Parse(Stage):
     string_columns: bool = False
     offload: ClassVar[Offload] = Offload.LONG
     one_to_one: ClassVar[bool] = True
+    keeps_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_features("examples", self.features)

@@ -45,8 +45,9 @@ from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import AUTOTUNE, ChainSource, describe_stage, in_order
 from streamrec.pipeline.engine.meters import describe_element
 from streamrec.pipeline.engine.queue import Signal
+from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.pipeline.engine.stage import Halt, Stage
+from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Halt, Stage, keeps_rows
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.in_flight import ElementTask, InFlight
 from streamrec.pipeline.stages.calling import call_each, call_function, extend, is_async
@@ -78,6 +79,11 @@ class ParallelMap(ChainSource):
         if spec is None or not isinstance(function, Stage):
             return None
         return function.element_spec(spec)
+
+    def row_count(self, rank: Rank | None) -> int:
+        return (
+            self.inner.cardinalities(rank)[1] if keeps_rows(self.function) else UNKNOWN_CARDINALITY
+        )
 
     async def chunks(
         self, state: Mapping[str, Any] | None, context: RunContext

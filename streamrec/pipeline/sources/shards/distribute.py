@@ -52,6 +52,8 @@ from streamrec.shards import (
     assign_records,
     assign_shards,
     check_even,
+    count_records,
+    divide_portions,
     even_count,
     find_in_manifest,
     sizes_of,
@@ -110,7 +112,7 @@ class Distribute(AssignedSource):
 
     def __post_init__(self) -> None:
         check_even(self.even)
-        if self.even is not None and self.manifest is None:
+        if self.even is not None and self.manifest is None and self.shards.known_portions is None:
             raise ValueError(
                 f"even={self.even!r} needs the number of records of each shard: pass manifest=, "
                 "the URL of a manifest "
@@ -178,6 +180,11 @@ class Distribute(AssignedSource):
 
     async def count(self, opened: Session, rank: Rank | None) -> int:
         reader = reader_here(self.rank or rank)
+        known = self.shards.known_portions
+        if known is not None and self.options.on_error == "raise":
+            if self.even is not None:
+                return even_count(count_records(known), reader.readers, self.even)
+            return count_records(divide_portions(known, reader.readers, reader.number))
         if self.manifest is None:
             return UNKNOWN_CARDINALITY
         if self.even is None and (reader.readers > 1 or self.options.on_error != "raise"):
@@ -333,19 +340,16 @@ async def find_records(manifest: str, opened: OpenSource) -> list[ShardInfo]:
 
 async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> AssignedShards:
     """Computes a reader's share."""
+    known = how.shards.known_portions
+    if known is not None:
+        portions = divide_portions(known, reader.readers, reader.number, how.even)
+        total = count_records(known)
+        return AssignedShards(reader, tuple(portions), share_total(how, reader, total))
     shards = None if how.manifest is None else await find_records(how.manifest, opened)
     if how.even is not None and shards is not None:
         portions = assign_records(shards, reader.readers, reader.number, how.even, how.manifest)
         total = sum(shard.records for shard in shards)
-        count = even_count(total, reader.readers, how.even)
-        if total and not count:
-            warn_once(
-                f"even={how.even!r} gives no records to {reader.readers} readers (ranks times "
-                "loader workers), since "
-                f"{describe(opened.listing.paths)} hold only {total:,}: pass even='pad', or use "
-                "fewer readers"
-            )
-        return AssignedShards(reader, tuple(portions), count)
+        return AssignedShards(reader, tuple(portions), share_total(how, reader, total))
     listing = await complete(opened)
     if shards is None:
         sizes = await sizes_of(opened.storages, listing.paths, listing.known, reader.readers)
@@ -372,6 +376,20 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Assig
     ]
     warn_uneven(reader, loads, describe(listing.paths), REMEDY)
     return AssignedShards(reader, tuple(plan[reader.number]))
+
+
+def share_total(how: Distribute, reader: Reader, total: int) -> int | None:
+    """How many of `total` records each reader gives; None if their numbers may differ."""
+    if how.even is None:
+        return None
+    count = even_count(total, reader.readers, how.even)
+    if total and not count:
+        warn_once(
+            f"even={how.even!r} gives no records to {reader.readers} readers (ranks times loader "
+            f"workers), since {describe(how.shards.filenames)} hold only {total:,}: pass "
+            "even='pad', or use fewer readers"
+        )
+    return count
 
 
 def load_of(portion: Portion, size: int) -> int:

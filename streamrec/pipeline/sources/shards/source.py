@@ -29,6 +29,7 @@ from streamrec.pipeline.sources.shards.open_ahead import OpenAhead, ShardMemory
 from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, pull
 from streamrec.shards import (
     Listing,
+    Portion,
     ReadOptions,
 )
 from streamrec.storage.tasks import background
@@ -57,8 +58,17 @@ class Shards(Source):
 
         Its stores may hold ahead what its queues leave of the budget, or half of it.
         """
-        ahead = ShardMemory(plan=self.plan, budget=context.budget).range_bytes
+        ahead = self.read_ahead(context.budget)
         return await context.session.open(self, self.stores, ahead, self.filenames, self.memo)
+
+    def read_ahead(self, budget: int) -> int:
+        """How many bytes the stores may hold ahead."""
+        return ShardMemory(plan=self.plan, budget=budget).range_bytes
+
+    @property
+    def known_portions(self) -> tuple[Portion, ...] | None:
+        """The parts of shards whose numbers of records are known; None if they are not."""
+        return None
 
     def element_spec(self) -> Any:
         return record_spec()

@@ -1,0 +1,31 @@
+"""Folders of TensorFlow Datasets (TFDS) and RLDS episodes, read without TensorFlow.
+
+    mnist = await streamrec.tfds.open("s3://bucket/data/mnist/3.0.1")  # or open_sync
+    for example in mnist.read("train[:90%]"):
+        example["image"], example["label"]
+
+`opening.py` finds a folder and reads its two JSON files (`description.py`, `features_json.py`);
+`features.py` is the tree of features; `slices.py` turns split expressions into records of shards;
+`leaf_column.py` makes a column of one feature, and `decoder.py` examples of records.
+
+Images need the extra `images`.
+"""
+
+from streamrec.tfds.decoder import Decoder
+from streamrec.tfds.description import SplitInfo
+from streamrec.tfds.features import FeaturesDict, LeafFeature, SequenceFeature
+from streamrec.tfds.folder import Folder
+from streamrec.tfds.leaf_column import skip
+from streamrec.tfds.opening import open, open_sync
+
+__all__ = [
+    "Decoder",
+    "FeaturesDict",
+    "Folder",
+    "LeafFeature",
+    "SequenceFeature",
+    "SplitInfo",
+    "open",
+    "open_sync",
+    "skip",
+]
