@@ -364,7 +364,7 @@ MAX_BRANCHES = 12
 
 MORE_BRANCHES: dict[str, int] = {
     "cli.commands.convert.convert_command": 20,
-    "pipeline.sources.chains.Repeat.chunks": 19,
+    "pipeline.sources.chains.Repeat.chunks": 13,
     "storage.faults.error_from_status": 20,
     "cli.commands.index.index_command": 17,
     "interchange.parquet.ParquetEncoder._value": 17,
@@ -374,7 +374,6 @@ MORE_BRANCHES: dict[str, int] = {
     "pipeline.elements.codec.bytes_of": 16,
     "pipeline.elements.codec._Packing._columns": 15,
     "pipeline.sources.cache.cache.Cache._source": 15,
-    "pipeline.sources.shards.distribute.Distribute.chunks": 14,
     "shards.manifest.check_shards": 14,
     "storage.backends.http.responses._read_past_aiohttp": 14,
     "cli.commands.doctor.run_checks": 13,

@@ -332,38 +332,65 @@ def padding_of(form: FixedLenSequenceFeature) -> Any:
 
 
 def _slot(part: MessagePart, name: str, form: Feature) -> FeatureSlot:
-    is_list = part == "lists"
+    """The slot of a feature, in one of three forms."""
     if isinstance(form, FixedLenFeature):
-        size = math.prod(form.shape)
-        default = None
-        if form.default_value is not None and size:  # TensorFlow treats an empty default as None
-            default = default_array(form.default_value, form.dtype, form.shape)
-        return FeatureSlot(
-            name=name,
-            form=form,
-            dtype=form.dtype,
-            dense=True,
-            size=size,
-            default=default,
-            required=default is None,
-            shape=form.shape,
-            as_found=not form.shape and form.dtype is not bytes,
-        )
+        return _dense_slot(name, form)
     if isinstance(form, FixedLenSequenceFeature):
-        pad = None
-        if not is_list and form.dtype is not bytes:
-            pad = np.dtype(form.dtype).type(padding_of(form))
-        return FeatureSlot(
-            name=name,
-            form=form,
-            dtype=form.dtype,
-            dense=is_list,
-            size=math.prod(form.shape),
-            required=is_list and not form.allow_missing,
-            shape=form.shape,
-            pad=pad,
-        )
-    return FeatureSlot(name=name, form=form, dtype=form.dtype, empty_counts=part == "examples")
+        return _list_slot(name, form) if part == "lists" else _padded_slot(name, form)
+    return _rows_slot(name, form, counts_empty=part == "examples")
+
+
+def _dense_slot(name: str, form: FixedLenFeature) -> FeatureSlot:
+    """The same number of values in each record, or the default."""
+    size = math.prod(form.shape)
+    default = None
+    if form.default_value is not None and size:  # TensorFlow treats an empty default as None
+        default = default_array(form.default_value, form.dtype, form.shape)
+    return FeatureSlot(
+        name=name,
+        form=form,
+        dtype=form.dtype,
+        dense=True,
+        size=size,
+        default=default,
+        required=default is None,
+        shape=form.shape,
+        as_found=not form.shape and form.dtype is not bytes,
+    )
+
+
+def _list_slot(name: str, form: FixedLenSequenceFeature) -> FeatureSlot:
+    """The same number of values in each step of a feature list."""
+    return FeatureSlot(
+        name=name,
+        form=form,
+        dtype=form.dtype,
+        dense=True,
+        size=math.prod(form.shape),
+        required=not form.allow_missing,
+        shape=form.shape,
+    )
+
+
+def _padded_slot(name: str, form: FixedLenSequenceFeature) -> FeatureSlot:
+    """Any number of values in each record, padded to the longest."""
+    pad = None
+    if form.dtype is not bytes:
+        pad = np.dtype(form.dtype).type(padding_of(form))
+    return FeatureSlot(
+        name=name,
+        form=form,
+        dtype=form.dtype,
+        size=math.prod(form.shape),
+        required=False,
+        shape=form.shape,
+        pad=pad,
+    )
+
+
+def _rows_slot(name: str, form: Feature, *, counts_empty: bool) -> FeatureSlot:
+    """Any number of values in each record, as rows."""
+    return FeatureSlot(name=name, form=form, dtype=form.dtype, empty_counts=counts_empty)
 
 
 class Rows(NamedTuple):

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import anyio.lowlevel
 import numpy as np
@@ -29,6 +29,9 @@ from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDIN
 from streamrec.pipeline.sources.in_memory import CHUNK_BYTES, CHUNK_ROWS, InMemory
 from streamrec.pipeline.sources.parallel_map.autotune import PrefetchDepth
 from streamrec.storage.tasks import background
+
+SHORT_ROWS: Final = 1 << 10
+"""A source of up to this many rows is repeated in columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,43 +60,65 @@ class Repeat(ChainSource):
     async def chunks(
         self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        source = self.inner.source
-        size = source.count or 0 if isinstance(source, InMemory) and not self.inner.stages else 0
-        # Starting a chain costs about 0.3 ms, more than a few rows: these are repeated in columns.
-        if isinstance(source, InMemory) and 0 < size <= 1 << 10:
-            first = 0
-            if state:
-                inner = state["inner"]
-                first = state["epoch"] * size + inner["source"]["next"] + inner.get("skip", 0)
-            total = None if self.count < 0 else self.count * size
-            async for chunk in cycle_rows(source.rows(0, size), first, total):
+        rows = self._short_rows()
+        if rows is not None:
+            total = None if self.count < 0 else self.count * len(rows)
+            async for chunk in cycle_rows(rows, first_row(state, len(rows)), total):
                 yield chunk
             return
         epoch, position = (state["epoch"], state["inner"]) if state else (0, None)
         batch_offset = context.batch_offset
-        barren = 0
+        empty_epochs = 0
         before = context.epoch * max(self.count, 1)
         while self.count < 0 or epoch < self.count:
-            empty = position is None
+            is_empty = position is None
             epochs = replace(context, epoch=before + epoch, batch_offset=batch_offset)
             async with aclosing(
                 epochs.chunks(self.inner, position, preserve_batches=True, continue_on_error=True)
             ) as chunks:
                 async for chunk in chunks:
-                    empty = empty and chunk.error is not None
+                    is_empty = is_empty and chunk.error is not None
                     batch_offset = (batch_offset + len(chunk.elements)) % context.batch
                     yield replace(chunk, positions=Nested(chunk.positions, {"epoch": epoch}))
-            if empty and self.count < 0 and epoch == 0:
+            if is_empty and self.count < 0 and epoch == 0:
                 return
-            barren = barren + 1 if empty else 0
-            if barren == 100:
-                logger.warning(
-                    "repeat(): %d epochs in a row had no element; is its source used up?", barren
-                )
-            if empty:  # an endless repetition of nothing must not block the event loop
-                await anyio.lowlevel.checkpoint()
+            empty_epochs = empty_epochs + 1 if is_empty else 0
+            if is_empty:
+                await self._pass_empty_epoch(empty_epochs)
             epoch += 1
             position = None
+
+    def _short_rows(self) -> Any:
+        """The rows of a short source in memory, without stages; None for all others.
+
+        Starting a chain costs about 0.3 ms, more than a few rows: these are repeated in columns.
+        """
+        source = self.inner.source
+        if not isinstance(source, InMemory) or self.inner.stages:
+            return None
+        size = source.count or 0
+        return source.rows(0, size) if 0 < size <= SHORT_ROWS else None
+
+    @staticmethod
+    async def _pass_empty_epoch(in_a_row: int) -> None:
+        """An endless repetition of nothing must not block the event loop, nor go unnoticed."""
+        if in_a_row == 100:
+            logger.warning(
+                "repeat(): %d epochs in a row had no element; is its source used up?", in_a_row
+            )
+        await anyio.lowlevel.checkpoint()
+
+
+def first_row(state: Mapping[str, Any] | None, size: int) -> int:
+    """The row of all epochs at which `cycle_rows` goes on, for a source of `size` rows.
+
+    >>> first_row({"epoch": 2, "inner": {"source": {"next": 1}, "skip": 3}}, 10)
+    24
+    """
+    if not state:
+        return 0
+    inner = state["inner"]
+    return int(state["epoch"] * size + inner["source"]["next"] + inner.get("skip", 0))
 
 
 async def cycle_rows(rows: Any, first: int, total: int | None) -> AsyncGenerator[Chunk]:

@@ -74,6 +74,11 @@ def permute(
 def cut_blocks(records: Numbers, sizes: Numbers, block_bytes: int) -> Numbers:
     """Cuts shards of these numbers of records and bytes into blocks of about `block_bytes`.
 
+        shards    a a a a a a a a a a # b b b       ten and three records of 100 bytes
+        bytes     1000                  300         block_bytes=300: 4 blocks and 1, rounded up
+        blocks    a a|a a a|a a|a a a # b b b       as equal as whole records allow
+        returned  0   2     5   7       10    13
+
     Returns the number of the first record of each block, and after the last, int64 [blocks + 1].
 
     >>> cut_blocks(np.array([10, 0, 3]), np.array([1000, 0, 250]), 300).tolist()
@@ -101,6 +106,11 @@ class GroupParts:
     def cut(cls, starts: Numbers, before: Numbers, first: int, last: int) -> GroupParts:
         """Records first to last (exclusive) of the permuted blocks.
 
+            permuted  a a a a a|b b b b|c c c c c c|d ...   three blocks, and more
+            before    0         5       9           15
+            group           3                 12            first=3, last=12
+            parts           a a|b b b b|c c c               the end of a, all of b, the start of c
+
         Blocks are given by the first record of each and the count before it.
         """
         if first == last:
@@ -114,7 +124,11 @@ class GroupParts:
         return GroupParts(self.starts[self.counts > 0], self.counts[self.counts > 0])
 
     def rotate(self, phase: float) -> GroupParts:
-        """Moves a share of the first part, from 0 to 1, to the end."""
+        """Moves a share of the first part, from 0 to 1, to the end.
+
+        parts     a a a a|b b b b|c c c c       phase=0.25: one of the four of a
+        rotated   a a a|b b b b|c c c c|a       the records from the start of a come last
+        """
         if not len(self):
             return self
         head = int(self.counts[0] * phase)
@@ -130,6 +144,11 @@ class GroupParts:
         The first part is cut after 1 of `window` shares of its block, the second after 2, and so
         on, and the last ones likewise. Each of these blocks becomes two parts, the smaller of which
         comes first, or last.
+
+            parts     a a a a|b b b b|c c c c|d d d d|e e e e       window=4
+            shares    1/4     2/4             2/4     1/4           of two parts at each end
+            tapered   a|b b|b b|a a a|c c c c|e e e|d d|d d|e
+            sizes     1 2   2   3     4       3     2   2   1       growing, then shrinking
         """
         half = window // 2
         if len(self) < max(window, 2):

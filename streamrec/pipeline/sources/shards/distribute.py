@@ -127,56 +127,49 @@ class Distribute(AssignedSource):
     def options(self) -> ReadOptions:
         return self.shards.options
 
-    async def opened(self, within: RunContext) -> OpenSource:
+    async def opened(self, context: RunContext) -> OpenSource:
         """The stores, and this reader's share."""
-        return OpenSource((await self.shards.opened(within)).storages, await self._share(within))
+        return OpenSource((await self.shards.opened(context)).storages, await self._share(context))
 
-    async def check(self, position: Position, within: RunContext) -> None:
+    async def check(self, position: Position, context: RunContext) -> None:
         """Refuses a position of a chain with this source that was saved by another reader, or with
         other shards.
         """
         state = position.get("source")
         while state is not None and "share" not in state:
             state = state["inner"].get("source")
-        (await self._share(within)).check(state)
+        (await self._share(context)).check(state)
 
     def element_spec(self) -> Any:
         return record_spec()
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        opened, share = await self.opened(within), await self._share(within)
+        opened = await self.opened(context)
+        share = await self._share(context)
         given = share.check(state)
-        again = given > share.planned
-        while share.total is None or not again or given < share.total:
+        is_first = share.is_first_pass(given)
+        while is_first or share.lacks(given):
             before = given
-            async with aclosing(read(self.shards, state, within, opened)) as chunks:
-                async for chunk in chunks:
-                    part = share.cut(chunk, given)
+            async with (
+                aclosing(read(self.shards, state, context, opened)) as chunks,
+                aclosing(share.parts(chunks, given, is_first)) as parts,
+            ):
+                async for part in parts:
                     given += len(part.elements)
-                    if len(part.elements):
-                        yield part
-                    if given == share.total and again:
-                        return
-            if share.total is None:
-                if not given and share.portions and share.reader.readers > 1:
-                    warn_once(
-                        f"reader {share.reader.number} of {share.reader.readers} (ranks times "
-                        "loader workers) got no "
-                        f"records: none begins in its part of {describe(share.paths)}. {REMEDY}"
-                    )
-                return
-            if (
-                given == share.total
-            ):  # all portions were read to their ends, so their errors were raised
+                    yield part
+            if not share.lacks(given):  # its portions were read to their ends, for their errors
+                share.warn_if_empty(given)
                 return
             if state is None and given == before:
                 raise ManifestError(
                     f"{self.manifest}: none of the records that it lists could be read of "
                     f"{share.paths}"
                 )
-            state, within, again = None, replace(within, skip=0), True
+            state = None
+            context = replace(context, skip=0)
+            is_first = False
 
     async def count(self, opened: Session, rank: Rank | None) -> int:
         reader = reader_here(self.rank or rank)
@@ -195,11 +188,11 @@ class Distribute(AssignedSource):
         )
         return total if self.even is None else even_count(total, reader.readers, self.even)
 
-    async def _share(self, within: RunContext) -> AssignedShards:
-        reader = reader_here(self.rank or within.rank)
+    async def _share(self, context: RunContext) -> AssignedShards:
+        reader = reader_here(self.rank or context.rank)
         share: AssignedShards | None = self.memo.get(reader)
         if share is None:
-            share = await share_of(self, reader, await self.shards.opened(within))
+            share = await share_of(self, reader, await self.shards.opened(context))
             self.memo[reader] = share
             log_reader(reader, describe(self.shards.filenames))
         return share
@@ -235,6 +228,38 @@ class AssignedShards(Listing):
             for portion in self.portions
         )
         return sum(end - portion.first for end, portion in zip(ends, self.portions, strict=True))
+
+    def is_first_pass(self, given: int) -> bool:
+        """Whether a share of which this many records were given was not started again."""
+        return self.total is None or given <= self.planned
+
+    def lacks(self, given: int) -> bool:
+        """Whether the share must be started again after this many records, to give its total."""
+        return self.total is not None and given < self.total
+
+    async def parts(
+        self, chunks: AsyncGenerator[Chunk], given: int, is_first: bool
+    ) -> AsyncGenerator[Chunk]:
+        """The chunks of one pass up to the end of the share; `given` records came before.
+
+        The first pass is read to its end, so that the errors of all portions are raised.
+        """
+        async for chunk in chunks:
+            part = self.cut(chunk, given)
+            given += len(part.elements)
+            if len(part.elements):
+                yield part
+            if given == self.total and not is_first:
+                return
+
+    def warn_if_empty(self, given: int) -> None:
+        """Warns if a reader of several has shards, and no record begins in its part."""
+        if self.total is None and not given and self.portions and self.reader.readers > 1:
+            warn_once(
+                f"reader {self.reader.number} of {self.reader.readers} (ranks times loader "
+                f"workers) got no records: none begins in its part of {describe(self.paths)}. "
+                f"{REMEDY}"
+            )
 
     def portion(self, number: int) -> Portion:
         return self.portions[number]
@@ -297,22 +322,22 @@ class Portions(Source):
         yield f"Portions({self.portions!r})"
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        storages = (await self.shards.opened(within)).storages
+        storages = (await self.shards.opened(context)).storages
         opened = OpenSource(storages, AssignedShards(Reader(0, 1), self.portions))
-        async with aclosing(read(self.shards, state, within, opened)) as chunks:
+        async with aclosing(read(self.shards, state, context, opened)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
 
-def reader_of(chain: Chain, within: RunContext) -> Reader:
+def reader_of(chain: Chain, context: RunContext) -> Reader:
     """The reader whose part a chain gives here: 0 of 1 if all readers get the same."""
     assigned = [part for part in parts_of(chain) if isinstance(part, AssignedSource)]
     if not assigned:
         return Reader(0, 1)
     given = (part.rank for part in assigned if part.rank is not None)
-    return reader_here(next(given, within.rank))
+    return reader_here(next(given, context.rank))
 
 
 def readers_lines(chain: Chain, reader: Reader) -> tuple[str, ...]:
