@@ -30,7 +30,7 @@ from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import as_array, map_nest
 from streamrec.pipeline.elements.positions import Positions
-from streamrec.pipeline.engine.budget import CONSUMER, DEFAULT, UNCOUNTED, HeldBytes, default_budget
+from streamrec.pipeline.engine.budget import CONSUMER, DEFAULT, UNCOUNTED, default_budget
 from streamrec.pipeline.engine.description import Chain, Options
 from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.engine.run import RunContext, produce
@@ -40,6 +40,7 @@ from streamrec.pipeline.engine.telemetry import Telemetry
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import collecting
+from streamrec.storage.ledger import Ledger
 from streamrec.tfrecord import Frames
 from streamrec.tracebacks import shorten_traceback
 
@@ -75,16 +76,16 @@ class Run:
         self.elements: Iterator[Any] = iter(())
         # One value, since other threads may ask for it.
         self._under_way: tuple[int, Positions, Iterator[Any]] | None = None
-        self.held = HeldBytes(self.memory_budget)
+        self.ledger = Ledger(self.memory_budget)
         written = None if trace is None else Trace(trace)
-        self.telemetry = Telemetry(chain, self.held, self.queue_bytes, written, progress)
+        self.telemetry = Telemetry(chain, self.ledger, self.queue_bytes, written, progress)
 
     async def start(self) -> AsyncGenerator[Chunk]:
         """Reads chunks as they are taken, in a session that is closed after them."""
         options = self._options
         budget = max(1, self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget))
         with collecting(self.telemetry.storage):
-            async with session(self.held) as opened:
+            async with session(self.ledger) as opened:
                 follows_memory = (
                     options.memory_budget is None and self.memory_budget != DEFAULT.most
                 )
@@ -185,7 +186,7 @@ class DatasetIterator(Iteration, Generic[T]):
             fetch, run.queue_bytes, self._failures
         )
         # Of the channel, which does not keep this iterator alive.
-        run.held.queued = partial(getattr, self._chunks.channel, "queued")
+        run.ledger.queued = partial(getattr, self._chunks.channel, "queued")
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
         self._over: str | None = None
         weakref.finalize(self, telemetry.ends)
@@ -305,7 +306,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         self._over: str | None = None
         loop = asyncio.get_running_loop()
         self._telemetry = telemetry = run.telemetry
-        run.held.queued = partial(getattr, self._queue, "held")
+        run.ledger.queued = partial(getattr, self._queue, "held")
         self._task = loop.create_task(fill(self._queue, run.start()), name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
         weakref.finalize(self, telemetry.ends)

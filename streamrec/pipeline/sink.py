@@ -64,7 +64,8 @@ async def write_shards(
 
     The callback is called after each chunk, and at the end.
     """
-    uploads = plan_uploads(run.memory_budget // 2, target.num_shards or 1)
+    share = run.ledger.set_aside("uploads", run.memory_budget // 2)
+    uploads = plan_uploads(share.nbytes, target.num_shards or 1)
     shards = ShardOutput(target, storages, **uploads)
 
     def report(records: int, nbytes: int) -> None:
@@ -92,7 +93,7 @@ async def take_all(
 ) -> tuple[int, int]:
     """Writes all chunks of a run; returns the number of records, and their bytes in shards."""
     queue = ByteQueue(run.queue_bytes)
-    run.held.queued = partial(getattr, queue, "held")
+    run.ledger.queued = partial(getattr, queue, "held")
     records = nbytes = 0
     async with background() as tasks:
         tasks.start_soon(fill, queue, run.start())

@@ -26,13 +26,14 @@ import math
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connection_speed import ConnectionSpeed, RateWindow, SpeedMeter
 from streamrec.storage.knee_search import KneeSearch
-from streamrec.storage.range_room import BUFFER_BYTES, BlockPool, RangeRoom, StreamRoom
+from streamrec.storage.ledger import Account
+from streamrec.storage.range_room import BUFFER_BYTES, BlockPool, RangeRoom
 from streamrec.storage.ranges import MIN_RANGE, RangeLimits, range_bytes
 
 START: Final = 16
@@ -68,13 +69,13 @@ class StreamShare:
         last: When its consumer last got bytes.
         waiting: Whether its consumer waits for bytes.
         taken: Bytes that its consumer took.
-        room: What it holds of the room for ranges ahead of its position.
+        room: What it holds ahead of its position, in the account of all ranges.
     """
 
     last: float
+    room: Account
     waiting: bool = True
     taken: int = 0
-    room: StreamRoom = field(default_factory=StreamRoom)
 
 
 class ActiveStreams:
@@ -159,15 +160,15 @@ class Connections:
 
     def join(self) -> StreamShare:
         """Adds a stream, and returns its share."""
-        share = StreamShare(self.clock())
+        share = StreamShare(self.clock(), self.room.open("range"))
         self._streams.add(share)
         return share
 
     def leave(self, share: StreamShare) -> None:
         """Removes a stream, and frees its reservations. May be called twice."""
         self._streams.remove(share)
-        self.withdraw(share, share.room.promised)
-        self._release(share, share.room.reserved)
+        share.room.close()
+        self._clear_blocks()
 
     def terms(self, share: StreamShare) -> RangeLimits:
         """Returns how many connections a stream may use now, and of which size its ranges are."""
@@ -189,7 +190,7 @@ class Connections:
         """
         if self.ahead >= 2 * self.search.target:
             return False
-        promised = self.room.promise(
+        promised = self.room.try_promise(
             share.room, nbytes, streams=self._count_active(), urgent=urgent
         )
         self._window.lacked_room |= not promised
@@ -197,11 +198,11 @@ class Connections:
 
     def withdraw(self, share: StreamShare, nbytes: int) -> None:
         """Takes back a promise for bytes that will not arrive ahead of the position."""
-        self.room.withdraw(share.room, nbytes)
+        share.room.withdraw(nbytes)
 
     def reserve_block(self, share: StreamShare, *, urgent: bool = False) -> bool:
         """Reserves room for a block; False if there is none now."""
-        reserved = self.room.reserve(
+        reserved = self.room.try_reserve(
             share.room, BLOCK_BYTES, streams=self._count_active(), urgent=urgent
         )
         self._window.lacked_room |= not reserved
@@ -214,10 +215,10 @@ class Connections:
     def free_block(self, share: StreamShare, block: memoryview) -> None:
         """Frees a block and its room."""
         self._blocks.give_back(block)
-        self._release(share, BLOCK_BYTES)
+        share.room.release(BLOCK_BYTES)
+        self._clear_blocks()
 
-    def _release(self, share: StreamShare, nbytes: int) -> None:
-        self.room.release(share.room, nbytes)
+    def _clear_blocks(self) -> None:
         if not self.room.held:
             self._blocks.clear()
 

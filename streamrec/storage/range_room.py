@@ -1,8 +1,9 @@
 """The room for ranges ahead of their streams' positions: what all streams of a run may buffer.
 
 Rules:
-- Bytes that arrive ahead of a stream's position need reserved room. The reservations of all streams
-  stay within the limit. The range at the position needs no reservation, so nothing can block it.
+- Bytes that arrive ahead of a stream's position need reserved room, for which the ledger is asked
+  (`Account.fits`). The reservations of all streams stay within the limit. The range at the position
+  needs no reservation, so nothing can block it.
 - Room is reserved block by block, while a range arrives; to request the range, room for half of its
   bytes must be free, because of the ranges in progress about half has arrived. Without room, a
   range waits, and TCP slows it down.
@@ -12,12 +13,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from streamrec import kernels
 from streamrec.storage.backend import BLOCK_BYTES
+from streamrec.storage.ledger import Account
 
 BUFFER_BYTES: Final = 96 << 20
 """The default of the bytes that ranges may buffer ahead of their streams' positions."""
@@ -27,71 +27,31 @@ SLAB_BYTES: Final = 4 * BLOCK_BYTES
 fault."""
 
 
-@dataclass(slots=True, eq=False)
-class StreamRoom:
-    """What one stream holds of the room.
+class RangeRoom(Account):
+    """The account of all ranges ahead of their turn, with one in it for each stream (`open`).
 
-    Attributes:
-        reserved: Bytes ahead of its position that it buffers, or has room for.
-        promised: Further bytes ahead of its position that it has requested.
-    """
-
-    reserved: int = 0
-    promised: int = 0
-
-
-class RangeRoom:
-    """The room that the streams of one run share.
-
-    Attributes:
-        limit: Bytes that all streams together may buffer ahead of their positions.
-        held: Bytes that are buffered, or have room.
-        promised: Bytes that were requested, and have no room yet.
-        fits: Whether the run of these streams may hold this many more bytes.
+    Its limit says how many bytes all streams together may buffer ahead of their positions.
     """
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-        self.promised = 0
-        self.fits: Callable[[int], bool] = lambda nbytes: True
+        super().__init__("ranges", limit)
+        self.limit: int = limit
 
-    def promise(self, stream: StreamRoom, nbytes: int, *, streams: int, urgent: bool) -> bool:
+    def try_promise(self, stream: Account, nbytes: int, *, streams: int, urgent: bool) -> bool:
         """Promises room for a range to one of `streams` that share it; False without room now."""
         half = (stream.promised + nbytes) // 2
         half_of_all = (self.promised + nbytes) // 2
-        if (
-            stream.reserved + half > self._part(streams, urgent)
-            or self.held + half_of_all > self.limit
-        ):
+        if stream.held + half > self._part(streams, urgent) or not self.allows(half_of_all):
             return False
-        stream.promised += nbytes
-        self.promised += nbytes
+        stream.promise(nbytes)
         return True
 
-    def withdraw(self, stream: StreamRoom, nbytes: int) -> None:
-        """Takes back a promise for bytes that got room, or will not arrive ahead of the
-        position.
-        """
-        stream.promised -= nbytes
-        self.promised -= nbytes
-
-    def reserve(self, stream: StreamRoom, nbytes: int, *, streams: int, urgent: bool) -> bool:
+    def try_reserve(self, stream: Account, nbytes: int, *, streams: int, urgent: bool) -> bool:
         """Reserves room for a block; False if there is none now."""
-        if (
-            stream.reserved + nbytes > self._part(streams, urgent)
-            or self.held + nbytes > self.limit
-            or not self.fits(nbytes)
-        ):
+        if stream.held + nbytes > self._part(streams, urgent) or not stream.fits(nbytes):
             return False
-        stream.reserved += nbytes
-        self.held += nbytes
+        stream.hold(nbytes)
         return True
-
-    def release(self, stream: StreamRoom, nbytes: int) -> None:
-        """Frees reserved room."""
-        stream.reserved -= nbytes
-        self.held -= nbytes
 
     def widen(self, nbytes: int) -> None:
         """Changes the limit by `nbytes`; buffered bytes stay."""

@@ -13,7 +13,7 @@ Rules:
   (`RunContext.follows_memory`).
 - A share that is too small for one chunk holds one chunk, or nothing would move.
 - The bytes of shard sources and of the consumer's queue are also counted, for all runs of a process
-  (`HeldBytes`). Shares do not depend on other runs.
+  (`storage/ledger.py`). Shares do not depend on other runs; the ledger only lists them.
 
 | buffer | share of the budget that reaches it | at most |
 |---|---|---|
@@ -36,23 +36,24 @@ holds at most 6 MiB; ranges ahead of their turn are as many as keep the connecti
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from time import perf_counter
-from typing import Any, ClassVar, Final
-from weakref import WeakValueDictionary
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of a budget: `1 / divisor` of it, but at most `most` bytes."""
+    """A part of a budget: `1 / divisor` of it, but at most `most` bytes.
+
+    `name` is that of its account in the ledger of the run.
+    """
 
     divisor: int
     most: int | None = None
+    name: str = ""
 
     def of(self, budget: int) -> int:
         """The share's bytes.
@@ -72,131 +73,6 @@ UNCOUNTED: Final = Share(16, 64 << 20)
 
 Blocks keep some memory for reuse, and a copy exists at the same time as its original.
 """
-
-
-class HeldBytes:
-    """The ledger of what one run holds ahead of its consumer: who wants to read asks here first.
-
-    A run holds at most its budget, and at most as much as is free, where all runs of the process
-    together have twice the largest budget: the first may fill its own, and each further one takes
-    at most half of what the others leave. A 64th of its budget it has in any case.
-
-    No read waits endlessly: while the consumer waits, and nothing is in its queue, what it waits
-    for is read even where it does not fit (`admit`). Such reads follow each other, so that one
-    record at most is too much.
-
-    Args:
-        budget: Bytes that the run may hold.
-        queued: Gives how many bytes wait for the consumer.
-
-    Attributes:
-        parts: What else holds bytes, each with how many in `held`: shards' queues, and ranges ahead
-            of their turn.
-        is_wanted: Whether the consumer waits. Its thread sets it.
-
-    Examples:
-        >>> held = HeldBytes(1000, queued=lambda: 600)
-        >>> held.fits(400), held.fits(401)
-        (True, False)
-    """
-
-    _runs: ClassVar[WeakValueDictionary[int, HeldBytes]] = WeakValueDictionary()
-    _total: ClassVar[int] = 0
-    _largest: ClassVar[int] = 0
-    _count_at: ClassVar[float] = 0.0
-
-    def __init__(self, budget: int, queued: Callable[[], int] = int) -> None:
-        self.parts: list[Any] = []
-        self.is_wanted = False
-        self._budget = budget
-        self.queued = queued
-        self._admitted: dict[object, int] = {}
-        self._waiting: dict[object, asyncio.Future[None]] = {}
-        self._exceeding: object = None
-        self._counted = 0
-        self._runs[id(self)] = self
-        HeldBytes._largest = max(HeldBytes._largest, budget)
-
-    @property
-    def nbytes(self) -> int:
-        """How many it holds, or is about to."""
-        held: int = sum(part.held for part in self.parts)
-        return self.queued() + sum(self._admitted.values()) + held
-
-    def fits(self, nbytes: int) -> bool:
-        """Whether the run may hold this many more.
-
-        The bytes of all runs are counted again after twenty times the time that it takes, so that
-        thousands of runs cost a twentieth of a core at most.
-        """
-        own = self.nbytes + nbytes
-        if own > self._budget or own <= self._budget // 64:
-            return own <= self._budget
-        now = perf_counter()
-        if now >= HeldBytes._count_at:
-            runs = [run for reference in self._runs.valuerefs() if (run := reference()) is not None]
-            for run in runs:
-                run._counted = run.nbytes
-            HeldBytes._total = sum(run._counted for run in runs)
-            HeldBytes._largest = max(run._budget for run in runs)
-            HeldBytes._count_at = now + 20 * (perf_counter() - now)
-        fits = HeldBytes._total - self._counted + 2 * own <= 2 * HeldBytes._largest
-        if fits:
-            HeldBytes._total += nbytes
-            self._counted += nbytes
-        return fits
-
-    async def admit(self, holder: object, nbytes: int, is_next: Callable[[], bool]) -> None:
-        """Waits until `holder` may read this many bytes.
-
-        They replace those that it was admitted for; `arrived` says that these are there. `is_next`
-        tells whether the consumer waits for them, as far as `holder` knows.
-        """
-        more = nbytes - self._admitted.get(holder, 0)
-        if self._waiting or not self.fits(more):
-            await self._wait(holder, more, is_next)
-        self._admitted[holder] = nbytes
-
-    async def _wait(self, holder: object, more: int, is_next: Callable[[], bool]) -> None:
-        has_turn = not self._waiting  # first come, first served
-        try:
-            while True:
-                waiter = self._waiting[holder] = asyncio.get_running_loop().create_future()
-                # Looked at after `_waiting` has the waiter, so that `notify` in the consumer's
-                # thread finds it.
-                if has_turn and self.fits(more):
-                    return
-                if self._exceeding is None and self.is_wanted and not self.queued() and is_next():
-                    self._exceeding = holder
-                if self._exceeding is holder:
-                    return
-                await waiter
-                has_turn = True
-        finally:
-            del self._waiting[holder]
-
-    def arrived(self, holder: object) -> None:
-        """Ends the admission of `holder`.
-
-        The bytes are there and count where they are now, or they will not come.
-        """
-        self._admitted.pop(holder, None)
-        if self._exceeding is holder:
-            self._exceeding = None
-        self.notify()
-
-    def notify(self) -> None:
-        """Those that wait look again whether they may go on; from any thread."""
-        if self._waiting:
-            for waiter in list(self._waiting.values()):
-                waiter.get_loop().call_soon_threadsafe(answer, waiter)
-
-
-def answer(waiter: asyncio.Future[None]) -> None:
-    """What is waited for is there; the task that waited may have been cancelled."""
-    if not waiter.done():
-        waiter.set_result(None)
-
 
 DEFAULT: Final = Share(8, 1 << 30)
 """The default share of the machine's memory, constant from 8 GiB on.

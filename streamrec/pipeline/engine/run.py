@@ -41,6 +41,7 @@ from streamrec.pipeline.engine.seeds import derive_seed
 from streamrec.pipeline.engine.session import Session
 from streamrec.pipeline.engine.stage import Offload, Step, collect
 from streamrec.pipeline.engine.threads import Offloader
+from streamrec.storage.ledger import SetAside
 
 
 async def produce(
@@ -323,13 +324,15 @@ class RunContext:
             offloaded=self.offloaded if passes_on else offloads,
         )
 
-    def take(self, share: Share) -> tuple[int, RunContext]:
-        """A share of the budget in bytes, for a buffer, and this context with the rest.
+    def take(self, share: Share) -> tuple[SetAside, RunContext]:
+        """A share of the budget for a buffer, and this context with the rest.
 
-        The rest is for the chains that fill the buffer.
+        The buffer's owner keeps the share as long as the buffer. The rest is for the chains that
+        fill it.
         """
         taken = share.of(self.budget)
-        return taken, replace(self, budget=self.budget - taken)
+        own = self.session.ledger.set_aside(share.name, taken)
+        return own, replace(self, budget=self.budget - taken)
 
     def part(self, count: int) -> RunContext:
         """This context with one of `count` equal parts of the budget, for concurrent chains."""

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.abc import TaskGroup
 
-from streamrec.pipeline.engine.budget import HeldBytes
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages
+from streamrec.storage.ledger import Ledger
 from streamrec.storage.tasks import background
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class Session:
     """The open sources of one run, or of a branch of it, and its threads. Made by `session`."""
 
     def __init__(
-        self, tasks: TaskGroup, stack: AsyncExitStack, held: HeldBytes, run: Session | None = None
+        self, tasks: TaskGroup, stack: AsyncExitStack, ledger: Ledger, run: Session | None = None
     ) -> None:
-        self.held = held
+        self.ledger = ledger
         self._tasks = tasks
         self._stack = stack
         self._run = self if run is None else run
@@ -126,8 +126,8 @@ class Session:
             max_connections=options.max_connections,
         )
         storages = await self._stack.enter_async_context(new)
-        storages.connections.room.fits = self.held.fits
-        self.held.parts.append(storages.connections.room)
+        self.ledger.adopt(storages.connections.room)
+        self._stack.callback(storages.connections.room.close)
         self._clients.append((options, storages))
         return storages
 
@@ -138,15 +138,15 @@ class Session:
         Its listings end with it, clients stay.
         """
         async with AsyncExitStack() as stack, background() as tasks:
-            yield Session(tasks, stack, self.held, self._run)
+            yield Session(tasks, stack, self.ledger, self._run)
 
 
 @asynccontextmanager
-async def session(held: HeldBytes | None = None) -> AsyncGenerator[Session]:
+async def session(ledger: Ledger | None = None) -> AsyncGenerator[Session]:
     """A session.
 
-    When its block is left in any way, listings are cancelled, stores closed, threads ended. `held`
-    counts the bytes that the run holds; it is None if no shard is read.
+    When its block is left in any way, listings are cancelled, stores closed, threads ended. The
+    `ledger` counts the bytes that the run holds; it is None if no shard is read.
     """
     async with AsyncExitStack() as stack, background() as tasks:
-        yield Session(tasks, stack, held or HeldBytes(0))
+        yield Session(tasks, stack, ledger or Ledger(0))

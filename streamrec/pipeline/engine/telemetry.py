@@ -12,13 +12,13 @@ from time import perf_counter
 from typing import Any, Final
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.budget import HeldBytes
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.meters import IDLE, Flow, SourceMeter, StateClock
 from streamrec.pipeline.telemetry.progress import choose_display
 from streamrec.pipeline.telemetry.stats import ChainStats, Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Statistics
+from streamrec.storage.ledger import Ledger
 
 CONSUMER_WAITING: Final = "waiting for data"
 CONSUMER_WORKING: Final = "working"
@@ -144,7 +144,7 @@ class ProgressLine:
 class Telemetry:
     """The counters of one run.
 
-    It tells the ledger of `held` bytes whether the consumer waits.
+    It tells the run's ledger whether the consumer waits.
 
     Attributes:
         storage: The statistics of the run's stores.
@@ -152,10 +152,10 @@ class Telemetry:
     """
 
     def __init__(
-        self, chain: Chain, held: HeldBytes, queue_bytes: int, trace: Trace | None, progress: bool
+        self, chain: Chain, ledger: Ledger, queue_bytes: int, trace: Trace | None, progress: bool
     ) -> None:
         self._lock = threading.RLock()
-        self._held = held
+        self._ledger = ledger
         self._limit = queue_bytes
         self.storage = Statistics()
         self.root = SourceMeter(self._lock, trace, None)
@@ -169,8 +169,8 @@ class Telemetry:
         """Called when the consumer asks for a chunk."""
         with self._lock:
             self._consumer.wait()
-        self._held.is_wanted = True
-        self._held.notify()
+        self._ledger.is_wanted = True
+        self._ledger.notify()
         if self._line is not None:
             self._line.show()
 
@@ -181,7 +181,7 @@ class Telemetry:
 
     def takes(self, chunk: Chunk, elements: Iterator[Any]) -> None:
         """Called when the consumer gets a chunk, whose elements it takes from an iterator."""
-        self._held.is_wanted = False
+        self._ledger.is_wanted = False
         with self._lock:
             now = perf_counter()
             self._consumer.take(chunk, elements, now)
@@ -189,7 +189,7 @@ class Telemetry:
                 self._numbers.write(
                     now,
                     nbytes=self._consumer.taken.nbytes,
-                    queued=self._held.queued(),
+                    queued=self._ledger.queued(),
                     chain=self._chain.stats(now),
                 )
         if self._line is not None:
@@ -200,7 +200,7 @@ class Telemetry:
 
         It calls this at the end, after an error, or when it closes the run.
         """
-        self._held.is_wanted = False
+        self._ledger.is_wanted = False
         with self._lock:
             self._consumer.end()
         if self._line is not None:
@@ -217,7 +217,7 @@ class Telemetry:
         """The run's statistics now; from any thread."""
         # Both have locks of their own; they are read before this one is held.
         storage = self.storage.snapshot()
-        queued = self._held.queued()
+        queued = self._ledger.queued()
         with self._lock:
             now = perf_counter()
             return Stats(

@@ -138,7 +138,7 @@ async def cycle_rows(rows: Any, first: int, total: int | None) -> AsyncGenerator
         first = last
 
 
-TUNED = Share(4)
+TUNED = Share(4, name="prefetch")
 """The largest share of the budget of a prefetch that is tuned automatically."""
 
 
@@ -159,9 +159,9 @@ class Prefetch(ChainSource):
         self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
-        most, feeding = context.take(TUNED if tuned else Share(2, self.buffer_bytes))
-        depth = PrefetchDepth(most) if tuned else None
-        queue = context.meter.queue(most if depth is None else depth.limit)
+        share, feeding = context.take(TUNED if tuned else Share(2, self.buffer_bytes, "prefetch"))
+        depth = PrefetchDepth(share.nbytes) if tuned else None
+        queue = context.meter.queue(share.nbytes if depth is None else depth.limit)
         queue.most_elements = self.buffer_size if self.buffer_size != AUTOTUNE else sys.maxsize
         refused = 0
         async with background() as tasks:

@@ -56,7 +56,7 @@ from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.sources.element_buffer import ElementBuffer, Item
 from streamrec.tfrecord import Frames
 
-AHEAD: Final = Share(4, 4 << 20)
+AHEAD: Final = Share(4, 4 << 20, "from_generator")
 """The share of the budget for elements that wait for the consumer."""
 
 
@@ -82,7 +82,8 @@ class Generated(Source):
     async def chunks(
         self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        ahead = ElementBuffer(AHEAD.of(context.budget))
+        share, _ = context.take(AHEAD)
+        ahead = ElementBuffer(share.nbytes)
         start = StartPoint(state["next"], state.get("state")) if state else StartPoint(0, None)
         task = asyncio.get_running_loop().create_task(
             self._run(start, ahead, context.session.threads), name="streamrec generator"

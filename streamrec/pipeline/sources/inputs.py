@@ -30,7 +30,7 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.storage.tasks import background
 from streamrec.tfrecord import Frames
 
-AHEAD = Share(4)
+AHEAD = Share(4, name="inputs")
 """How many bytes a chain may run ahead of the others, as a share of its part of the budget."""
 
 
@@ -246,9 +246,11 @@ async def run_inputs(
     """
     async with background() as tasks:
         buffers = []
+        shares = []
         for number, (chain, position) in enumerate(zip(chains, positions, strict=True)):
-            limit, feeding = context.part(len(chains)).fork_seed(number).take(AHEAD)
-            buffers.append(InputBuffer(limit, arrived, position))
+            share, feeding = context.part(len(chains)).fork_seed(number).take(AHEAD)
+            shares.append(share)
+            buffers.append(InputBuffer(share.nbytes, arrived, position))
             tasks.start_soon(
                 fill, buffers[-1], feeding.chunks(chain, position, continue_on_error=True)
             )

@@ -18,13 +18,14 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.engine.budget import (
     CONSUMER,
-    HeldBytes,
+    Share,
     cgroup_limits,
     default_budget,
     machine_memory,
 )
 from streamrec.pipeline.engine.description import Chain, Options, Source
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.storage.ledger import AllRuns, Ledger, SetAside
 from tests.effort import draws
 from tests.runs import in_new_interpreter, write_shards
 from tests.servers.resuming import stop_after
@@ -146,12 +147,13 @@ def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget
     taken: list[int] = []
     take = RunContext.take
 
-    def counted(context: RunContext, share: Any) -> tuple[int, RunContext]:
-        bytes_taken, rest = take(context, share)
-        assert bytes_taken >= 0
-        assert bytes_taken + rest.budget == context.budget
-        taken.append(bytes_taken)
-        return bytes_taken, rest
+    def counted(context: RunContext, share: Any) -> tuple[SetAside, RunContext]:
+        own, rest = take(context, share)
+        assert own.nbytes >= 0
+        assert own.nbytes + rest.budget == context.budget
+        assert own in context.session.ledger.shares
+        taken.append(own.nbytes)
+        return own, rest
 
     async def first() -> int:
         async with dataset.aiterate() as elements:
@@ -184,6 +186,11 @@ def test_results_that_are_larger_than_their_input_stay_within_the_share(
     )  # the consumer's queue, and half of the map's, a quarter of what is left
     before_it_was_known = 8 * size
     assert shares // 2 <= len(made) * size <= shares + before_it_was_known + 2 * 4 * size
+
+
+def test_a_share_is_a_part_and_at_most_its_limit() -> None:
+    assert [Share(4, 100).of(budget) for budget in (0, 3, 399, 400, 10**9)] == [0, 0, 99, 100, 100]
+    assert Share(3).of(10**9) == 333_333_333
 
 
 def test_the_default_is_a_share_of_the_machines_memory() -> None:
@@ -355,7 +362,8 @@ def test_asking_costs_the_same_next_to_thousands_of_runs() -> None:
         counted += 1
         return 0
 
-    runs = [HeldBytes(1 << 20, queued) for _ in range(2000)]
+    everything = AllRuns()
+    runs = [Ledger(1 << 20, queued, everything) for _ in range(2000)]
     for number in range(2000):
         runs[number % 10].fits(1 << 16)
     assert counted < 100 * 2000  # 2,000 times 2,000 if each call counted all runs

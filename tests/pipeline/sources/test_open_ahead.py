@@ -5,7 +5,6 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.pipeline.engine.budget import HeldBytes
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.fetch import Waiters
 from streamrec.pipeline.sources.shards.open_ahead import (
@@ -21,6 +20,7 @@ from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, Shard
 from streamrec.shards import ReadOptions
 from streamrec.storage import BLOCK_BYTES
 from streamrec.storage.connections import MAX_OPEN, Connections
+from streamrec.storage.ledger import Ledger
 from streamrec.tfrecord import Frames
 
 PLAN = Plan(cycle_length=2)
@@ -200,7 +200,7 @@ async def turn() -> None:
 
 
 async def test_tasks_of_queues_with_room_go_on_one_in_each_turn() -> None:
-    waiters = Waiters(HeldBytes(1000))
+    waiters = Waiters(Ledger(1000))
     queues = [full_queue(shard) for shard in range(3)]
     gone: list[int] = []
 
@@ -224,7 +224,7 @@ async def test_tasks_of_queues_with_room_go_on_one_in_each_turn() -> None:
 
 
 async def test_the_interleave_waits_for_all_queues_that_it_needs() -> None:
-    waiters = Waiters(HeldBytes(1000))
+    waiters = Waiters(Ledger(1000))
     one, other, third = (ShardQueue(ShardStart(shard)) for shard in range(3))
     arrival = asyncio.create_task(waiters.arrival({one, other}))
     await turn()
@@ -240,7 +240,7 @@ async def test_the_interleave_waits_for_all_queues_that_it_needs() -> None:
 
 
 async def test_the_interleave_waits_for_any_queue_whose_turn_has_come() -> None:
-    waiters = Waiters(HeldBytes(1000))
+    waiters = Waiters(Ledger(1000))
     queue = ShardQueue(ShardStart(0))
     arrival = asyncio.create_task(waiters.arrival(set()))
     await turn()
@@ -251,7 +251,7 @@ async def test_the_interleave_waits_for_any_queue_whose_turn_has_come() -> None:
 
 
 async def test_a_full_queue_goes_on_if_the_interleave_waits_for_it() -> None:
-    waiters = Waiters(HeldBytes(1000))
+    waiters = Waiters(Ledger(1000))
     queue = full_queue(0)
     queue.push(Frames.of([bytes(100)]))
     room = asyncio.create_task(waiters.room(queue))

@@ -109,6 +109,21 @@ def test_epochs_after_a_prefetch_share_them_too(store: ObjectStore) -> None:
     assert len(of_kind(store, "list")) == 1
 
 
+async def test_a_run_that_ends_halfway_holds_nothing(store: ObjectStore) -> None:
+    """Queues and ranges ahead of their turn are in the run's ledger while it reads."""
+    store.faults = Faults(first_byte=0.01, jitter=0)
+    dataset = dataset_of(store, "s3://large/*", num_parallel_reads=2)
+    async with dataset.aiterate() as records:
+        ledger = records._run.ledger
+        names = set()
+        for _ in range(len(LARGE)):
+            await anext(records)
+            names |= {account.name for account in ledger.accounts if account.held}
+            assert ledger.nbytes <= records.memory_budget
+    assert names == {"queues", "ranges"}
+    assert (ledger.held, ledger.promised) == (0, 0)
+
+
 def test_a_listing_that_fails_comes_after_the_shards_before_it(store: ObjectStore) -> None:
     dataset = dataset_of(store, ["s3://small/00[01]", "s3://small/x*", "s3://small/002"])
     found, _ = until_error(dataset, NotFoundError, r"s3://small/x\*")

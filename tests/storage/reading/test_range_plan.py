@@ -21,7 +21,8 @@ from streamrec.storage.connections import (
     StreamShare,
 )
 from streamrec.storage.knee_search import KneeSearch
-from streamrec.storage.range_room import RangeRoom, StreamRoom
+from streamrec.storage.ledger import AllRuns, Ledger
+from streamrec.storage.range_room import RangeRoom
 from streamrec.storage.ranges import (
     MAX_RANGE,
     MIN_RANGE,
@@ -124,39 +125,39 @@ Steps = list[tuple[int, int, bool]]
 )
 def test_the_room_is_never_exceeded(limit: int, steps: Steps) -> None:
     room = RangeRoom(limit)
-    streams = [StreamRoom() for _ in range(5)]
+    streams = [room.open("stream") for _ in range(5)]
     for number, nbytes, urgent in steps:
         stream = streams[number]
-        if room.promise(stream, nbytes, streams=5, urgent=urgent):
+        if room.try_promise(stream, nbytes, streams=5, urgent=urgent):
             assert (stream.promised + 1) // 2 <= limit // 5 + 1
         wanted = min(nbytes, stream.promised)
-        if not room.reserve(stream, wanted, streams=5, urgent=urgent) and stream.reserved:
-            room.release(stream, (stream.reserved + 1) // 2)
-        assert sum(stream.reserved for stream in streams) == room.held <= limit
+        if not room.try_reserve(stream, wanted, streams=5, urgent=urgent) and stream.held:
+            stream.release((stream.held + 1) // 2)
+        assert sum(stream.held for stream in streams) == room.held <= limit
         assert sum(stream.promised for stream in streams) == room.promised
-        assert all(stream.reserved <= limit // 5 for stream in streams)
+        assert all(stream.held <= limit // 5 for stream in streams)
     for stream in streams:
-        room.withdraw(stream, stream.promised)
-        room.release(stream, stream.reserved)
+        stream.withdraw(stream.promised)
+        stream.release(stream.held)
     assert (room.held, room.promised) == (0, 0)
-    assert room.reserve(StreamRoom(), limit, streams=1, urgent=True)
+    assert room.try_reserve(room.open("stream"), limit, streams=1, urgent=True)
 
 
 def test_room_asks_the_run_whether_it_may_hold_more() -> None:
     room = RangeRoom(100)
-    room.fits = lambda nbytes: nbytes <= 10
-    stream = StreamRoom()
-    assert not room.reserve(stream, 11, streams=1, urgent=True)
-    assert room.reserve(stream, 10, streams=1, urgent=True)
+    Ledger(10, runs=AllRuns()).adopt(room)
+    stream = room.open("stream")
+    assert not room.try_reserve(stream, 11, streams=1, urgent=True)
+    assert room.try_reserve(stream, 10, streams=1, urgent=True)
 
 
 def test_some_room_is_left_to_the_rests_of_slow_ranges() -> None:
     room = RangeRoom(80 * MIB)
-    stream = StreamRoom()
-    assert room.reserve(stream, 70 * MIB, streams=1, urgent=False)
-    assert not room.reserve(stream, 1, streams=1, urgent=False)
-    assert room.reserve(stream, 10 * MIB, streams=1, urgent=True)
-    assert not room.reserve(stream, 1, streams=1, urgent=True)
+    stream = room.open("stream")
+    assert room.try_reserve(stream, 70 * MIB, streams=1, urgent=False)
+    assert not room.try_reserve(stream, 1, streams=1, urgent=False)
+    assert room.try_reserve(stream, 10 * MIB, streams=1, urgent=True)
+    assert not room.try_reserve(stream, 1, streams=1, urgent=True)
 
 
 def test_a_stream_that_leaves_frees_its_room() -> None:

@@ -1,47 +1,52 @@
 """Room for ranges ahead of their streams' positions, and the blocks that fill it."""
 
 from streamrec.storage.backend import BLOCK_BYTES
-from streamrec.storage.range_room import SLAB_BYTES, BlockPool, RangeRoom, StreamRoom
+from streamrec.storage.ledger import AllRuns, Ledger
+from streamrec.storage.range_room import SLAB_BYTES, BlockPool, RangeRoom
 
 
 def test_half_of_what_is_promised_has_room() -> None:
     """An eighth of a stream's part is kept for urgent ranges."""
-    room, stream = RangeRoom(80), StreamRoom()
-    assert room.promise(stream, 140, streams=1, urgent=False)
+    room = RangeRoom(80)
+    stream = room.open("stream")
+    assert room.try_promise(stream, 140, streams=1, urgent=False)
     assert (stream.promised, room.promised) == (140, 140)
-    assert not room.promise(stream, 2, streams=1, urgent=False)
-    assert room.promise(stream, 20, streams=1, urgent=True)
-    room.withdraw(stream, 160)
+    assert not room.try_promise(stream, 2, streams=1, urgent=False)
+    assert room.try_promise(stream, 20, streams=1, urgent=True)
+    stream.withdraw(160)
     assert (stream.promised, room.promised) == (0, 0)
 
 
 def test_a_stream_reserves_within_its_part() -> None:
-    room, one, other = RangeRoom(160), StreamRoom(), StreamRoom()
-    assert room.reserve(one, 70, streams=2, urgent=False)
-    assert not room.reserve(one, 1, streams=2, urgent=False)
-    assert room.reserve(one, 10, streams=2, urgent=True)
-    assert not room.reserve(one, 1, streams=2, urgent=True)
-    assert room.reserve(other, 70, streams=2, urgent=False)
-    assert (one.reserved, other.reserved, room.held) == (80, 70, 150)
-    room.release(one, 80)
-    assert (one.reserved, room.held) == (0, 70)
+    room = RangeRoom(160)
+    one, other = room.open("one"), room.open("other")
+    assert room.try_reserve(one, 70, streams=2, urgent=False)
+    assert not room.try_reserve(one, 1, streams=2, urgent=False)
+    assert room.try_reserve(one, 10, streams=2, urgent=True)
+    assert not room.try_reserve(one, 1, streams=2, urgent=True)
+    assert room.try_reserve(other, 70, streams=2, urgent=False)
+    assert (one.held, other.held, room.held) == (80, 70, 150)
+    one.release(80)
+    assert (one.held, room.held) == (0, 70)
 
 
 def test_all_streams_together_stay_within_the_limit() -> None:
-    room, one, other = RangeRoom(100), StreamRoom(), StreamRoom()
-    assert room.reserve(one, 80, streams=1, urgent=True)
-    assert not room.reserve(other, 21, streams=1, urgent=True)
-    assert not room.promise(other, 42, streams=1, urgent=True)
+    room = RangeRoom(100)
+    one, other = room.open("one"), room.open("other")
+    assert room.try_reserve(one, 80, streams=1, urgent=True)
+    assert not room.try_reserve(other, 21, streams=1, urgent=True)
+    assert not room.try_promise(other, 42, streams=1, urgent=True)
     room.widen(1)
-    assert room.reserve(other, 21, streams=1, urgent=True)
-    assert not room.promise(other, 2, streams=1, urgent=True)
+    assert room.try_reserve(other, 21, streams=1, urgent=True)
+    assert not room.try_promise(other, 2, streams=1, urgent=True)
 
 
 def test_the_run_may_refuse() -> None:
-    room, stream = RangeRoom(100), StreamRoom()
-    room.fits = lambda nbytes: nbytes < 10
-    assert not room.reserve(stream, 10, streams=1, urgent=True)
-    assert room.reserve(stream, 9, streams=1, urgent=True)
+    room = RangeRoom(100)
+    stream = room.open("stream")
+    Ledger(9, runs=AllRuns()).adopt(room)
+    assert not room.try_reserve(stream, 10, streams=1, urgent=True)
+    assert room.try_reserve(stream, 9, streams=1, urgent=True)
     assert room.held == 9
 
 

@@ -51,10 +51,10 @@ from streamrec.pipeline.sources.cache.cache_file import CacheFile
 from streamrec.pipeline.sources.shards.distribute import reader_of, readers_lines
 from streamrec.tfrecord import Frames
 
-MEMORY: Final = Share(2)
+MEMORY: Final = Share(2, name="cache")
 """The share of the budget for elements in memory."""
 
-UPLOAD: Final = Share(2, 40 << 20)
+UPLOAD: Final = Share(2, 40 << 20, "uploads")
 """The share of the budget for writing a file: five parts of an upload."""
 
 
@@ -90,7 +90,11 @@ class Cache(ChainSource):
     async def chunks(
         self, state: Mapping[str, Any] | None, within: RunContext
     ) -> AsyncGenerator[Chunk]:
-        async with aclosing(await self._source(state, replace(within, epoch=0))) as chunks:
+        within = replace(within, epoch=0)
+        # The same budget whether the chain fills the cache or not, since orders may depend on it.
+        share, feeding = within.take(MEMORY if self.file is None else UPLOAD)
+        limit = share.nbytes
+        async with aclosing(await self._source(state, within, feeding, limit)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -99,15 +103,20 @@ class Cache(ChainSource):
         return None if self.file is None else self.file.of_reader(reader)
 
     async def _source(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self,
+        state: Mapping[str, Any] | None,
+        within: RunContext,
+        feeding: RunContext,
+        limit: int,
     ) -> AsyncGenerator[Chunk]:
-        """The chain, or its stored elements, from a position on."""
+        """The chain, or its stored elements, from a position on.
+
+        The chain runs within `feeding`; at most `limit` bytes are stored in memory.
+        """
         reader = reader_of(self.inner, within)
         lines = readers_lines(self.inner, reader)
         file = self._file_of(reader)
         cached = self.memo.setdefault(lines, CacheState())
-        # The same budget whether the chain fills the cache or not, since orders may depend on it.
-        _, feeding = within.take(MEMORY if file is None else UPLOAD)
         if state is not None and "next" not in state:
             return nest(feeding.chunks(self.inner, state["inner"], continue_on_error=True))
         first: int = state["next"] if state else 0
@@ -124,7 +133,7 @@ class Cache(ChainSource):
         chunks = feeding.chunks(self.inner, None, continue_on_error=True)
         if file is not None:
             chunks = file.write_through(chunks, lines)
-        elif (limit := MEMORY.of(within.budget)) > cached.over:
+        elif limit > cached.over:
             chunks = store(chunks, cached, limit)
         return nest(chunks) if state is None else number_chunks(chunks, first)
 
@@ -292,6 +301,13 @@ class Saving(ChainSource):
     def line(self) -> str:
         return "Saving"
 
-    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        chunks = within.take(UPLOAD)[1].chunks(self.inner, None)
-        return nest(self.file.write_through(chunks, tuple(self.inner.lines()), alone=True))
+    async def chunks(
+        self, state: Mapping[str, Any] | None, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
+        # The share has a name, or its account would end here.
+        _share, feeding = within.take(UPLOAD)
+        chunks = feeding.chunks(self.inner, None)
+        lines = tuple(self.inner.lines())
+        async with aclosing(nest(self.file.write_through(chunks, lines, alone=True))) as saved:
+            async for chunk in saved:
+                yield chunk

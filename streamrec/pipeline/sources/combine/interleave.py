@@ -223,7 +223,7 @@ class InputOpener:
         self._source = source
         self._outer = outer
         self._tasks = tasks
-        self._limit, self._context = context.take(AHEAD)
+        self._share, self._context = context.take(AHEAD)
         self._arrived = arrived
 
     async def run(self, order: DatasetInterleave) -> None:
@@ -289,7 +289,7 @@ class InputOpener:
 
     def _input(self, outer: Joined, position: Position | None = None) -> OpenInput:
         """Makes an input for the next element, before which the outer chain is at `outer`."""
-        return OpenInput(self._limit, self._arrived, position, self.count, outer)
+        return OpenInput(self._share.nbytes, self._arrived, position, self.count, outer)
 
     async def _open(
         self,

@@ -53,7 +53,7 @@ from streamrec.pipeline.sources.parallel_map.in_flight import ElementTask, InFli
 from streamrec.pipeline.stages.calling import call_each, call_function, extend, is_async
 from streamrec.storage.tasks import background
 
-IN_FLIGHT: Final = Share(4)
+IN_FLIGHT: Final = Share(4, name="map")
 """The share of the budget for elements in flight and results that wait."""
 
 CUT_SECONDS: Final = 0.05
@@ -88,7 +88,7 @@ class ParallelMap(ChainSource):
     async def chunks(
         self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        max_bytes, feeding = context.take(IN_FLIGHT)
+        share, feeding = context.take(IN_FLIGHT)
         position, done = (state["inner"], state["done"]) if state else (None, ())
         # Ordinals mean the same elements only if the input comes in the same order again.
         fixed = replace(feeding, deterministic=feeding.deterministic or bool(done))
@@ -101,7 +101,7 @@ class ParallelMap(ChainSource):
                 self.function,
                 self.calls,
                 in_flight=in_flight,
-                max_bytes=max_bytes,
+                max_bytes=share.nbytes,
                 tasks=tasks,
                 context=context,
             )

@@ -22,7 +22,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from streamrec.errors import StreamrecError
-from streamrec.pipeline.engine.budget import HeldBytes, answer
 from streamrec.pipeline.sources.shards.open_ahead import OpenAhead, ShardMemory
 from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, ShardQueue
 from streamrec.shards import (
@@ -36,17 +35,18 @@ from streamrec.shards import (
     read_short_shards,
 )
 from streamrec.storage import ByteStream, Storage, Storages
+from streamrec.storage.ledger import Ledger, answer
 
 
 class Waiters:
     """Who waits: the interleave for records, and the tasks of full queues for room.
 
     Args:
-        held: The run's ledger, which is told when the interleave takes or waits.
+        ledger: The run's, which is told when the interleave takes or waits.
     """
 
-    def __init__(self, held: HeldBytes) -> None:
-        self._held = held
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._awaited: set[ShardQueue] = set()
         self._arrival: asyncio.Future[None] | None = None
         self._resting: dict[ShardQueue, asyncio.Future[None]] = {}
@@ -61,7 +61,7 @@ class Waiters:
         for queue in queues & self._resting.keys():
             answer(self._resting.pop(queue))
         self._arrival = asyncio.get_running_loop().create_future()
-        self._held.notify()
+        self._ledger.notify()
         try:
             await self._arrival
         finally:
@@ -93,7 +93,7 @@ class Waiters:
 
         It is called when records were taken.
         """
-        self._held.notify()
+        self._ledger.notify()
         if not self._waking:
             self._wake_next()
 
@@ -115,7 +115,7 @@ class Fetching:
         options: How shards are read.
         batch: How many elements a later stage takes at a time.
         memory: What each queue may hold.
-        held: The run's ledger.
+        ledger: The run's, which is asked before each block.
         interleave: The queues, and whose turn it is.
         open_ahead: Decides which shards are opened.
         waiters: Who waits.
@@ -126,7 +126,7 @@ class Fetching:
     options: ReadOptions
     batch: int
     memory: ShardMemory
-    held: HeldBytes
+    ledger: Ledger
     interleave: ShardInterleave
     open_ahead: OpenAhead
     waiters: Waiters
@@ -142,7 +142,7 @@ class Fetching:
         Unless it must be `at_once`, short shards start together.
         """
         openings = self.open_ahead.next(
-            self.interleave, count, known=self.known, at_once=at_once, fits=self.held.fits
+            self.interleave, count, known=self.known, at_once=at_once, fits=self.ledger.fits
         )
         if openings.queues and openings.together:
             tasks.start_soon(fetch_short_shards, self, openings.queues)
@@ -160,7 +160,7 @@ class Fetching:
 
         Its queue has room: `Waiters.room` says when.
         """
-        await self.held.admit(queue, nbytes, partial(self._is_next, queue))
+        await self.ledger.admit(queue.account, nbytes, partial(self._is_next, queue))
 
     def _is_next(self, queue: ShardQueue) -> bool:
         has_turn = queue.shard < self.interleave.next_shard
@@ -224,7 +224,7 @@ async def fetch_blocks(
         queue.open(cursor.info.version, cursor.compression_type, max(limit, queue.limit))
         await push_blocks(source, queue, portion, cursor)
     finally:
-        source.held.arrived(queue)
+        source.ledger.arrived(queue.account)
         with anyio.CancelScope(shield=True):
             await cursor.aclose()
 
@@ -235,7 +235,7 @@ async def push_blocks(
     """Pushes the blocks of an opened shard into its queue, each when it may be read."""
     cursor.memory.reserve = partial(source.may_read, queue)
     while (frames := await cursor.next()) is not None:
-        source.held.arrived(queue)
+        source.ledger.arrived(queue.account)
         count = len(frames)
         begun = cursor.place.record - count
         first, last = portion.within(begun, count)

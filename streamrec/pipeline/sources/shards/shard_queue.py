@@ -27,6 +27,7 @@ from streamrec.pipeline.sources.interleave import (
 )
 from streamrec.pipeline.sources.pulls import TurnShares, shares_of
 from streamrec.shards import OFFSET_BITS, ShardPlace
+from streamrec.storage.ledger import Account
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, join_frames
 
 STRETCH_BYTES = 256 << 10
@@ -100,12 +101,16 @@ class BlockPositions(Positions):
 class ShardQueue(ArrivedElements):
     """One shard's queue of blocks from `start` on; one block always fits.
 
-    `paths` are the names of shards in errors.
+    `paths` are the names of shards in errors. Its bytes, and those that its task is about to read,
+    are in its `account`.
     """
 
-    def __init__(self, start: ShardStart, paths: Sequence[str] = ()) -> None:
+    def __init__(
+        self, start: ShardStart, paths: Sequence[str] = (), account: Account | None = None
+    ) -> None:
         super().__init__()
         self.shard = start.shard
+        self.account = account or Account("queue")
         self.start = start
         self._paths = paths
         self._last_bytes = 0
@@ -153,6 +158,12 @@ class ShardQueue(ArrivedElements):
             paths=self._paths,
         )
         self._add(Chunk(frames, positions, self._last_bytes), self._last_bytes)
+        self.account.hold(self._last_bytes)
+
+    def _drop(self) -> None:
+        before = self.held
+        super()._drop()
+        self.account.release(before - self.held)
 
 
 class ShardInterleave(Interleave[ShardQueue]):
@@ -161,7 +172,7 @@ class ShardInterleave(Interleave[ShardQueue]):
     There are `shards` known shards.
 
     The caller pushes blocks into the queues of `wanted`, and calls `pull`. The turn of `next_shard`
-    has not come.
+    has not come. The queues' accounts are in `account`.
     """
 
     whole_blocks: ClassVar[bool] = True
@@ -177,11 +188,13 @@ class ShardInterleave(Interleave[ShardQueue]):
         max_bytes: int = 0,
         paths: Sequence[str] = (),
         versions: ComparedVersions | None = None,
+        account: Account | None = None,
     ) -> None:
+        self._account = account or Account("queues")
+        self._paths = paths
         state = state or {"slots": [None] * plan.cycle_length, "cycle": 0, "block": 0, "next": 0}
         slots = [
-            None if slot is None else ShardQueue(ShardStart.of(slot), paths)
-            for slot in state["slots"]
+            None if slot is None else self._queue(ShardStart.of(slot)) for slot in state["slots"]
         ]
         super().__init__(
             plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, max_bytes=max_bytes
@@ -192,7 +205,6 @@ class ShardInterleave(Interleave[ShardQueue]):
         self.next_shard: int = state["next"]
         # Those that are filled ahead of their turn, by shard.
         self._ahead: dict[int, ShardQueue] = {}
-        self._paths = paths
         self.versions = versions or ComparedVersions(
             ShardVersions(), SavedVersions({}), lambda shard: ("", True)
         )
@@ -204,17 +216,15 @@ class ShardInterleave(Interleave[ShardQueue]):
         """
         for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
             if shard not in self._ahead:
-                self._ahead[shard] = ShardQueue(ShardStart(shard), self._paths)
+                self._ahead[shard] = self._queue(ShardStart(shard))
         return [*filter(None, self._slots), *self._ahead.values()]
-
-    @property
-    def held(self) -> int:
-        """Bytes of all queues; from any thread."""
-        return sum(queue.held for queue in self.wanted(0))
 
     @property
     def has_more(self) -> bool:
         return self.next_shard < self.shards
+
+    def _queue(self, start: ShardStart) -> ShardQueue:
+        return ShardQueue(start, self._paths, self._account.open("queue"))
 
     def _next(self) -> ShardQueue:
         self.wanted(1)  # makes its queue, unless it is filled already

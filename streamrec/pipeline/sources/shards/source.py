@@ -9,7 +9,7 @@ has arrived.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from streamrec.shards import (
     Portion,
     ReadOptions,
 )
+from streamrec.storage.ledger import Account
 from streamrec.storage.tasks import background
 
 
@@ -112,7 +113,41 @@ async def interleaved(
 ) -> AsyncGenerator[Chunk]:
     """Pulls chunks from the interleave, and waits for more when nothing can be taken."""
     listing = opened.listing
-    versions = compared_versions(context.session, listing, state)
+    # Tasks end first: an account that is closed does not count any more.
+    with closing(context.session.ledger.open("queues")) as account:
+        source = fetching(shards, state, context, opened, account)
+        interleave = source.interleave
+        async with background() as tasks:
+            while True:
+                ahead = source.open_ahead.count
+                await listing.until(interleave.next_shard + shards.plan.cycle_length + ahead + 1)
+                interleave.shards = len(listing.paths)
+                if interleave.finished:
+                    break
+                pulled, error = pull(interleave)
+                source.start(tasks, ahead, at_once=pulled is None)
+                if pulled is not None:
+                    source.waiters.wake()
+                    yield pulled
+                if error is not None:
+                    raise error
+                if pulled is None and not interleave.finished:
+                    await source.waiters.arrival(interleave.awaited)
+    if listing.error is not None:
+        raise listing.error
+
+
+def fetching(
+    shards: Shards,
+    state: Mapping[str, Any] | None,
+    context: RunContext,
+    opened: OpenSource,
+    account: Account,
+) -> Fetching:
+    """What the tasks of a run's shards share; their queues count in the account."""
+    listing = opened.listing
+    ledger = context.session.ledger
+    memory = ShardMemory(plan=shards.plan, budget=context.budget)
     interleave = ShardInterleave(
         shards.plan.within(context.deterministic),
         0,
@@ -121,45 +156,20 @@ async def interleaved(
         skip=context.skip - context.batch_offset,
         max_bytes=context.budget // 8,  # two or three pulls are under way
         paths=listing.labels,
-        versions=versions,
+        versions=compared_versions(context.session, listing, state),
+        account=account,
     )
-    memory = ShardMemory(plan=shards.plan, budget=context.budget)
-    open_ahead = OpenAhead(memory, opened.storages.connections)
-    held = context.session.held
-    waiters = Waiters(held)
-    source = Fetching(
+    return Fetching(
         storages=opened.storages,
         listing=listing,
         options=shards.options,
         batch=context.batch,
         memory=memory,
-        held=held,
+        ledger=ledger,
         interleave=interleave,
-        open_ahead=open_ahead,
-        waiters=waiters,
+        open_ahead=OpenAhead(memory, opened.storages.connections),
+        waiters=Waiters(ledger),
     )
-    async with background() as tasks:
-        held.parts.append(interleave)
-        try:
-            while True:
-                ahead = open_ahead.count
-                await listing.until(interleave.next_shard + shards.plan.cycle_length + ahead + 1)
-                interleave.shards = len(listing.paths)
-                if interleave.finished:
-                    break
-                pulled, error = pull(interleave)
-                source.start(tasks, ahead, at_once=pulled is None)
-                if pulled is not None:
-                    waiters.wake()
-                    yield pulled
-                if error is not None:
-                    raise error
-                if pulled is None and not interleave.finished:
-                    await waiters.arrival(interleave.awaited)
-        finally:
-            held.parts.remove(interleave)
-    if listing.error is not None:
-        raise listing.error
 
 
 def compared_versions(

@@ -44,7 +44,7 @@ from streamrec.pipeline.sources.shuffle.held import UNORDERED, ByNumber, ByRefer
 from streamrec.pipeline.sources.shuffle.restoring import find_shards, refetch, rerun
 from streamrec.pipeline.sources.shuffle.slots import ShuffleRule
 
-BUFFER: Final = Share(2)
+BUFFER: Final = Share(2, name="shuffle")
 """The buffer's share.
 
 Half is for live elements, half for dead ones until the live ones are copied together.
@@ -75,7 +75,7 @@ class Shuffle(ChainSource):
         self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         share, before = context.fork_seed(0).take(BUFFER)
-        rule = self._rule(state, context, share // 2)
+        rule = self._rule(state, context, share.nbytes // 2)
         shards = find_shards(self.inner)
         start = None if state is None else state["inner"]
         buffer = ShuffleBuffer(rule, self._identities(shards, start, context), start)
