@@ -52,6 +52,7 @@ from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 from operator import getitem
 from pickle import PicklingError
+from types import FrameType
 from typing import Any, ClassVar, Final
 from weakref import ref
 
@@ -165,8 +166,8 @@ class IterableDataset(data.IterableDataset[Any]):
         """
         divider = divider_here() or self._divider
         here = currentframe()
-        by_loader = bool(here and here.f_back and here.f_back.f_locals.get("auto_collation"))
-        collates = by_loader if divider is None else divider.batch_size is not None
+        caller = None if here is None else here.f_back
+        collates = is_collating(caller) if divider is None else divider.batch_size is not None
         rank = self._find_rank(divider)
         check_reading(self._dataset, rank, divider, collates)
         epoch, state = self._begin_epoch()
@@ -176,7 +177,7 @@ class IterableDataset(data.IterableDataset[Any]):
             epoch=epoch, rank=rank.rank, world_size=rank.world_size
         )
         self._run = run = dataset.iterate(state)
-        elements = LoaderIterator(lambda: run, self._converter(collates)).start()
+        elements = LoaderIterator(lambda: run, self._converter()).start()
         if divider is None or divider.dispatches:
             return elements
         return in_turns(elements, divider)
@@ -196,12 +197,16 @@ class IterableDataset(data.IterableDataset[Any]):
         self._epochs_begun[worker] = epoch + 1 - first
         return epoch, state
 
-    def _converter(self, collates: bool) -> Callable[[Any], Any]:
+    def _converter(self) -> Callable[[Any], Any]:
         """How elements are converted, in this process or in a worker that sends them."""
         if not self._tensors:
             return lambda element: element
-        if collates or data.get_worker_info() is None:
+        if data.get_worker_info() is None:
             return to_tensors
+        # In a process that torch made for loading only. All but tensors of elements are pickled by
+        # torch's own function, so nothing else changes. A class of our own for these tensors would
+        # need no registration for torch's, but `collate_fn` would meet it: `copy.deepcopy` of it
+        # raises, `torch.save` names it, and it is not the `torch.Tensor` that user code expects.
         ForkingPickler.register(torch.Tensor, reduce_in_block)
         return to_joined_tensors
 
@@ -252,6 +257,16 @@ class IterableDataset(data.IterableDataset[Any]):
             rank = here if here.world_size > 1 else None
             divider = divider_here() or divider
         return {**self.__dict__, "_rank": rank, "_divider": divider, "_run": None}
+
+
+def is_collating(caller: FrameType | None) -> bool:
+    """Whether the caller of `__iter__` is a DataLoader that makes batches of elements.
+
+    Only a warning depends on it: torch tells a data set neither its loader nor the loader's
+    `batch_size`, by no hook and no argument, and `get_worker_info` has neither. So this looks at
+    what the loader has in hand, changes nothing, and is False where the loader names it otherwise.
+    """
+    return caller is not None and bool(caller.f_locals.get("auto_collation"))
 
 
 def check_reading(
