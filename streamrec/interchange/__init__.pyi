@@ -14,15 +14,18 @@ from streamrec.interchange.features import (
     join_schemas,
 )
 from streamrec.interchange.gunzip import BoundedGzip
+from streamrec.interchange.record_limit import RECORD_BYTES, LimitedFile
 
 __all__ = [
     "FORMATS",
+    "RECORD_BYTES",
     "BoundedGzip",
     "Changes",
     "Codec",
     "Field",
     "FileEncoder",
     "Format",
+    "LimitedFile",
     "Look",
     "Reading",
     "codec_of",

@@ -1,4 +1,4 @@
-"""A small compressed file that holds a huge record is refused, and takes little memory."""
+"""A huge record is refused, also one out of a small compressed file, and takes little memory."""
 
 import gzip
 import io
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import streamrec
+from streamrec.interchange import RECORD_BYTES
 from streamrec.interchange.gunzip import MAX_RATIO, SMALL_BYTES
 from tests.cli.conftest import PEAK, Call
 from tests.runs import in_new_interpreter
@@ -76,3 +77,49 @@ def test_many_small_records_may_have_any_ratio(tmp_path: Path, called: Call) -> 
     called.well("convert", source, tmp_path / "b.tfrecord")
     records: Any = streamrec.TFRecordDataset(tmp_path / "b.tfrecord")
     assert sum(1 for _ in records) == 2 * SMALL_BYTES >> 20
+
+
+def large(path: Path, size: int) -> Path:
+    """A file that is not compressed, with a small record and one of this many bytes."""
+    if path.suffix == ".tar":
+        with tarfile.open(path, "w") as tar:
+            for name, count in (("0001.bin", 10), ("0002.bin", size)):
+                info = tarfile.TarInfo(name)
+                info.size = count
+                tar.addfile(info, Zeros(count))  # type: ignore[arg-type]
+        return path
+    with path.open("wb") as file:
+        for count in (10, size):
+            file.write(json.dumps({"text": ["a" * count]}).encode() + b"\n")
+    return path
+
+
+@pytest.mark.parametrize("ending", ["tar", "jsonl"])
+@pytest.mark.parametrize("target", ["tfrecord", "jsonl"])
+def test_a_record_that_would_take_several_times_its_size_is_refused(
+    tmp_path: Path, called: Call, ending: str, target: str
+) -> None:
+    source, new = large(tmp_path / f"a.{ending}", HUGE), tmp_path / f"b.{target}"
+    code, kilobytes = in_new_interpreter(PEAK, "convert", source, new).split()[-2:]
+    assert code == "1"
+    assert int(kilobytes) << 10 < 1.2 * HUGE
+    assert not new.exists()
+    said = f"record 1: a record of more than {RECORD_BYTES:,} bytes"
+    done = called.refused(1, said, "convert", source, new)
+    assert "--record-limit" in done.err
+    assert str(source) in done.err
+
+
+@pytest.mark.parametrize("ending", ["tar", "jsonl", "tar.gz"])
+def test_the_limit_of_records_is_raised_and_lowered(
+    tmp_path: Path, called: Call, ending: str
+) -> None:
+    source = large(tmp_path / f"a.{ending.removesuffix('.gz')}", 1 << 20)
+    if ending.endswith(".gz"):
+        source.with_name(f"a.{ending}").write_bytes(gzip.compress(source.read_bytes()))
+        source = source.with_name(f"a.{ending}")
+    new = tmp_path / "b.tfrecord"
+    called.refused(1, "more than 500,000 bytes", "convert", "--record-limit", "500kB", source, new)
+    called.well("convert", "--record-limit", "2MB", source, new)
+    records: Any = streamrec.TFRecordDataset(new)
+    assert [len(record) > 1 << 20 for record in records] == [False, True]

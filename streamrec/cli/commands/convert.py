@@ -6,12 +6,19 @@ import asyncio
 import io
 import json
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import anyio
 import click
@@ -26,11 +33,13 @@ from streamrec.cli.sources import Item, directory_of, find_records, storages_for
 from streamrec.display import display_name
 from streamrec.interchange import (
     FORMATS,
+    RECORD_BYTES,
     BoundedGzip,
     Changes,
     Field,
     FileEncoder,
     Format,
+    LimitedFile,
     Look,
     Reading,
     codec_of,
@@ -67,6 +76,7 @@ class Conversion:
         source: The format of what is read; None: as names end.
         renames: New names of features, by those in what is read.
         where: The tree of `--where`; None for all records.
+        record_limit: The most bytes of a record in JSON lines or tar.
         columns: What the files hold; None where that is not known yet, or no file needs it.
     """
 
@@ -78,6 +88,7 @@ class Conversion:
     text: Sequence[str]
     shard_bytes: int | None
     shard_records: int | None
+    record_limit: int
     overwrite: options.Overwrite
     on_cluster: bool
     renames: Mapping[str, str]
@@ -133,6 +144,17 @@ class Conversion:
 )
 @options.shard_bytes
 @options.shard_records
+@click.option(
+    "--record-limit",
+    metavar="SIZE",
+    default=f"{RECORD_BYTES >> 20}MiB",
+    show_default=True,
+    callback=options.parse_size,
+    help=(
+        "Refuse larger records of JSON lines and tar. A record takes up to 8 times its size in "
+        "memory."
+    ),
+)
 @options.overwrite
 @options.dry_run
 @ray_option
@@ -151,6 +173,7 @@ def convert_command(
     schema: str | None,
     shard_bytes: int | None,
     shard_records: int | None,
+    record_limit: int,
     overwrite: options.Overwrite,
     ray_address: str | None,
     as_json: bool,
@@ -202,6 +225,7 @@ def convert_command(
         text=text or (),
         shard_bytes=shard_bytes,
         shard_records=shard_records,
+        record_limit=record_limit,
         overwrite=overwrite,
         on_cluster=ray_address is not None,
         renames=names,
@@ -456,15 +480,33 @@ async def decode(
         storage = await storages.at(item.path)
         raw = _ObjectFile(storage, await storage.stat(item.path), meter)
         with io.BufferedReader(raw, 8 << 20) as file:
-            if form.gzip:
-                bounded = BoundedGzip(file)
-                records = codec.decode(bounded.buffered(), reading, bounded.begin_record)
-            else:
-                records = codec.decode(file, reading)
+            plain, began = limit_records(file, form, how.record_limit)
+            records = codec.decode(plain, reading, began)
             while (
                 batch := await anyio.to_thread.run_sync(next_batch, records, item.path)
             ) is not None:
                 yield Frames.of(batch)
+
+
+def limit_records(
+    file: BinaryIO, form: Format, most: int
+) -> tuple[BinaryIO, Callable[[], None] | None]:
+    """Returns the decompressed file, which refuses records that are too large, and what to call
+    where a record begins. Parquet seeks, and has its own units: row groups.
+    """
+    if form.name == "parquet":
+        return file, None
+    if not form.gzip:
+        limited = LimitedFile(file, most)
+        return limited.buffered(), limited.begin_record
+    unpacked = BoundedGzip(file)
+    limited = LimitedFile(unpacked.buffered(), most)
+
+    def began() -> None:
+        unpacked.begin_record()
+        limited.begin_record()
+
+    return limited.buffered(), began
 
 
 def next_batch(records: Iterator[list[bytes]], path: str) -> list[bytes] | None:
