@@ -14,6 +14,7 @@ own bucket:
 | `GET /shards/NAME.tfrecord` | the records of a shard, or of all that a `*` matches; `Accept` selects the format |
 | `GET /shards/NAME.tfrecord?start=0&end=1000000` | the records of a byte range |
 | `PUT /shards/NAME.tfrecord` | stores a TFRecord stream, or NDJSON, as a shard: completely or not at all |
+| `POST /events` | appends records; the answer comes when they are durable |
 | `POST /index` | updates the index of all shards |
 | `GET /records/17`, `/records/17,3`, `/records/100:200` | records by number |
 | `GET /healthz`, `/readyz`, `/metrics` | the process is alive; the store answers; figures for Prometheus |
@@ -21,6 +22,7 @@ own bucket:
     app.py        settings, routes, objects that live as long as the service
     reading.py    the requests that read      ─► encoding.py   records to bodies, in short steps
     uploads.py    the requests that write     ─► examples.py   an Example as JSON, and back
+    events.py     the request that appends
     streaming.py  a body that waits for its client, and ends when the client disconnects
     failures.py   the status of each error
     metrics.py    figures, health, and the delay of the event loop

@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 import streamrec
-from examples.service import metrics, reading, uploads
+from examples.service import events, metrics, reading, uploads
 from examples.service.encoding import Turns
 from examples.service.failures import HANDLERS, RequestError
 from streamrec.storage import Storages
@@ -89,12 +89,14 @@ class Service:
         settings: The settings of the service.
 
     Attributes:
+        events: Appends events, while the application runs.
         turns: Assigns turns on the event loop.
         metrics: The counters.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.events: events.EventLog
         self.turns = Turns()
         self.metrics = metrics.Metrics()
         self._source: streamrec.RecordSource | None = None
@@ -137,7 +139,9 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
     async with Storages(**service.settings.storage) as storages:
         await storages.at(service.settings.url)
         watching = asyncio.create_task(metrics.watch_loop(service.metrics))
-        yield
+        async with events.EventLog.open(service.settings.url, service.settings.storage) as log:
+            service.events = log
+            yield
         watching.cancel()
 
 
@@ -148,6 +152,7 @@ def create(settings: Settings | None = None) -> Starlette:
         Route("/shards", reading.names, methods=["GET"]),
         Route("/shards/{name:path}", reading.shards, methods=["GET"]),
         Route("/shards/{name:path}", uploads.put_shard, methods=["PUT"]),
+        Route("/events", events.post_events, methods=["POST"]),
         Route("/records/{numbers}", reading.records, methods=["GET"]),
         Route("/index", uploads.post_index, methods=["POST"]),
         Route("/healthz", metrics.healthz),

@@ -8,7 +8,8 @@
 - A glob's matches come sorted by name; the names of a list keep its order. So the same call always
   gives the same order.
 - `train-{shard:05d}.tfrecord` names a writer's shards; `{shards}` is their number, if that is known
-  before. A writer replaces no other braces.
+  before. `{time}` and `{uuid}` are when the writer was made and a name that no other writer has. A
+  writer replaces no other braces.
 - A web URL is never a glob: `?` and `[` are part of it, and web servers cannot list. Braces are
   never part of it.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
 from typing import Final
 
 from streamrec.display import display_name
@@ -27,6 +29,8 @@ BRACES = re.compile(r"(?<!\[)\{([^{}]*)\}")
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 NUMBER = re.compile(r"\{shard(?::([^{}]*))?\}")
 TOTAL = re.compile(r"\{shards(?::([^{}]*))?\}")
+RUN = re.compile(r"\{(?:time(?::([^{}]*))?|uuid)\}")
+TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 SHARDED = re.compile(r"(.*[^/@])@([0-9]{1,7})((?:\.\w+)*)(?<!\.json)(?<!\.index)", re.DOTALL)
 MAX_SHARDED = 1_000_000
 WEB = re.compile(r"https?://", re.IGNORECASE)
@@ -156,6 +160,30 @@ def fill_total(pattern: str, shards: int | None) -> str:
             "Dataset.write(num_shards=), or streamrec reshard --shards"
         )
     return _fill(TOTAL, pattern, shards or 0)
+
+
+def has_own_names(pattern: str) -> bool:
+    """Whether each writer of this pattern has names of its own, by `{time}` or `{uuid}`."""
+    return RUN.search(pattern) is not None
+
+
+def fill_run(pattern: str, made: datetime, unique: str) -> str:
+    """A writer's pattern with the time it was made for `{time}`, and `unique` for `{uuid}`.
+
+    `{time}` takes a format of `datetime.strftime`, as in `{time:%Y/%m/%d}`.
+
+    Examples:
+        >>> made = datetime.fromisoformat("2026-11-27T08:30")
+        >>> fill_run("{time:%Y-%m-%d}/events-{time}-{uuid}-{shard}", made, "0a1b")
+        '2026-11-27/events-20261127T083000Z-0a1b-{shard}'
+    """
+
+    def filled(field: re.Match[str]) -> str:
+        if field[0] == "{uuid}":
+            return unique
+        return made.strftime(field[1] or TIME_FORMAT)
+
+    return RUN.sub(filled, pattern)
 
 
 def shard_path(pattern: str, number: int) -> str:

@@ -109,6 +109,15 @@ class ShardOutput:
         """Writes one record of `length` bytes whose frame comes in pieces."""
         await (await self.shard_for(length + FRAME_BYTES, 1)).add_frame(frame, length)
 
+    async def rotate(self) -> ShardInfo | None:
+        """Completes the current shard, and returns it; None if it has no records."""
+        if self.current is None or not self.current.records:
+            return None
+        number = len(self.finished)
+        await self._finish(number)
+        self.current = None
+        return self.finished[number]
+
     async def flush(self) -> None:
         """Sends the records so far of the current shard to the store."""
         if self.current is not None:
@@ -209,6 +218,8 @@ class ShardOutput:
         if shard.lengths is not None:
             self._lengths[number] = shard.lengths.finish()
         del self._open[number]
+        if self.objects is None:
+            self._own_objects.settle(shard.path)
 
     async def _write_every(self, batch: Frames, shards: int, number: int) -> None:
         """Writes one shard's records of a batch: every `shards`-th record of all batches."""

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamrec.display import display_name
-from streamrec.shards.patterns import fill_total, is_numbered, shard_path
+from streamrec.shards.patterns import (
+    fill_run,
+    fill_total,
+    has_own_names,
+    is_numbered,
+    shard_path,
+)
 from streamrec.storage import Overwrite
 from streamrec.tfrecord import CompressionType, TFRecordOptions, check_compression_type
 
@@ -22,30 +30,37 @@ class ShardTarget:
     """The objects to write.
 
     Attributes:
-        pattern: The shards' URL, with `{shard}` for the number; or that of the only one.
+        pattern: The shards' URL, with `{shard}` for the number; or that of the only one. `{time}`
+            and `{uuid}` are filled.
         options: The shards' compression.
-        overwrite: Whether they replace existing objects; see ShardWriter.
+        overwrite: Whether they replace existing objects; see ShardWriter. None: not if the
+            pattern had `{time}` or `{uuid}`.
         manifest, index: The URLs of what describes them; None for none.
         num_shards: Record i goes into shard i modulo this; None for one shard after the other, up
             to the limits.
-        max_shard_bytes, max_shard_records: The limits; None for none.
+        max_shard_bytes, max_shard_records, max_shard_seconds: The limits; None for none.
     """
 
     pattern: str
     options: TFRecordOptions
-    overwrite: Overwrite = True
+    overwrite: Overwrite | None = None
     manifest: str | None = None
     index: str | None = None
     num_shards: int | None = None
     max_shard_bytes: int | None = None
     max_shard_records: int | None = None
+    max_shard_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not self.pattern:
             raise ValueError("the name to write is '': give a URL or path")
-        object.__setattr__(self, "pattern", fill_total(self.pattern, self.num_shards))
+        if self.overwrite is None:
+            object.__setattr__(self, "overwrite", not has_own_names(self.pattern))
+        pattern = fill_run(self.pattern, datetime.now(UTC), uuid4().hex)
+        object.__setattr__(self, "pattern", fill_total(pattern, self.num_shards))
         shard_path(self.pattern, 0)  # refuses a format that is not that of a number
-        limited = self.max_shard_bytes is not None or self.max_shard_records is not None
+        limits = (self.max_shard_bytes, self.max_shard_records, self.max_shard_seconds)
+        limited = any(limit is not None for limit in limits)
         if self.num_shards is not None and limited:
             raise ValueError(
                 "num_shards and a limit of a shard's size exclude each other: leave one of them out"
@@ -55,10 +70,21 @@ class ShardTarget:
             raise ValueError(
                 f"{pattern!r} gives all shards the same name: add '{{shard:05d}}' for their number"
             )
+        if self.max_shard_seconds is not None:
+            self.check_appears("max_shard_seconds")
         if self.index is not None and self.compression_type:
             index = display_name(self.index)
             raise ValueError(
                 f"{index}: compressed shards have no index: leave out the compression, or index="
+            )
+
+    def check_appears(self, what: str) -> None:
+        """Refuses what makes each shard visible at once, if shards may have to wait for others."""
+        if self.overwrite:
+            raise ValueError(
+                f"{what} makes each shard visible at once, but shards that replace others appear "
+                "together at the end: pass overwrite=False, which is the default for names with "
+                "'{time}' or '{uuid}'"
             )
 
     @property

@@ -24,10 +24,17 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 
-from streamrec.arguments import check_integer, check_overwrite, check_path, refuse_with
+from streamrec.arguments import (
+    check_integer,
+    check_number,
+    check_overwrite,
+    check_path,
+    refuse_with,
+)
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
+from streamrec.shards.rotation import Rotation
 from streamrec.shards.shard_output import ShardOutput
 from streamrec.shards.shard_target import ShardTarget
 from streamrec.shards.turns import Turns, closed_error
@@ -77,14 +84,18 @@ class ShardWriter:
 
     Args:
         pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number,
-            from 0. Other braces stay as they are. `{shards}` is refused: the number of all shards
-            is not known before they are written.
+            from 0. `{time}` stands for when the writer was made, in UTC (`{time:%Y-%m-%d}` gives a
+            format), and `{uuid}` for 32 digits that no other writer has. Other braces stay as they
+            are. `{shards}` is refused: the number of all shards is not known before they are
+            written.
         options: Compression; None for none.
         max_shard_bytes: A record that would exceed this begins the next shard; a single longer
             record gets its own shard. In compressed shards the current block counts before
             compression, and bytes inside `compression_threads`, about 2 MiB each, do not count yet.
             None for one shard.
         max_shard_records: The largest number of records in a shard.
+        max_shard_seconds: A shard is finished, and visible, when its first record is so old, also
+            if no more records come. It needs `overwrite=False`. None for no limit.
         overwrite: Whether a shard replaces an existing object of its name. With several shards, a
             manifest or an index, the replacing objects appear together when all are complete; after
             any failure the old ones are unchanged, and nothing new stays. An existing object that
@@ -92,7 +103,8 @@ class ShardWriter:
             (PermissionDeniedError), but with "unsecured". If False, an existing object raises
             AlreadyExistsError: when the shard begins if the object exists by then, otherwise when
             it ends. S3, GCS, local files and memory support False; any other filesystem refuses it
-            (UnsupportedOperationError).
+            (UnsupportedOperationError). None: False if the pattern has `{time}` or `{uuid}`, so
+            that no run replaces the shards of another, else True.
         manifest: The URL for a manifest, which a successful close writes: records, bytes and CRC32C
             of each shard, as JSON; see `verify`. None for none. `overwrite` applies to it, too.
         index: The URL for an index, which a successful close writes: a manifest and the length of
@@ -107,7 +119,7 @@ class ShardWriter:
     Raises:
         ValueError: A limit is given and the pattern has no `{shard}`, or one whose format is not
             that of a number; or the pattern has `{shards}`; or `index` is given for compressed
-            shards.
+            shards; or `max_shard_seconds` for shards that replace others.
     """  # noqa: E501
 
     def __init__(
@@ -117,7 +129,8 @@ class ShardWriter:
         *,
         max_shard_bytes: int | None = None,
         max_shard_records: int | None = None,
-        overwrite: Overwrite = True,
+        max_shard_seconds: float | None = None,
+        overwrite: Overwrite | None = None,
         manifest: str | os.PathLike[str] | None = None,
         index: str | os.PathLike[str] | None = None,
         **store: Unpack[StoreOptions],
@@ -126,23 +139,34 @@ class ShardWriter:
         self._target = ShardTarget(
             pattern=locate(check_path("pattern", pattern), filesystem),
             options=TFRecordOptions.of(options),
-            overwrite=check_overwrite(overwrite),
+            overwrite=None if overwrite is None else check_overwrite(overwrite),
             manifest=(
                 None if manifest is None else locate(check_path("manifest", manifest), filesystem)
             ),
             index=None if index is None else locate(check_path("index", index), filesystem),
             max_shard_bytes=check_integer("max_shard_bytes", max_shard_bytes, 1, none=True),
             max_shard_records=check_integer("max_shard_records", max_shard_records, 1, none=True),
+            max_shard_seconds=(
+                None
+                if max_shard_seconds is None
+                else check_number("max_shard_seconds", max_shard_seconds, 0)
+            ),
         )
         check_keywords("ShardWriter", store, {"compression_type": "write compression='GZIP'"})
         self._storages = Storages(**store)
         self._stack = AsyncExitStack()
         self._output = ShardOutput(self._target, self._storages)
         self._turns = Turns(self._target.pattern)
+        self._rotation = Rotation(self._target.max_shard_seconds, self._rotate_old)
         self.warns = True
         self._dropped: weakref.finalize[..., Any] | None = None
         self._process: int | None = None  # the one that entered it
         self._state = State.OPEN
+
+    @property
+    def pattern(self) -> str:
+        """The shards' URL, with `{shard}` for their numbers; `{time}` and `{uuid}` are filled."""
+        return self._target.pattern
 
     @property
     def shards(self) -> list[ShardInfo]:
@@ -189,7 +213,7 @@ class ShardWriter:
             StorageError: The store failed, and retrying did not help. The unfinished shard is lost.
             ClosedError: The writer was closed, or not entered (`async with`) in this process.
         """
-        self._check_open()
+        self._check_writable()
         data = as_record(record)
         shard = self._output.current
         waits = shard is None or self._turns.are_taken
@@ -206,21 +230,50 @@ class ShardWriter:
             TypeError, StorageError, ClosedError: As `write`. The records before one that is not
                 bytes-like are written.
         """
-        self._check_open()
+        self._check_writable()
         await self._in_turn(self._write_batch, records)
 
     async def write_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
         """Writes one record of `length` bytes whose frame (header, payload, CRC) comes in pieces,
         as it is.
         """
-        self._check_open()
+        self._check_writable()
         await self._in_turn(self._output.write_frame, frame, length)
+
+    async def rotate(self) -> ShardInfo | None:
+        """Finishes the current shard, and waits until it is complete and visible.
+
+        All records whose `write` has returned before are durable then: a killed process does not
+        lose them. The next record begins the next shard.
+
+        Returns:
+            The shard; None if there are no records since the last one.
+
+        Raises:
+            ValueError: The pattern has no `{shard}`, or the writer replaces existing objects, which
+                all wait for the end.
+            StorageError, ClosedError: As `write`.
+        """
+        self._check_writable()
+        if not self._target.numbered:
+            raise ValueError(
+                f"{display_name(self._target.pattern)!r} gives all shards the same name: add "
+                "'{shard:05d}' for their number"
+            )
+        self._target.check_appears("rotate()")
+        shards: list[ShardInfo | None] = []
+
+        async def rotate() -> None:
+            shards.append(await self._output.rotate())
+
+        await self._in_turn(rotate)
+        return shards[0]
 
     async def flush(self) -> None:
         """Sends the records so far to the store. They become visible when their shard is
         complete.
         """
-        self._check_open()
+        self._check_writable()
         await self._in_turn(self._output.flush)
 
     async def close(self) -> None:
@@ -249,6 +302,7 @@ class ShardWriter:
             return  # the unfinished shard belongs to another process
         self._state = State.CLOSED
         with anyio.CancelScope(shield=True):
+            self._rotation.stop()
             await self._turns.stop()
             self._stop_warning()
             try:
@@ -261,6 +315,17 @@ class ShardWriter:
     ) -> None:
         """Awaits `function(*args)` when all calls before it are done."""
         await self._turns.run(function, *args, check=self._check_not_closed)
+        self._rotation.watch(self._output.current)
+
+    async def _rotate_old(self, shard: object) -> None:
+        """Finishes a shard that has become too old, unless it was finished meanwhile."""
+
+        async def rotate() -> None:
+            if self._output.current is shard:
+                await self._output.rotate()
+
+        if self._state is State.OPEN:
+            await self._in_turn(rotate)
 
     def _check_not_closed(self) -> None:
         """Refuses a call if another task has aborted the writer while it waited for its turn."""
@@ -280,12 +345,14 @@ class ShardWriter:
         """Writes a list of records, which the caller must not change any more; for writers of one
         shard.
         """
-        self._check_open()
+        self._check_writable()
         await self._in_turn(self._output.write_block, records)
 
     async def _close(self) -> None:
         if self._state is State.CLOSED:
             return
+        self._rotation.stop()
+        self._rotation.check()
         await self._output.close()
         self._state = State.CLOSED
         self._stop_warning()
@@ -294,6 +361,11 @@ class ShardWriter:
     def _stop_warning(self) -> None:
         if self._dropped is not None:
             self._dropped.detach()
+
+    def _check_writable(self) -> None:
+        """Refuses a call to a writer that is not open, and raises what the timer could not."""
+        self._check_open()
+        self._rotation.check()
 
     def _check_open(self) -> None:
         if self._state is not State.OPEN:

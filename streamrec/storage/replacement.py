@@ -239,6 +239,17 @@ class Replacement:
             raise
         return member.upload
 
+    def settle(self, path: str) -> None:
+        """Drops a complete object from the set, if nothing that may still happen concerns it.
+
+        That is so if the set stages nothing: each object stands for itself. A service may write
+        for months, and its set stays small.
+        """
+        if self._rules.stages or self._rules.creates:
+            return
+        self._members = [member for member in self._members if member.asked != path]
+        self._names = {each: name for each, name in self._names.items() if name != path}
+
     async def name(self, path: str) -> str:
         """Returns the URL under which another process (a worker of a cluster) must write an object
         before `commit`.

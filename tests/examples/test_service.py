@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from examples.service.process import Running, running, serving
 from tests.servers.faults import Faults
 from tests.servers.program import ServerProcess
 from tests.servers.real import KEY, SECRET, Store
+from tests.storage.contract import until
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -486,3 +488,46 @@ async def test_a_load(served: Served) -> None:
     assert after["service_streams_total failed"] == before["service_streams_total failed"]
     assert after["streamrec_requests_total s3"] > before["streamrec_requests_total s3"]
     assert (await asked(served.running, "/readyz"))[0] == 200
+
+
+async def append(running: Running, first: int, count: int, known: list[int]) -> None:
+    """Posts events one after the other until the service is gone; `known` gets what it has
+    acknowledged.
+    """
+    async with client_of(running) as client:
+        for number in range(first, first + count):
+            line = json.dumps({"id": [number]}).encode()
+            try:
+                async with client.post(
+                    "/events", data=line, headers={"content-type": NDJSON}
+                ) as response:
+                    assert response.status == 201, await response.text()
+            except aiohttp.ClientError:
+                return
+            known.append(number)
+
+
+def has_grown(known: list[int], count: int) -> bool:
+    """Whether so many events are acknowledged."""
+    return len(known) >= count
+
+
+async def test_acknowledged_events_survive_a_service_that_is_killed(tmp_path: Path) -> None:
+    """Each acknowledged event is stored once, and no event is stored twice."""
+    settings = Settings(str(tmp_path / "served"))
+    known: list[int] = []
+    for run in range(3):
+        with serving(settings, tmp_path / f"log-{run}") as running:
+            before = len(known)
+            clients = [
+                asyncio.create_task(append(running, (10 * run + client) * 1000, 1000, known))
+                for client in range(5)
+            ]
+            await until(partial(has_grown, known, before + 10))
+            running.process.kill()
+            await asyncio.gather(*clients)
+    features = {"id": streamrec.FixedLenFeature([], "int64")}
+    shards = streamrec.TFRecordDataset(f"{settings.url}/events/*/*.tfrecord")
+    found = [number for batch in shards.batch(64).parse_example(features) for number in batch["id"]]
+    assert len(found) == len(set(found))
+    assert set(known) <= set(found)
