@@ -15,6 +15,7 @@ LOADERS := .venv-loaders
 PEERS ?= 0
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
+TFDS ?= tensorflow-datasets==4.9.10
 AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
 OTHER_LOADERS := webdataset==1.0.2 braceexpand mosaicml-streaming==0.13.0 litdata==0.2.76 tfrecord==1.14.6
@@ -195,7 +196,7 @@ $(SERVERS)/.done: requirements-servers.txt | $(BUILD)/.done
 
 $(CLIENT)/.peers: $(CLIENT)/.done
 	@echo "installing TensorFlow, torch and JAX into $(CLIENT) ..."
-	@$(CLIENT)/bin/python $(PIP) --no-compile '$(TENSORFLOW)' '$(TORCH)' '$(TORCHDATA)' $(TRAINERS)
+	@$(CLIENT)/bin/python $(PIP) --no-compile '$(TENSORFLOW)' '$(TFDS)' '$(TORCH)' '$(TORCHDATA)' $(TRAINERS)
 	@touch $@
 
 clean:

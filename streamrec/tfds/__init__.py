@@ -6,7 +6,8 @@
 
 `opening.py` finds a folder and reads its two JSON files (`description.py`, `features_json.py`);
 `features.py` is the tree of features; `slices.py` turns split expressions into records of shards;
-`leaf_column.py` makes a column of one feature, and `decoder.py` examples of records.
+`leaf_column.py` makes a column of one feature, and `decoder.py` examples of records; `episodes.py`
+makes steps of RLDS episodes, and `statistics.py` statistics of actions.
 
 Images need the extra `images`.
 """
@@ -17,9 +18,11 @@ from streamrec.tfds.features import FeaturesDict, LeafFeature, SequenceFeature
 from streamrec.tfds.folder import Folder
 from streamrec.tfds.leaf_column import skip
 from streamrec.tfds.opening import open, open_sync
+from streamrec.tfds.statistics import FeatureStatistics, statistics, statistics_sync
 
 __all__ = [
     "Decoder",
+    "FeatureStatistics",
     "FeaturesDict",
     "Folder",
     "LeafFeature",
@@ -28,4 +31,6 @@ __all__ = [
     "open",
     "open_sync",
     "skip",
+    "statistics",
+    "statistics_sync",
 ]

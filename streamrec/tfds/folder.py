@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -15,6 +15,7 @@ from streamrec.pipeline.engine.description import AUTOTUNE
 from streamrec.shards import Expected, Portion
 from streamrec.tfds.decoder import Decoder, Decoders, make_decoder
 from streamrec.tfds.description import Description, SplitInfo
+from streamrec.tfds.episodes import StepWindow, step_functions
 from streamrec.tfds.features import Feature, tree_lines
 from streamrec.tfds.slices import resolve_split
 from streamrec.tracebacks import border_methods
@@ -234,6 +235,69 @@ class Folder:
         drop = check_flag("drop_remainder", drop_remainder)
         batches = self.records(split, **reading).batch(size or ROWS_AT_ONCE, drop)
         decoded = batches.map(decoder, num_parallel_calls)
+        return decoded.unbatch() if size is None else decoded
+
+    def steps(
+        self,
+        episodes: str | Dataset[bytes],
+        *,
+        batch_size: int | None = None,
+        drop_remainder: bool = False,
+        shuffle: int | None = None,
+        seed: int | None = None,
+        history: int | None = None,
+        future: int | None = None,
+        where: Callable[[dict[str, Any]], Any] | None = None,
+        features: Iterable[str] | Mapping[str, Any] | None = None,
+        decoders: Decoders | None = None,
+        num_parallel_calls: int = AUTOTUNE,
+    ) -> Dataset[Any]:
+        """The steps of the episodes of an RLDS data set.
+
+        A step has its own features at the top, the other features of its episode under their
+        names, its number in the episode as `step`, and the flags `is_first` and `is_last`, also
+        where the writer left these out. What an episode lacks of its optional features is b"", NaN
+        or the least integer.
+
+        Args:
+            episodes: A split or slice, as for `records`; or its records, which may be distributed,
+                shuffled or repeated: `steps(robot.records("train").distribute())`.
+            batch_size: How many steps make a batch of columns; None for one step at a time.
+            drop_remainder: Whether a last, smaller batch is left out.
+            shuffle: The size of a buffer of steps, in which images are not decoded yet; None for
+                the order of the episodes.
+            seed: The seed of the shuffle.
+            history: How many observations an element has, up to its own step (a dimension of steps
+                before their own); `timestep_pad_mask` is true where they are not padding.
+            future: How many actions, from its own step on; `action_pad_mask` is true where they
+                are not padding. Windows do not leave the episode: at its ends, the first
+                observation and the last action are repeated.
+            where: Called with a dict of the features of an episode apart from its steps, and
+                `num_steps`; episodes for which it returns a false value are left out.
+            features: The features to parse and decode, by name, as `steps/observation/state`; None
+                for all.
+            decoders: As for `decoder`: `{"steps/observation/image": skip}`.
+            num_parallel_calls: How many batches are decoded at once.
+
+        Raises:
+            ValueError: The data set has no steps, or there is no such feature.
+        """
+        records = self.records(episodes) if isinstance(episodes, str) else episodes
+        splitter, decoder = step_functions(
+            self.features,
+            features=features,
+            decoders=decoders,
+            window=StepWindow(history=history, future=future),
+            where=where,
+            as_rows=batch_size is None,
+        )
+        size = check_integer("batch_size", batch_size, 1, none=True)
+        drop = check_flag("drop_remainder", drop_remainder)
+        # A batch of one is a part of its block: an episode may have a gigabyte.
+        encoded = records.batch(1).map(splitter).unbatch()
+        if shuffle is not None:
+            encoded = encoded.shuffle(shuffle, seed)
+        decoded = encoded.batch(size or ROWS_AT_ONCE, drop).map(decoder, num_parallel_calls)
         return decoded.unbatch() if size is None else decoded
 
     def _decoder(

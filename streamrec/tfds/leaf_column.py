@@ -12,6 +12,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -158,6 +159,24 @@ class LeafColumn:
         except FeatureError as error:
             raise FeatureError(error.reason, self.name, error.record) from error.__cause__
 
+    def decoded(self, column: Any) -> Any:
+        """A column of files, or of values for the user's decoder, with each of them decoded."""
+        try:
+            if isinstance(column, RaggedTensor):
+                # The error names the row of the outermost dimension.
+                splits = column.nested_row_splits
+                values = self._items(column.flat_values, partial(row_within, splits))
+                return RaggedTensor(values, splits)
+            array = np.asarray(column, None if isinstance(column, np.ndarray) else object)
+            if not self.is_file:
+                values = self._items(array, lambda item: item)
+                return values.reshape(len(array), *values.shape[1:])
+            per_row = math.prod(array.shape[1:])
+            values = self._items(array.reshape(-1), lambda item: item // per_row)
+            return values.reshape(*array.shape, *values.shape[1:])
+        except FeatureError as error:
+            raise FeatureError(error.reason, self.name, error.record) from error.__cause__
+
     def _dense(self, raw: Any, count: int) -> Any:
         per_example = math.prod(size for size in self.lengths if size is not None)
         values = self._items(raw.reshape(-1), lambda item: item // per_example)
@@ -207,13 +226,7 @@ class LeafColumn:
         if len(self.lengths) == 1 and self.item_size > 1:
             check_multiple(np.diff(splits[0]), self.item_size)
             splits = (splits[0] // self.item_size,)
-
-        def record_of(item: int) -> int:
-            for bounds in reversed(splits):
-                item = int(np.searchsorted(bounds, item, "right")) - 1
-            return item
-
-        values = self._items(flat.reshape(-1), record_of)
+        values = self._items(flat.reshape(-1), partial(row_within, splits))
         return RaggedTensor(values, tuple(bounds.astype(np.int64) for bounds in splits))
 
     def _shaped(self, parsed: Mapping[str, Any], count: int) -> Any:
@@ -251,14 +264,16 @@ class LeafColumn:
         fixed = None not in self.leaf.shape and self.leaf.encoding != "file"
         shape = [int(size) for size in self.leaf.shape if size is not None] if fixed else []
         values: Any = np.empty((len(flat), *shape), self._dtype if fixed else object)
-        previous: Any = None
+        # Windows of steps have the same image, one object, several times: it is decoded once. The
+        # strings of a BytesColumn are made one by one, and are all different objects.
+        decoded: dict[int, int] = {}
+        shares = isinstance(flat, np.ndarray)
         for item, data in enumerate(flat):
-            # Windows of steps have the same image several times: it is decoded once.
-            if item and data is previous:
-                values[item] = values[item - 1]
+            first = decoded.setdefault(id(data), item) if shares else item
+            if first < item:
+                values[item] = values[first]
             else:
                 values[item] = self._decode(data, record_of(item), self.leaf.shape)
-            previous = data
         return values
 
     def _call(self, flat: Any, record_of: Callable[[int], int]) -> list[Any]:
@@ -319,6 +334,13 @@ class LeafColumn:
             return names[np.clip(values, -1, len(self.leaf.names))]
         # int64 has the bits of a uint64, not its value.
         return values.view(np.uint64) if self._dtype == np.uint64 else values.astype(self._dtype)
+
+
+def row_within(splits: Sequence[Array], item: int) -> int:
+    """The row of the outermost dimension that has a value."""
+    for bounds in reversed(splits):
+        item = int(np.searchsorted(bounds, item, "right")) - 1
+    return item
 
 
 def decode_pixels(data: bytes, leaf: LeafFeature) -> Array:
