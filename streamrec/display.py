@@ -15,6 +15,8 @@ from functools import cache
 from itertools import accumulate
 from typing import Any, Final, TypeVar, cast
 
+from streamrec.store_kinds import shows_login
+
 __all__ = [
     "display_name",
     "display_repr",
@@ -46,12 +48,6 @@ _HARMLESS: Final = re.compile(
     | x-(amz|goog)-(algorithm|date|expires|signedheaders) | x-id | year"""
 )
 """Names in queries whose values are not masked. Any other value could be a secret."""
-
-LOGINS: Final = frozenset({"sftp", "ssh", "smb", "hdfs", "webhdfs", "memory"})
-"""Protocols whose URLs begin with a user name. In other URLs it may be a token."""
-
-CONTAINERS: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
-"""Protocols of Azure, whose URLs have the container before the "@"."""
 
 SENSITIVE: Final = (
     r"(?:key|secret|token|passw|pass\b|pwd|sig\b|signature|credential|auth|jwt|\bcode\b|session"
@@ -280,7 +276,7 @@ def _mask_user(scheme: str, rest: str) -> str:
         return rest
     user, password, _ = before_path[0][:-1].partition(":")
     host = rest[before_path.end() :]
-    if scheme in CONTAINERS or scheme in LOGINS:
+    if shows_login(scheme):
         return f"{user}{f':{STARS}' if password else ''}@{host}"
     return f"{STARS}@{host}"
 

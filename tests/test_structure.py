@@ -142,7 +142,8 @@ def module_of(name: str) -> Module:
 
 MAY_IMPORT = {
     "arguments": {"display"},
-    "display": set(),
+    "display": {"store_kinds"},
+    "store_kinds": set(),
     "errors": {"display"},
     "html": {"display", "errors"},
     "lazy": set(),
@@ -150,7 +151,9 @@ MAY_IMPORT = {
     "kernels": {"display", "errors"},
     "tfrecord": {"display", "arguments", "html", "errors", "kernels", "lazy", "tracebacks"},
     "example": {"display", "arguments", "html", "errors", "kernels", "lazy", "tracebacks"},
-    "storage": {"display", "arguments", "errors", "kernels", "lazy", "tracebacks"},
+    "storage": {
+        *("display", "arguments", "errors", "kernels", "lazy", "tracebacks", "store_kinds"),
+    },
     "bridge": {"display", "errors", "tracebacks"},
     "shards": {
         "display",
@@ -162,10 +165,11 @@ MAY_IMPORT = {
         "storage",
         "bridge",
         "tracebacks",
+        "store_kinds",
     },
     "pipeline": {
         *("display", "arguments", "html", "errors", "kernels", "lazy", "tfrecord"),
-        *("example", "storage", "shards", "bridge", "tracebacks"),
+        *("example", "storage", "shards", "bridge", "tracebacks", "store_kinds"),
     },
     "interchange": {"display", "errors", "example", "lazy"},
     "__init__": {
@@ -357,7 +361,6 @@ MORE_FIELDS: dict[str, int] = {
     "storage.stream.ResumingStream": 12,
     "bridge.channel.Channel": 11,
     "cli.commands.stat.FeatureStats": 11,
-    "storage.registry.Storages": 11,
 }
 
 MAX_BRANCHES = 12

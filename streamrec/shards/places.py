@@ -18,16 +18,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from streamrec.errors import ManifestError
 from streamrec.storage import is_url, local_path, split_chain
 from streamrec.storage.identity import PORTS
-from streamrec.storage.urls import ALIASES
-
-ONE_STORE: Final = {"s3", "gs", "memory"}
-"""Protocols whose client serves all buckets with the same credentials."""
+from streamrec.store_kinds import kind_of
 
 
 def absolute(path: str, name: str) -> str:
@@ -169,12 +166,13 @@ def location_of(url: str) -> tuple[str, str]:
     """
     before, link, after = split_chain(url)
     scheme, _, rest = link.partition("://") if is_url(link) else ("file", "", link)
-    scheme = ALIASES.get(scheme.lower(), scheme.lower())
+    kind = kind_of(scheme.lower())
+    scheme = kind.name
     if before or after:
         return f"{before}{scheme}://{after}", rest
     if scheme == "file":
         return "file://", os.path.abspath(local_path(link))
-    if scheme in ONE_STORE:
+    if kind.has_buckets:
         return f"{scheme}://", rest.lstrip("/")
     host, slash, key = rest.partition("/")
     if scheme in PORTS:

@@ -5,6 +5,7 @@ from streamrec.storage.directory_lock import LEASE_SECONDS, LockedError
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity
 from streamrec.storage.latency import Distribution
+from streamrec.storage.loading import import_client, locate
 from streamrec.storage.range_room import BUFFER_BYTES
 from streamrec.storage.recovery import Recovery, find_journals, find_unexplained, recover
 from streamrec.storage.registry import (
@@ -12,8 +13,6 @@ from streamrec.storage.registry import (
     StoreOptions,
     check_keywords,
     check_source,
-    import_client,
-    locate,
 )
 from streamrec.storage.replacement import Replacement
 from streamrec.storage.statistics import (

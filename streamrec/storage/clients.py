@@ -24,21 +24,14 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from streamrec.storage.backend import Backend
+from streamrec.store_kinds import KINDS
 
 IDLE: Final = 5.0
 """Seconds without use after which a client is closed."""
 
 ENVIRONMENT: Final = (
-    "AWS_",
-    "BOTO",
-    "AZURE_",
-    "GOOGLE_",
-    "GCE_",
-    "CLOUDSDK_",
-    "STORAGE_EMULATOR_HOST",
-    "HTTP",
-    "NO_PROXY",
-    "SSL_",
+    *(prefix for kind in KINDS for prefix in kind.environment),
+    *("HTTP", "NO_PROXY", "SSL_"),
 )
 """Prefixes of the environment variables that clients read."""
 

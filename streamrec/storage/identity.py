@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from streamrec.storage.urls import ALIASES, CACHES, local_path, protocol_of, split_chain
+from streamrec.storage.urls import CACHES, is_url, local_path, protocol_of, split_chain
+from streamrec.store_kinds import kind_of
 
 Identity = tuple[str | int, ...]
 """The kind of store, and the object's name in it."""
-
-OPAQUE: Final = frozenset({"s3", "gs", "memory"})
-"""Protocols whose paths are a bucket and a key, which are compared as text."""
 
 PORTS: Final = {"http": 80, "https": 443}
 HERE: Final = {"localhost": "127.0.0.1", "::1": "127.0.0.1", "0.0.0.0": "127.0.0.1"}
@@ -45,7 +43,7 @@ def identities(url: str, endpoint: str = "") -> frozenset[Identity]:
     protocol = protocol_of(url)
     if protocol in CACHES:
         return targets
-    protocol = ALIASES.get(protocol, protocol)
+    protocol = kind_of(protocol).name
     if protocol == "file":
         return targets if after else _identify_file(url)
     return targets | {
@@ -95,7 +93,9 @@ def _identify_file(url: str) -> frozenset[Identity]:
 
 def _normalize_name(protocol: str, url: str) -> str:
     """Returns bucket and key, or host and path."""
-    if protocol not in OPAQUE:
+    if is_url(url):  # fsspec's class strips only some of the spellings
+        url = f"{protocol}://{url.partition('://')[2]}"
+    if not kind_of(protocol).has_buckets:
         import fsspec
 
         with suppress(ImportError, ValueError):  # such a URL cannot be read or written either

@@ -1,33 +1,25 @@
-"""Storages: one Storage per protocol, created on first use in the running loop.
-
-A backend is a module of `backends/` with a function `connect`. It is imported on first use, with
-its client package. A protocol that is not in the table goes to `backends/fsspec/`.
-"""
+"""Storages: one Storage per protocol, created on first use in the running loop."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import astuple
 from difflib import get_close_matches
 from functools import partial
 from itertools import starmap
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from streamrec.arguments import describe_value
 from streamrec.display import mask_cause
 from streamrec.errors import (
     ClosedError,
-    MissingExtraError,
     StorageError,
     StreamrecError,
-    install_command,
 )
-from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.clients import borrow, make_key
 from streamrec.storage.connections import MAX_CONNECTIONS, START, Connections
@@ -35,65 +27,18 @@ from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.hedging import Hedging
 from streamrec.storage.identity import Identity, identities
 from streamrec.storage.knee_search import KneeSearch
-from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, parameter_names
+from streamrec.storage.loading import client_scope, load_backend
+from streamrec.storage.options import ClientOptions
 from streamrec.storage.range_room import BUFFER_BYTES
 from streamrec.storage.retry import attempt
-from streamrec.storage.statistics import Statistics, log_statistics, run_statistics
-from streamrec.storage.tasks import finish, running_loop
+from streamrec.storage.statistics import PeriodicReport, Statistics, run_statistics
+from streamrec.storage.tasks import finish
 from streamrec.storage.traffic import Traffic
-from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain, suggest_scheme
+from streamrec.storage.urls import protocol_of
+from streamrec.store_kinds import kind_of
 
 if TYPE_CHECKING:
     import fsspec
-
-Connect = Callable[[ClientOptions, RetryPolicy], Coroutine[Any, Any, Backend]]
-
-_FAMILIES = {
-    "s3fs.core": "s3",
-    "gcsfs.core": "gcs",
-    "fsspec.implementations.http": "http",
-    "fsspec.implementations.local": "local",
-    "fsspec.implementations.memory": "memory",
-}
-"""The backend of a user's own filesystem, by the module of its class or of a base class."""
-
-_SCHEMES = {"s3": "s3", "gcs": "gs", "memory": "memory"}
-"""The schemes of backends that take URLs only."""
-
-ASYNC = "fsspec.backend:connect_async"
-SYNC = "fsspec.backend:connect_sync"
-"""The fallback backend, with the function that connects it."""
-
-_EXTRAS: Final = {
-    **dict.fromkeys(("s3", "s3a"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("http", "https"), "http"),
-    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
-}
-
-_PACKAGES: Final = {
-    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
-    **dict.fromkeys(("webhdfs", "webHDFS", "github", "jupyter", "jlab", "dbfs"), "requests"),
-    **dict.fromkeys(("hdfs", "arrow_hdfs"), "pyarrow"),
-    **dict.fromkeys(("oci", "ocilake"), "ocifs"),
-    "asynclocal": "morefs",
-    "box": "boxfs",
-    "dask": "dask distributed",
-    "dropbox": "dropboxdrivefs",
-    "gdrive": "gdrive-fsspec",
-    "git": "pygit2",
-    "hf": "huggingface_hub",
-    "lakefs": "lakefs-spec",
-    "libarchive": "libarchive-c",
-    "oss": "ossfs",
-    "root": "fsspec-xrootd",
-    "smb": "smbprotocol",
-    "wandb": "wandbfs",
-}
-"""The packages to install for protocols that only fsspec knows."""
-
-_WRAPPING: Final = {"fo", "fs", "target_protocol"}
-"""Options of a filesystem that wraps another one; it is used through its sync interface."""
 
 
 class StoreOptions(TypedDict, total=False):
@@ -149,8 +94,7 @@ class Storages:
         self.storage_options = dict(storage_options or {})
         self._filesystem = filesystem
         self.statistics = run_statistics.get() or Statistics()
-        self._report_interval = report_interval
-        self._timer: asyncio.TimerHandle
+        self._report = PeriodicReport(self.statistics, report_interval)
         self._stack = AsyncExitStack()
         self._storages: dict[str, Storage] = {}
         self._lock = asyncio.Lock()
@@ -180,7 +124,7 @@ class Storages:
             )
 
     async def __aenter__(self) -> Self:
-        self._timer = running_loop().call_later(self._report_interval, self._report)
+        self._report.start()
         return self
 
     async def __aexit__(
@@ -190,14 +134,8 @@ class Storages:
         trace: TracebackType | None,
     ) -> None:
         self._closed = True
-        self._timer.cancel()
-        log_statistics(self.statistics, "at the end")
+        self._report.stop()
         await finish(self._stack.aclose())  # even in a cancelled scope
-
-    def _report(self) -> None:
-        """Logs the statistics, and again after the interval."""
-        log_statistics(self.statistics, "so far")
-        self._timer = asyncio.get_running_loop().call_later(self._report_interval, self._report)
 
     async def _make(self, scope: str, url: str) -> Storage:
         protocol = protocol_of(url)
@@ -236,7 +174,8 @@ def _check_name(url: str) -> None:
     if url.isascii() and "\0" not in url:
         return
     try:
-        data = os.fsencode(url) if protocol_of(url) in ("file", "local") else url.encode()
+        is_local = kind_of(protocol_of(url)).name == "file"
+        data = os.fsencode(url) if is_local else url.encode()
     except UnicodeEncodeError as error:
         raise StorageError(
             f"this name cannot be written as UTF-8 ({error.reason}): choose another one", url
@@ -287,136 +226,3 @@ def check_source(storage_options: object, filesystem: object, retry: object = No
                 "make it"
             )
     return retry or RetryPolicy()
-
-
-def load_backend(source: ClientOptions) -> Connect:
-    protocol = source.protocol
-    if source.filesystem is not None:
-        name = _family(source.filesystem)
-    else:
-        name = NATIVE.get(protocol) or _generic_backend(source.url, source.options)
-    try:
-        module_name, _, function = name.partition(":")
-        module = importlib.import_module(f"streamrec.storage.backends.{module_name}")
-    except ImportError as error:
-        extra = _EXTRAS.get(name)
-        if extra is None:
-            raise
-        raise MissingExtraError(
-            f"{protocol}:// URLs need a package: {install_command(extra)} ({error})"
-        ) from error
-    connect: Connect = getattr(module, function or "connect")
-    return connect
-
-
-def import_client(url: str, storage_options: Mapping[str, Any] | None, filesystem: Any) -> None:
-    """Imports the client of a store ahead of its use; a missing package is an error only when it is
-    used.
-    """
-    with suppress(StorageError, ImportError):
-        load_backend(ClientOptions(protocol_of(url), storage_options or {}, filesystem, url))
-
-
-def client_scope(url: str) -> str:
-    """Returns the part of a URL that determines its client.
-
-    One of our backends serves all buckets and hosts; a filesystem of fsspec belongs to one host, or
-    to one archive.
-
-    >>> client_scope("s3://b/k"), client_scope("ftp://host/dir/x"), client_scope("zip://dir/x::s3://b/c.zip")
-    ('s3://', 'ftp://host', 'zip://::s3://b/c.zip')
-    """
-    if ":" not in url:
-        return "file://"
-    scheme, colon, _ = url.partition("://")
-    if colon and scheme.lower() in NATIVE:
-        return f"{scheme.lower()}://"
-    chain = split_chain(url)
-    scheme, colon, rest = chain.url.partition("://")
-    if not is_url(chain.url):
-        colon = rest = ""
-    if scheme.lower() in NATIVE or chain.after:
-        rest = ""
-    return f"{chain.before}{scheme.lower() if colon else 'file'}://{rest.partition('/')[0]}{chain.after}"
-
-
-def _generic_backend(url: str, options: Mapping[str, Any]) -> str:
-    """Returns the fsspec backend, async or sync, for a URL without a backend of our own."""
-    chain = split_chain(url)
-    classes = [_find_class(protocol, url) for protocol in chain.protocols]
-    if chain.is_chain:
-        _check_options(url, chain.protocols, classes[0], options)
-    return (
-        ASYNC
-        if classes[0].async_impl and not chain.is_chain and not _WRAPPING & set(options)
-        else SYNC
-    )
-
-
-def _find_class(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
-    import fsspec
-
-    try:
-        return fsspec.get_filesystem_class(protocol)  # type: ignore[no-any-return]
-    except ValueError as error:
-        known = [*NATIVE, *fsspec.available_protocols()]
-        raise StorageError(
-            f"no filesystem is known for {protocol}://{suggest_scheme(protocol, known)}", url
-        ) from error
-    except ImportError as error:
-        extra = _EXTRAS.get(protocol)
-        package = _PACKAGES.get(protocol)
-        advice = f"pip install {package}" if package else str(error)
-        if extra:
-            advice = install_command(extra)
-        # fsspec's own words may name a package that does not exist (gdrive_fs)
-        cause = error.__cause__ or error
-        raise MissingExtraError(f"{protocol}:// URLs need a package: {advice} ({cause})") from error
-
-
-def _check_options(
-    url: str,
-    protocols: list[str],
-    outermost: type[fsspec.AbstractFileSystem],
-    options: Mapping[str, Any],
-) -> None:
-    """Refuses options of a chain's inner filesystems that are not under their protocol: fsspec
-    would ignore them.
-    """
-    known = {*parameter_names(outermost), *COMMON_OPTIONS, *protocols}
-    for name in options:
-        if name not in known:
-            raise StorageError(
-                f"storage_options has {name!r}, which {protocols[0]} does not know: in a chain, "
-                "options of another "
-                f"filesystem go under its protocol: storage_options={{{protocols[-1]!r}: "
-                f"{{{name!r}: ...}}}}",
-                url,
-            )
-
-
-def _family(filesystem: fsspec.AbstractFileSystem) -> str:
-    """Returns the backend for a user's own filesystem.
-
-    A sync instance of an async class that wraps another filesystem is used through its sync
-    interface, because the wrapped one is bound to fsspec's own loop.
-    """
-    import fsspec
-
-    for cls in type(filesystem).__mro__:
-        if cls.__module__ in _FAMILIES:
-            return _FAMILIES[cls.__module__]
-    arguments = (*filesystem.storage_args, *filesystem.storage_options.values())
-    wraps = any(isinstance(value, fsspec.AbstractFileSystem) for value in arguments)
-    return ASYNC if filesystem.async_impl and (filesystem.asynchronous or not wraps) else SYNC
-
-
-def locate(path: str | os.PathLike[str], filesystem: fsspec.AbstractFileSystem | None) -> str:
-    """Returns a path as its backend takes it: without a scheme, it is a path in the user's own
-    filesystem, if any.
-    """
-    path = os.fspath(path)
-    if filesystem is None or is_url(path):
-        return path
-    scheme = _SCHEMES.get(_family(filesystem))
-    return path if scheme is None else f"{scheme}://{path.lstrip('/')}"

@@ -17,6 +17,7 @@ level, nothing is formatted.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from streamrec.display import mask_name
 from streamrec.storage.backend import FastPath
 from streamrec.storage.faults import Cause
 from streamrec.storage.latency import Distribution, LatencyHistogram
+from streamrec.storage.tasks import running_loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,3 +367,25 @@ def log_statistics(statistics: Statistics, when: str) -> None:
     if _logger.isEnabledFor(logging.INFO):
         for line in format_lines(statistics.snapshot()):
             _logger.info("%s, %s", when, line)
+
+
+class PeriodicReport:
+    """Logs the statistics every `interval` seconds, and at the end."""
+
+    def __init__(self, statistics: Statistics, interval: float) -> None:
+        self._statistics = statistics
+        self._interval = interval
+        self._timer: asyncio.TimerHandle
+
+    def start(self) -> None:
+        """Begins, in the running loop."""
+        self._timer = running_loop().call_later(self._interval, self._log)
+
+    def stop(self) -> None:
+        """Logs the statistics for the last time."""
+        self._timer.cancel()
+        log_statistics(self._statistics, "at the end")
+
+    def _log(self) -> None:
+        log_statistics(self._statistics, "so far")
+        self.start()

@@ -28,46 +28,10 @@ from typing import Final, Literal, NamedTuple
 
 from streamrec.display import join_names
 from streamrec.errors import StorageError
-
-NATIVE: Final = {
-    **dict.fromkeys(("s3", "s3a"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("http", "https"), "http"),
-    **dict.fromkeys(("file", "local"), "local"),
-    "memory": "memory",
-}
-"""The protocols with a backend of our own, and its name."""
-
-ALIASES: Final = {
-    "s3a": "s3",
-    "gcs": "gs",
-    "local": "file",
-    "ssh": "sftp",
-    **dict.fromkeys(("abfs", "abfss", "adl"), "az"),
-}
-"""Protocols that are aliases of another one."""
+from streamrec.store_kinds import MISNOMERS, kind_of
 
 CACHES: Final = frozenset({"simplecache", "filecache", "blockcache", "cached"})
 """Filesystems whose paths are those of what they cache."""
-
-S3_STORES: Final = frozenset(
-    {
-        *("ais", "alluxio", "aws", "b2", "backblaze", "bos", "ceph", "cephs3", "cos", "cosn"),
-        *("digitalocean", "do", "garage", "ks3", "linode", "minio", "nos", "obs", "ozone", "qs"),
-        *("r2", "rados", "rgw", "s3n", "scw", "seaweedfs", "spaces", "storj", "swift", "tigris"),
-        *("tos", "vultr", "wasabi"),
-    }
-)
-"""Names of stores that speak S3's protocol, which people write in place of a scheme."""
-
-OTHER_SCHEMES: Final = {
-    **dict.fromkeys(("azure", "blob", "wasb", "wasbs"), "az://CONTAINER/NAME"),
-    **dict.fromkeys(("gcloud", "gcp", "google"), "gs://BUCKET/NAME"),
-    **dict.fromkeys(("dav", "davs"), "webdav://"),
-    "huggingface": "hf://",
-    "webdavs": "webdav://, with a base_url of https://",
-}
-"""Other names of schemes, and what to write."""
 
 LOCAL_SCHEME: Final = re.compile(r"\A(?:file|local)://(?:localhost(?=/))?", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -146,7 +110,7 @@ def _links(parts: list[str]) -> bool:
     in it.
     """
     first = _PROTOCOL.match(parts[0])
-    if first is None or first[1].lower() in NATIVE or (not first[2] and first[0] != parts[0]):
+    if first is None or kind_of(first[1].lower()).module or (not first[2] and first[0] != parts[0]):
         return False
     import fsspec
 
@@ -181,13 +145,8 @@ def suggest_scheme(scheme: str, known: Iterable[str]) -> str:
     >>> suggest_scheme("xyz", ["s3", "gist"])
     "; known are s3, gist; a store that speaks S3's protocol is s3:// with endpoint_url"
     """  # noqa: E501
-    if scheme in S3_STORES:
-        return (
-            ": write s3://BUCKET/NAME with storage_options={'endpoint_url': ...} "
-            "(-o endpoint_url=...), as this store speaks S3's protocol"
-        )
-    if scheme in OTHER_SCHEMES:
-        return f": write {OTHER_SCHEMES[scheme]}"
+    if scheme in MISNOMERS:
+        return f": write {MISNOMERS[scheme]}"
     names = list(dict.fromkeys(known))
     near = next((name for name in names if is_slip(scheme, name)), None)
     if near is not None:

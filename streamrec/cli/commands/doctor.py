@@ -42,13 +42,9 @@ from streamrec.storage import (
     is_temporary,
     secured_object,
 )
+from streamrec.store_kinds import kind_of
 
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "-   "}
-HOSTS: Final = {"s3": "s3.amazonaws.com", "gs": "storage.googleapis.com"}
-VARIABLES: Final = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    "gs": ("STORAGE_EMULATOR_HOST",),
-}
 
 ANSWER_SECONDS: Final = 10.0
 LOOKS: Final = 10
@@ -183,18 +179,18 @@ def endpoint_of(url: str, storage_options: Mapping[str, Any]) -> Endpoint | None
         >>> endpoint_of("https://example.org/x", {}), endpoint_of("/local/file", {})
         (Endpoint(host='example.org', port=443, secure=True), None)
     """
-    scheme = scheme_of(url)
-    if scheme == "http":
+    kind = kind_of(scheme_of(url))
+    if kind.module == "http":
         said = url
-    elif scheme in HOSTS:
+    elif kind.host:
         client = storage_options.get("client_kwargs") or {}
         named = [
             storage_options.get("endpoint_url"),
             storage_options.get("endpoint"),
             client.get("endpoint_url"),
         ]
-        named += [os.environ.get(name) for name in VARIABLES[scheme]]
-        said = next((text for text in named if text), f"https://{HOSTS[scheme]}")
+        named += [os.environ.get(name) for name in kind.endpoint_variables]
+        said = next((text for text in named if text), f"https://{kind.host}")
     else:
         return None
     server = urlsplit(said if "://" in said else f"http://{said}")
@@ -294,14 +290,13 @@ class CheckedStore:
 
 
 def scheme_of(url: str) -> str:
-    """The kind of store that a URL is in: "s3", "gs", "http", ...; "" for a local path.
+    """The kind of store that a URL is in: "s3", "gs", "https", ...; "" for a local path.
 
     Examples:
         >>> scheme_of("s3a://bucket/a"), scheme_of("gcs://bucket/a"), scheme_of("https://host/a"), scheme_of("/a")
-        ('s3', 'gs', 'http', '')
+        ('s3', 'gs', 'https', '')
     """  # noqa: E501
-    scheme = urlsplit(url).scheme
-    return {"s3a": "s3", "gcs": "gs", "https": "http"}.get(scheme, scheme)
+    return kind_of(urlsplit(url).scheme).name
 
 
 async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, str], Any]) -> Any:

@@ -35,6 +35,7 @@ from typing import Any, Final
 from streamrec import html
 from streamrec.storage import Snapshot
 from streamrec.storage.statistics import Metric
+from streamrec.store_kinds import kind_of
 
 COUNTERS: Final = (
     Metric("elements_in", "stage.elements_in", "1", "Elements that a stage got."),
@@ -160,9 +161,6 @@ NETWORK: Final = "the network"
 DISK: Final = "the disk"
 READING: Final = "reading: framing and checksums"
 
-LOCAL: Final = frozenset({"file", "local"})
-NO_WIRE: Final = frozenset({"memory"})
-
 
 def find_bottleneck(
     chain: ChainStats, waited: float, seconds: float, backends: Collection[str]
@@ -201,12 +199,12 @@ def slowest(chain: ChainStats, backends: Collection[str]) -> str:
 
 def reading(source: StageStats, backends: Collection[str]) -> str:
     """The bottleneck of a source without chains by rule 5."""
-    stores = set(backends) - NO_WIRE
+    media = {kind_of(protocol).medium for protocol in backends} - {"memory"}
     if not backends or ":" in source.title:
         return source.title
-    if source.busy > source.waited_for_input or not stores:
+    if source.busy > source.waited_for_input or not media:
         return READING
-    return DISK if stores <= LOCAL else NETWORK
+    return DISK if media == {"disk"} else NETWORK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
