@@ -358,7 +358,6 @@ MAX_FIELDS = 10
 
 MORE_FIELDS: dict[str, int] = {
     "pipeline.sources.parallel_map.source.ParallelCalls": 17,
-    "storage.stream.ResumingStream": 12,
     "bridge.channel.Channel": 11,
     "cli.commands.stat.FeatureStats": 11,
 }

@@ -65,16 +65,19 @@ T = TypeVar("T")
 class ByteStream(Protocol):
     """The bytes of one version of an object, in order, from a start offset; it resumes after
     faults.
-
-    Attributes:
-        info: The whole object's size and version, from the first response.
-        position: Absolute offset of the next byte.
-        tally: The counters of this stream; readers count lost data here, too.
     """
 
-    info: ObjectInfo
-    position: int
-    tally: Tally
+    @property
+    def info(self) -> ObjectInfo:
+        """The whole object's size and version, from the first response."""
+
+    @property
+    def position(self) -> int:
+        """Absolute offset of the next byte."""
+
+    @property
+    def tally(self) -> Tally:
+        """The counters of this stream; readers count lost data here, too."""
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for at least one byte; 0 only at the end (or for an empty buffer). Never

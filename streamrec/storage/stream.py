@@ -52,6 +52,63 @@ def stop_of(info: ObjectInfo, end: int | None) -> int | None:
     return info.size if end is None else min(end, info.size)
 
 
+class Extent:
+    """Which bytes of an object a stream delivers, and how far it is. Pure.
+
+    Attributes:
+        info: The object's size and version, as far as they are known.
+        position: The next byte.
+        end: One past the last byte that is wanted; None for all bytes.
+        stop: One past the last byte that there is; None while the object's size is unknown.
+
+    Examples:
+        >>> extent = Extent(ObjectInfo("x", 10, None), start=4, end=20)
+        >>> extent.stop, len(extent.fit(memoryview(bytearray(100)))), extent.advance(3)
+        (10, 16, 3)
+        >>> extent.is_early_end, extent.advance(3), extent.is_early_end
+        (True, 3, False)
+    """
+
+    def __init__(self, info: ObjectInfo, start: int, end: int | None) -> None:
+        self.info = info
+        self.position = start
+        self.end = end
+        self.stop = stop_of(info, end)
+
+    def learn(self, info: ObjectInfo) -> None:
+        """Takes over what an answer says of the object."""
+        self.info = info
+        self.stop = stop_of(info, self.end)
+
+    def cut(self, end: int) -> None:
+        """Moves the end forward to `end`, which is after the position."""
+        self.end = end
+        self.stop = stop_of(self.info, end)
+
+    def fit(self, buffer: memoryview) -> memoryview:
+        """The part of a buffer that may be filled: none at the end."""
+        if self.position == self.stop:
+            return buffer[:0]
+        if self.end is not None and len(buffer) > self.end - self.position:
+            return buffer[: max(0, self.end - self.position)]
+        return buffer
+
+    def advance(self, count: int) -> int:
+        """Moves past bytes that have arrived; returns how many of them are wanted.
+
+        The end may have been cut while they were on their way.
+        """
+        if self.end is not None:
+            count = min(count, self.end - self.position)
+        self.position += count
+        return count
+
+    @property
+    def is_early_end(self) -> bool:
+        """Whether a body that ends at the position lacks bytes."""
+        return self.stop is not None and self.position < self.stop
+
+
 class DirectStream:
     """A ByteStream over one body of a store whose bodies never stall.
 
@@ -69,27 +126,33 @@ class DirectStream:
         tally: Tally,
         size: int | None = None,
     ) -> None:
-        self.info = ObjectInfo(path, None, version)
-        self.position = start
         self.tally = tally
+        self._extent = Extent(ObjectInfo(path, None, version), start, end)
         self._assumed = size
         self._backend = backend
-        self._end = end
-        self._stop: int | None = None
         self._statistics = statistics
         self._body: Body | None = None
         self._idle_since = 0.0
 
+    @property
+    def info(self) -> ObjectInfo:
+        """The object's size and version, as far as they are known."""
+        return self._extent.info
+
+    @property
+    def position(self) -> int:
+        """Absolute offset of the next byte."""
+        return self._extent.position
+
     async def open(self) -> None:
         """Opens the body, which sets size and version in `info`; one attempt."""
         began = time.monotonic()
+        extent = self._extent
         self._body = await self._backend.open(
-            self.info.path, self.position, self._end, self.info.version
+            self.info.path, extent.position, extent.end, self.info.version
         )
-        self.info = self._body.info
-        if self.info.size is None:
-            self.info = replace(self.info, size=self._assumed)
-        self._stop = stop_of(self.info, self._end)
+        info = self._body.info
+        extent.learn(replace(info, size=self._assumed) if info.size is None else info)
         self._statistics.add_stream(self.info.path, self.tally)
         self._idle_since = time.monotonic()
         self.tally.first_byte(self._idle_since - began)
@@ -98,19 +161,18 @@ class DirectStream:
         """Reads the next bytes as `ResumingStream.readinto`."""
         if self._body is None:
             raise ClosedError(CLOSED.format(self.info.path))
-        if self._end is not None:
-            buffer = buffer[: max(0, self._end - self.position)]
-        if not buffer or self.position == self._stop:
+        buffer = self._extent.fit(buffer)
+        if not buffer:
             return 0
         began = time.monotonic()
         try:
             count = await self._body.readinto(buffer)
-            if not count and self._stop is not None and self.position < self._stop:
+            if not count and self._extent.is_early_end:
                 raise changed_error(self.info.path, self.position)
         except BaseException:
             await self.aclose()
             raise
-        self.position += count
+        self._extent.advance(count)
         now = time.monotonic()
         self.tally.block(count, now - began, began - self._idle_since)
         self._idle_since = now
@@ -128,10 +190,8 @@ class DirectStream:
 class ResumingStream:
     """A ByteStream over a backend; `open` sends its first request.
 
-    Streams over ranges of one object share a tally. `info` has the object's size and version as far
-    as they are known. `splits`, known after `open`, says whether parallel requests for other ranges
-    are possible. `size` is that of a listing, a manifest or an index; it counts where no answer has
-    one, and the store is asked at the end where nothing has.
+    Streams over ranges of one object share a tally. `size` is that of a listing, a manifest or an
+    index; it counts where no answer has one, and the store is asked at the end where nothing has.
     """
 
     def __init__(
@@ -146,24 +206,34 @@ class ResumingStream:
         tally: Tally | None = None,
         size: int | None = None,
     ) -> None:
-        self.info = ObjectInfo(path, None, version)
-        self.position = start
-        self._end = end
-        self._stop: int | None = None
+        traffic = traffic or Traffic()
+        self.tally = tally or Tally(traffic.tally)
+        traffic.statistics.add_stream(path, self.tally)
+        self._extent = Extent(ObjectInfo(path, None, version), start, end)
         self._request: HedgedRequest | None = None
-        self.splits = False
-        self._traffic = traffic or Traffic()
-        self.tally = tally or Tally(self._traffic.tally)
-        self._traffic.statistics.add_stream(path, self.tally)
-        self._failures = Failures(policy, path, self._traffic, self.tally)
+        self._failures = Failures(policy, path, traffic, self.tally)
         self._make_request = partial(HedgedRequest, backend, self._failures, assumed=size)
         self._idle_since = time.monotonic()
         self._closed = False
 
+    @property
+    def info(self) -> ObjectInfo:
+        """The object's size and version, as far as they are known."""
+        return self._extent.info
+
+    @property
+    def position(self) -> int:
+        """Absolute offset of the next byte."""
+        return self._extent.position
+
+    @property
+    def splits(self) -> bool:
+        """Whether parallel requests for other ranges are possible; known while one is open."""
+        return self._request is not None and self._request.splits
+
     def cut(self, end: int) -> None:
         """Moves the end forward to `end`, which is after `position`."""
-        self._end = end
-        self._stop = stop_of(self.info, end)
+        self._extent.cut(end)
         if self._request is not None:
             self._request.end = end
 
@@ -172,7 +242,8 @@ class ResumingStream:
 
         False if it may not be sent.
         """
-        return self._traffic.hedge(self._failures.limiter, self.tally, others_on_time=True)
+        failures = self._failures
+        return failures.traffic.hedge(failures.limiter, self.tally, others_on_time=True)
 
     async def open(self) -> None:
         """Waits for the first response, which sets size and version in `info`."""
@@ -194,9 +265,8 @@ class ResumingStream:
         """
         if self._closed:
             raise ClosedError(CLOSED.format(self.info.path))
-        if self._end is not None and len(buffer) > self._end - self.position:
-            buffer = buffer[: max(0, self._end - self.position)]
-        if not buffer or self.position == self._stop:
+        buffer = self._extent.fit(buffer)
+        if not buffer:
             return 0
         began = time.monotonic()
         try:
@@ -209,11 +279,9 @@ class ResumingStream:
         except BaseException:
             await self.aclose()
             raise
-        if self._end is not None:
-            count = min(count, self._end - self.position)  # it was cut meanwhile
         if self._failures.waiting:
             self._failures.progress()
-        self.position += count
+        count = self._extent.advance(count)
         now = time.monotonic()
         self.tally.block(count, now - began, began - self._idle_since)
         self._idle_since = now
@@ -223,15 +291,15 @@ class ResumingStream:
         """Reads from the open body, or from a new one, which must end at the end of the object."""
         request = self._request or await self._connect()
         count = await request.readinto(buffer)
-        if request.info is not self.info:
-            self.info = request.info
-            self._stop = stop_of(request.info, self._end)
-        if not count and self._stop is None:
+        extent = self._extent
+        if request.info is not extent.info:
+            extent.learn(request.info)
+        if not count and extent.stop is None:
             await self._ask_size(request)
         await self._check_end(request, count)
-        if not count and self._stop is not None and self.position < self._stop:
+        if not count and extent.is_early_end:
             coding = f" (Content-Encoding: {self.info.encoding})" if self.info.encoding else ""
-            reason = f"the body{coding} ended at byte {self.position:,} of {self._stop:,}"
+            reason = f"the body{coding} ended at byte {extent.position:,} of {extent.stop:,}"
             raise TransientError(Cause.BROKEN, reason)
         return count
 
@@ -241,7 +309,7 @@ class ResumingStream:
             self._closed = True
             if self._failures.waiting:
                 self._failures.progress()
-            self._traffic.statistics.remove_stream(self.tally)
+            self._failures.traffic.statistics.remove_stream(self.tally)
         request, self._request = self._request, None
         if request is not None:
             await request.aclose()
@@ -249,11 +317,9 @@ class ResumingStream:
     async def _connect(self) -> HedgedRequest:
         """Sends a request for the missing bytes, and waits for its response."""
         await self._failures.turn()
-        self._request = request = self._make_request(self.info, self.position, self._end)
+        self._request = request = self._make_request(self.info, self.position, self._extent.end)
         await request.open()
-        self.splits = request.splits
-        self.info = request.info
-        self._stop = stop_of(request.info, self._end)
+        self._extent.learn(request.info)
         self._failures.limiter.record_success()
         return request
 
@@ -269,10 +335,9 @@ class ResumingStream:
         if found is None:
             return
         if None not in (found.version, self.info.version) and found.version != self.info.version:
-            raise changed_error(self.info.path, self.position, self._end)
+            raise changed_error(self.info.path, self.position, self._extent.end)
         if found.size is not None and found.size > self.position:
-            self.info = replace(self.info, size=found.size)
-            self._stop = stop_of(self.info, self._end)
+            self._extent.learn(replace(self.info, size=found.size))
 
     async def _check_end(self, request: HedgedRequest, count: int) -> None:
         """Refuses bytes after the end of the object, where only its known size shows that end.
@@ -301,4 +366,4 @@ class ResumingStream:
         request, self._request = self._request, None
         if request is not None:
             await request.aclose()
-        await self._failures.wait(fault, self.position, self._end)
+        await self._failures.wait(fault, self.position, self._extent.end)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -312,7 +313,7 @@ async def test_an_object_without_a_version_is_not_split() -> None:
     backend = Scattered(DATA)
     first = request_of(backend)(0, None, None)
     await first.open()
-    first.info = type(first.info)(first.info.path, first.info.size, None)
+    first._extent.learn(replace(first.info, version=None))
     connections = Connections(BUDGET)
     stream = ParallelStream(request_of(backend), connections, connections.join(), first, None)
     assert await read_all(stream) == DATA
