@@ -149,7 +149,7 @@ class Rising(CallCount):
 def test_there_are_as_many_calls_as_their_count_says(monkeypatch: pytest.MonkeyPatch) -> None:
     call_count = Rising()
     monkeypatch.setattr(
-        "streamrec.pipeline.sources.parallel_map.source.call_count_for",
+        "streamrec.pipeline.sources.parallel_map.pace.call_count_for",
         lambda calls, awaits: call_count,
     )
     running, at_once = 0, []
@@ -315,7 +315,7 @@ def same(element: Any) -> Any:
 
 async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call lasts longer than a run may, so each run is of one element."""
-    monkeypatch.setattr("streamrec.pipeline.sources.parallel_map.source.CUT_SECONDS", 0)
+    monkeypatch.setattr("streamrec.pipeline.sources.parallel_map.calls.CUT_SECONDS", 0)
     loop, counts = asyncio.get_running_loop(), []
     monkeypatch.setattr(
         TaskSize, "update", lambda self, count, seconds, nbytes: counts.append(count)
