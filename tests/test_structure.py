@@ -357,7 +357,6 @@ MAX_FIELDS = 10
 """Fields that a class changes after they are set up are what a reader must keep in the head."""
 
 MORE_FIELDS: dict[str, int] = {
-    "bridge.channel.Channel": 11,
     "cli.commands.stat.FeatureStats": 11,
 }
 

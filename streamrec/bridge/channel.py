@@ -55,16 +55,67 @@ class End:
     error: BaseException | None
 
 
+class Load:
+    """How much a queue holds, for the thread that puts and the one that takes. Pure.
+
+    Attributes:
+        limit: Weight that it may hold; one item always fits.
+        resume_below: The weight from which on a waiting put is woken; None if none waits.
+
+    Examples:
+        >>> load = Load(limit=10)
+        >>> load.put(8)
+        >>> load.fits(3)
+        False
+        >>> load.wait_for(3)
+        >>> load.take(1), load.take(7), load.fits(99)
+        (False, True, True)
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.resume_below: int | None = None
+        self._put = 0  # written on the loop thread only
+        self._taken = 0  # written by the consumer only
+
+    @property
+    def queued(self) -> int:
+        """Weight of the items that wait for the consumer."""
+        # Read first, so that a put in between never makes the weight negative.
+        taken = self._taken
+        return self._put - taken
+
+    def fits(self, weight: int) -> bool:
+        """Whether an item may be put now; any may where none waits."""
+        queued = self.queued
+        return queued == 0 or queued + weight <= self.limit
+
+    def put(self, weight: int) -> None:
+        """An item is put. On the loop thread."""
+        self._put += weight
+
+    def wait_for(self, weight: int) -> None:
+        """A put waits until half of the limit is free, and its item fits. On the loop thread."""
+        self.resume_below = max(0, min(self.limit // 2, self.limit - weight))
+
+    def take(self, weight: int) -> bool:
+        """An item is taken, by the consumer. Whether it wakes the waiting put now."""
+        self._taken += weight
+        resume_below = self.resume_below
+        if resume_below is None or self._put - self._taken > resume_below:
+            return False
+        # One wake-up is enough; a put that still waits asks again.
+        self.resume_below = None
+        return True
+
+
 class Channel(Generic[T]):
     """A queue from one producer on the loop thread (and its subtasks) to one consumer at a time."""
 
     def __init__(self, thread: LoopThread, limit: int) -> None:
         self._thread = thread
-        self._limit = limit
+        self._load = Load(limit)
         self._entries: SimpleQueue[tuple[T, int] | End] = SimpleQueue()
-        self._weight_in = 0  # written on the loop thread only
-        self._weight_out = 0  # written by the consumer only
-        self._resume_below: int | None = None  # wakes the waiting put at this weight or less
         self._order = asyncio.Lock()  # waiting puts take turns: first come, first served
         self._vacancy: asyncio.Future[None] | None = None
         self._puts = 0
@@ -75,22 +126,15 @@ class Channel(Generic[T]):
     @property
     def queued(self) -> int:
         """Weight of the items that wait for the consumer."""
-        # Read first, so that a put in between never makes the weight negative.
-        out = self._weight_out
-        return self._weight_in - out
+        return self._load.queued
 
     # The consumer's side; one thread at a time.
 
     def take(self) -> tuple[T, int] | End:
         """The next entry; blocks while there is none."""
         entry = self._entries.get()
-        if isinstance(entry, tuple):
-            self._weight_out += entry[1]
-            resume_below = self._resume_below
-            if resume_below is not None and self._weight_in - self._weight_out <= resume_below:
-                # One wake-up is enough; a put that still waits asks again.
-                self._resume_below = None
-                self._thread.post(self._resume)
+        if isinstance(entry, tuple) and self._load.take(entry[1]):
+            self._thread.post(self._resume)
         return entry
 
     def discard(self) -> None:
@@ -116,12 +160,12 @@ class Channel(Generic[T]):
         self._puts += 1
         if self._shut or self._puts % PUTS_PER_TURN == 0:
             await asyncio.sleep(0)
-        if self._order.locked() or not self._fits(weight):
+        if self._order.locked() or not self._load.fits(weight):
             async with self._order:
                 await self._wait_until_fits(weight)
         if self._shut:
             raise ClosedError(NO_CONSUMER)
-        self._weight_in += weight
+        self._load.put(weight)
         if not self._outbox:
             asyncio.get_running_loop().call_soon(self._send)
         self._outbox.append((item, weight))
@@ -143,20 +187,16 @@ class Channel(Generic[T]):
         for entry in outbox:
             self._entries.put(entry)
 
-    def _fits(self, weight: int) -> bool:
-        queued = self._weight_in - self._weight_out
-        return queued == 0 or queued + weight <= self._limit
-
     async def _wait_until_fits(self, weight: int) -> None:
-        while not self._shut and not self._fits(weight):
+        while not self._shut and not self._load.fits(weight):
             self._vacancy = asyncio.get_running_loop().create_future()
-            self._resume_below = max(0, min(self._limit // 2, self._limit - weight))
+            self._load.wait_for(weight)
             try:
                 # Checked again, now that the consumer can see this put wait.
-                if not self._fits(weight):
+                if not self._load.fits(weight):
                     await self._vacancy
             finally:
-                self._resume_below = None
+                self._load.resume_below = None
                 self._vacancy = None
 
     def _resume(self) -> None:
