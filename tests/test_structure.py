@@ -363,7 +363,7 @@ MORE_FIELDS: dict[str, int] = {
 MAX_BRANCHES = 12
 
 MORE_BRANCHES: dict[str, int] = {
-    "cli.commands.convert.convert_command": 20,
+    "cli.commands.convert.convert_command": 16,
     "pipeline.sources.chains.Repeat.chunks": 13,
     "storage.faults.error_from_status": 20,
     "cli.commands.index.index_command": 17,

@@ -76,7 +76,7 @@ async def map_on(function: Callable[[A], Coroutine[Any, Any, B]], items: Sequenc
     """
     ray = import_module("ray")
     task = make_remote(ray, function)
-    # A few tasks wait for each processor; a million at once would fill the memory of the cluster.
+    # Four tasks for each processor keep the cluster busy; more of them would only wait.
     limit = 4 * max(1, int(ray.cluster_resources().get("CPU", 1)))
     left = iter(enumerate(items))
     pending: dict[Any, int] = {}

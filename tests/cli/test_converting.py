@@ -519,7 +519,9 @@ def test_memory_is_bounded(tmp_path: Path, ending: str) -> None:
     """There and back, a file of 240 MB takes about as much memory as one of 60 MB."""
     peaks = []
     for size in (60, 240):
-        source, there, back = (f"{tmp_path}/{size}.{name}" for name in ("tfrecord", ending, "back"))
+        source, there, back = (
+            f"{tmp_path}/{size}.{name}" for name in ("tfrecord", ending, "back.tfrecord")
+        )
         with streamrec.TFRecordWriter(source) as writer:
             for number in range(size):
                 image = np.random.default_rng(number).bytes(1_000_000)
@@ -541,7 +543,7 @@ def test_features_get_new_names(shard: Path, tmp_path: Path, called: Call) -> No
         "score=label",
     )
     for ending in ("tfrecord", "parquet", "jsonl", "tar"):
-        made, back = tmp_path / f"made.{ending}", tmp_path / f"{ending}.back"
+        made, back = tmp_path / f"made.{ending}", tmp_path / f"{ending}.tfrecord"
         called.well("convert", *rename, "--features", "image,label,score", shard, made)
         called.well("convert", made, back)
         found = called("head", "--json", "-n", "1", "--from-record", "1", back).json
@@ -614,3 +616,23 @@ def test_each_compression_has_an_ending_and_a_name() -> None:
     assert set(ENDINGS.values()) == kinds
     assert {name.upper() for name in COMPRESSIONS} == {*kinds, "NONE"}
     assert {compression_of(f"x{ending}", None) for ending in ENDINGS} == kinds
+
+
+@pytest.mark.parametrize("name", ["a.foo", "a.csv", "a.CSV.gz"])
+def test_a_target_with_an_unknown_ending_needs_a_format(
+    shard: Path, tmp_path: Path, called: Call, name: str
+) -> None:
+    done = called("convert", shard, tmp_path / name)
+    assert done.code == 2
+    assert f"{tmp_path / name}: .{name.split('.')[1]} is not the ending of a format" in done.err
+    assert not list(tmp_path.glob("a.*"))
+    assert called("convert", "--to", "tfrecord", shard, tmp_path / name).code == 0
+    assert records(tmp_path / name) == WANTED
+
+
+@pytest.mark.parametrize("name", ["a", "a.tfrecords", "a.tfrec", "a-00000-of-00001", "a.v1.5"])
+def test_a_target_without_the_ending_of_another_format_is_a_tfrecord(
+    shard: Path, tmp_path: Path, called: Call, name: str
+) -> None:
+    assert called("convert", shard, tmp_path / name).code == 0
+    assert records(tmp_path / name) == WANTED

@@ -44,7 +44,7 @@ from tests.servers.real import Store
         (["head", "--features", "colour", "SHARD"], "they have image, label, score, words"),
         (["stat", "--features", "colour", "SHARD"], "they have image, label, score, words"),
         (["cat", "--from-byte", "9", "SHARD", "SHARD"], "name one of them"),
-        (["convert", "SHARD", "out.json"], "use .tfrecord, .parquet, .jsonl, .tar, or --to"),
+        (["convert", "SHARD", "out.json"], "use .tfrecord, .parquet, .jsonl, .tar, or choose"),
         (["convert", "SHARD", "SHARD"], "choose another name for"),
         (["convert", "SHARD", "out/"], "choose the format of its files with --to"),
         (

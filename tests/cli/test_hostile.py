@@ -206,7 +206,8 @@ def test_no_command_shows_a_secret(
     refusing: str, tmp_path: Path, called: Call, command: str
 ) -> None:
     secret = "C4n4ry-pA55"
-    target = [f"{tmp_path}/x.index"] if command in ("convert", "reshard", "index") else []
+    targets = {"convert": "x.tfrecord", "reshard": "x.tfrecord", "index": "x.index"}
+    target = [f"{tmp_path}/{targets[command]}"] if command in targets else []
     host = refusing.removeprefix("http://")
     options = ["-o", f"secret={secret}", "-o", f"token={secret}", "-o", f"nothing={secret}"]
     for url in (

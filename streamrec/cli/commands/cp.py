@@ -91,6 +91,7 @@ async def copy(
             with progress("copying", total_bytes(found)) as meter:
                 work = partial(copy_one, storages, objects, meter)
                 copied = await map_concurrently(work, list(zip(found, paths, strict=True)))
+            # Before the block's end puts the copies in place: then the old shards would be gone.
             if objects.staged:
                 await tell_leftovers(target_storages, target, paths, objects)
             return copied

@@ -1,7 +1,7 @@
-"""`streamrec doctor`: whether a store can be reached, and does what streamrec needs.
+"""`streamrec doctor`: checks whether a store can be reached and does what streamrec needs.
 
-A check returns what it found, or raises what is wrong. All that `--write` writes is below the URL
-that was named, and is removed.
+A check returns a line that says what it found, or raises an error that says what is wrong. The test
+objects of `--write` are written below the URL that was typed, and are removed at the end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MARKS: Final = {True: "ok  ", False: "FAIL", None: "-   "}
 
 ANSWER_SECONDS: Final = 10.0
 LOOKS: Final = 10
-"""How often the latency is measured, and how many hidden objects are named. Neither is tuned."""
+"""How many requests measure the latency, and how many hidden objects are named. Not tuned."""
 
 
 @click.command(
@@ -95,16 +95,23 @@ def doctor_command(
 
 
 class CheckError(Exception):
-    """Something is not as it should be; the message says what to do."""
+    """A check failed; the message says what to do."""
 
 
 class NotCheckedError(Exception):
-    """This store has no such thing; the message says why, and what follows from it."""
+    """A check does not apply to this store; the message says why, and what follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check; `ok` is None where it was not made."""
+    """The result of one check.
+
+    Attributes:
+        name: The name of the check.
+        ok: Whether it passed; None if it does not apply to this store.
+        seconds: How long it took.
+        found: What it found, or what is wrong and what to do.
+    """
 
     name: str
     ok: bool | None
@@ -115,32 +122,30 @@ class CheckResult:
 async def run_checks(
     url: str, write: bool, quiet: bool, storage_options: Mapping[str, Any]
 ) -> list[CheckResult]:
-    """Makes all checks, and prints each when it is done."""
-    rows = list[CheckResult]()
+    """Makes all checks, and prints each result at once unless `quiet`.
 
-    async def check(name: str, look: Callable[..., Awaitable[str]], *arguments: Any) -> bool:
-        began, ok = time.perf_counter(), None
-        try:
-            found, ok = await look(*arguments), True
-        except NotCheckedError as reason:
-            found = str(reason)
-        except (StreamrecError, OSError, http.client.HTTPException, CheckError) as error:
-            found, ok = str(error) or type(error).__name__, False
-        rows.append(CheckResult(name, ok, time.perf_counter() - began, found))
+    A check that later ones depend on ends the run if it fails.
+    """
+    rows: list[CheckResult] = []
+
+    async def check(name: str, function: Callable[..., Awaitable[str]], *arguments: Any) -> bool:
+        row = await make_check(name, function, *arguments)
+        rows.append(row)
         if not quiet:
-            print_line(f"{MARKS[ok]}  {name:<9}  {rows[-1].seconds:6.3f} s  {found}")
+            print_line(f"{MARKS[row.ok]}  {name:<9}  {row.seconds:6.3f} s  {row.found}")
             sys.stdout.flush()
-        return ok is True
+        return row.ok is True
 
     endpoint = endpoint_of(url, storage_options)
     for name, look in ENDPOINT.items() if endpoint is not None else ():
+        # A wrong clock explains why the store refuses requests: the other checks are still made.
         if not await check(name, anyio.to_thread.run_sync, look, endpoint) and name != "clock":
             return rows
     async with (
         storages_for(storage_options, RetryPolicy(patience=10)) as storages,
         temporary_objects(storage_options) as written,
     ):
-        store = CheckedStore(url, storage_options, storages, written)
+        store = CheckedStore(url=url, options=storage_options, storages=storages, written=written)
         if await check("list", check_list, store):
             largest = max(store.found, key=lambda item: item.size or 0, default=None)
             for name, read in (
@@ -157,21 +162,39 @@ async def run_checks(
     return rows
 
 
+async def make_check(
+    name: str, function: Callable[..., Awaitable[str]], *arguments: Any
+) -> CheckResult:
+    """Calls the function of a check, and makes a result of what it returns or raises."""
+    began = time.perf_counter()
+    ok: bool | None = None
+    try:
+        found = await function(*arguments)
+        ok = True
+    except NotCheckedError as reason:
+        found = str(reason)
+    except (StreamrecError, OSError, http.client.HTTPException, CheckError) as error:
+        found = str(error) or type(error).__name__
+        ok = False
+    return CheckResult(name, ok, time.perf_counter() - began, found)
+
+
 class Endpoint(NamedTuple):
-    """A server: its name, its port, and whether it is spoken to over TLS."""
+    """A server: its name, its port, and whether requests use TLS."""
 
     host: str
     port: int
     secure: bool
 
     def connect(self) -> socket.socket:
+        """Opens a TCP connection to the server, within ten seconds."""
         return socket.create_connection(self[:2], ANSWER_SECONDS)
 
 
 def endpoint_of(url: str, storage_options: Mapping[str, Any]) -> Endpoint | None:
-    """The server that a URL leads to.
+    """The server of a URL; None for a local path or another kind of store.
 
-    It is from the options, the environment, the URL itself, or the cloud's own.
+    The options name it, the environment, or the URL itself; else it is the cloud's public server.
 
     Examples:
         >>> endpoint_of("s3://b/x", {"endpoint_url": "http://127.0.0.1:9000"})
@@ -199,6 +222,7 @@ def endpoint_of(url: str, storage_options: Mapping[str, Any]) -> Endpoint | None
 
 
 def check_resolve(endpoint: Endpoint) -> str:
+    """Finds the addresses of the server's name."""
     try:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -209,6 +233,7 @@ def check_resolve(endpoint: Endpoint) -> str:
 
 
 def check_connect(endpoint: Endpoint) -> str:
+    """Connects to the server's port."""
     try:
         endpoint.connect().close()
     except OSError as error:
@@ -219,6 +244,7 @@ def check_connect(endpoint: Endpoint) -> str:
 
 
 def check_tls(endpoint: Endpoint) -> str:
+    """Makes a TLS handshake, and checks the certificate."""
     if not endpoint.secure:
         return "not encrypted: all right on this machine or in a network of your own"
     context = ssl.create_default_context()
@@ -240,6 +266,7 @@ def check_tls(endpoint: Endpoint) -> str:
 
 
 def check_clock(endpoint: Endpoint) -> str:
+    """Compares this machine's clock with the `Date` of an answer; five minutes off is an error."""
     kind = http.client.HTTPSConnection if endpoint.secure else http.client.HTTPConnection
     connection = kind(endpoint.host, endpoint.port, timeout=ANSWER_SECONDS)
     try:
@@ -258,11 +285,16 @@ def check_clock(endpoint: Endpoint) -> str:
     return "as the server's, to a few seconds" if abs(skew) < 3 else ahead
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedStore:
-    """The store to check, what it lists, and the URLs of test objects.
+    """The store to check.
 
-    A URL is added before its object is written.
+    Attributes:
+        url: The URL that was typed.
+        options: The options of the store.
+        storages: The open stores.
+        written: The URLs of test objects, each added before its object is written.
+        found: The objects that the store lists below the URL.
     """
 
     url: str
@@ -273,18 +305,21 @@ class CheckedStore:
 
     @property
     def folder(self) -> str:
-        """The directory that is named, or that of the object or pattern; ends in a slash."""
-        # A name without a slash is one of the working directory, whose name is not "".
+        """The directory that was typed, or that of the object or pattern; it ends in a slash."""
+        # A name without a slash is in the working directory: "" would name no directory.
         return directory_of(self.url) or self.url[: self.url.rfind("/") + 1] or "./"
 
     def new_name(self, ending: str) -> str:
+        """The URL of a new test object, which will be removed."""
         self.written.append(f"{self.folder}streamrec-doctor-{uuid4().hex[:8]}-{ending}")
         return self.written[-1]
 
     async def read(self, path: str, start: int, end: int, version: str | None = None) -> bytes:
+        """Reads bytes of an object; with `version`, only if the object has that version."""
         return await (await self.storages.at(path)).read_range(path, start, end, version)
 
     async def write(self, path: str, data: bytes, overwrite: bool = True) -> None:
+        """Writes an object; without `overwrite`, an object that exists is an error."""
         async with await (await self.storages.at(path)).upload(path, overwrite=overwrite) as upload:
             await upload.write(data)
 
@@ -293,21 +328,25 @@ def scheme_of(url: str) -> str:
     """The kind of store that a URL is in: "s3", "gs", "https", ...; "" for a local path.
 
     Examples:
-        >>> scheme_of("s3a://bucket/a"), scheme_of("gcs://bucket/a"), scheme_of("https://host/a"), scheme_of("/a")
-        ('s3', 'gs', 'https', '')
-    """  # noqa: E501
+        >>> [scheme_of(url) for url in ("s3a://bucket/a", "gcs://bucket/a", "https://host/a", "/a")]
+        ['s3', 'gs', 'https', '']
+    """
     return kind_of(urlsplit(url).scheme).name
 
 
 async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, str], Any]) -> Any:
-    """Asks the store's fsspec client for what `Storage` has no verb for."""
+    """Calls `ask` in a thread with the store's fsspec client, for what `Storage` cannot do.
+
+    Raises:
+        NotCheckedError: fsspec has no such client.
+        CheckError: The client raised an error.
+    """
     plain = {key: value for key, value in options.items() if key != "backend"}
 
     def call() -> Any:
         try:
-            client, _ = url_to_fs(
-                f"{path.partition('://')[0]}://", **plain
-            )  # a key may look like a chain or a version
+            # Only the scheme: a key may look like a chain of URLs, or like a version.
+            client, _ = url_to_fs(f"{path.partition('://')[0]}://", **plain)
         except (ImportError, TypeError, ValueError) as error:
             said = mask_values(str(error), plain)
             raise NotCheckedError(
@@ -322,6 +361,7 @@ async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, 
 
 
 async def check_list(store: CheckedStore) -> str:
+    """Lists the objects, and keeps them in `store.found`."""
     directory = directory_of(store.url)
     if directory is None:
         store.found.extend(await find(store.storages, [store.url]))
@@ -334,12 +374,14 @@ async def check_list(store: CheckedStore) -> str:
 
 
 async def check_nothing(store: CheckedStore, item: Item | None) -> str:
+    """Takes the place of all checks that read an object where there is none."""
     raise NotCheckedError(
         "nothing to read: name a directory that has objects, to look at reading too"
     )
 
 
 async def check_get(store: CheckedStore, item: Item) -> str:
+    """Reads up to 64 KiB, and compares their number with the listing."""
     size = min(item.size or 0, 1 << 16)
     got = await store.read(item.path, 0, size)
     if len(got) != size:
@@ -350,6 +392,7 @@ async def check_get(store: CheckedStore, item: Item) -> str:
 
 
 async def check_latency(store: CheckedStore, item: Item) -> str:
+    """Measures how long requests for one byte take."""
     took = []
     for _ in range(LOOKS):
         began = time.perf_counter()
@@ -362,8 +405,10 @@ async def check_latency(store: CheckedStore, item: Item) -> str:
 
 
 async def check_range(store: CheckedStore, item: Item) -> str:
+    """Reads bytes alone and as a part of a longer range, and compares them."""
     size = min(item.size or 0, 1 << 16)
-    whole, half = await store.read(item.path, 0, size), await store.read(item.path, size // 2, size)
+    whole = await store.read(item.path, 0, size)
+    half = await store.read(item.path, size // 2, size)
     if whole[size // 2 :] != half or len(whole) != size:
         raise CheckError(
             "a range is not the same as the same bytes of the whole: a proxy between may not know "
@@ -373,6 +418,7 @@ async def check_range(store: CheckedStore, item: Item) -> str:
 
 
 async def check_version(store: CheckedStore, item: Item) -> str:
+    """Asks for another version of the object, which the store must refuse."""
     version = (await (await store.storages.at(item.path)).stat(item.path)).version
     if version is None:
         raise CheckError(
@@ -392,6 +438,7 @@ async def check_version(store: CheckedStore, item: Item) -> str:
 
 
 async def check_speed(store: CheckedStore, item: Item) -> str:
+    """Measures MB/s with 1 and with 16 connections, for a second each."""
     rates = []
     for connections in (1, 16):
         done = await measure([item], connections, 1 << 22, 1.0)
@@ -402,7 +449,11 @@ async def check_speed(store: CheckedStore, item: Item) -> str:
 async def unfinished_uploads(
     prefix: str, options: Mapping[str, Any]
 ) -> Sequence[Mapping[str, Any]]:
-    """The first thousand multipart uploads under way to keys of S3 that begin so."""
+    """The first thousand unfinished multipart uploads whose keys on S3 begin with `prefix`.
+
+    Raises:
+        CheckError: The store does not list them.
+    """
 
     def ask(client: Any, inner: str) -> Any:
         bucket, _, key = inner.partition("/")
@@ -412,7 +463,7 @@ async def unfinished_uploads(
         page: Mapping[str, Any] = await ask_client(prefix, options, ask)
     except CheckError as error:
         if "NoSuchUpload" in str(error):
-            return ()  # `rclone serve s3` says so of a bucket in which no upload was begun
+            return ()  # `rclone serve s3` answers so for a bucket without any upload
         raise CheckError(
             f"{error}: allow ListBucketMultipartUploads, or set a lifecycle rule that ends them"
         ) from error
@@ -421,7 +472,7 @@ async def unfinished_uploads(
 
 
 async def check_leftovers(store: CheckedStore) -> str:
-    """Looks for uploads that killed writers left: the store keeps and bills their parts."""
+    """Looks for unfinished uploads of killed writers: the store bills their parts."""
     if scheme_of(store.url) == "gs":
         raise NotCheckedError(
             "Google Cloud Storage lists no unfinished uploads, and drops them after a week"
@@ -429,7 +480,8 @@ async def check_leftovers(store: CheckedStore) -> str:
     if scheme_of(store.url) != "s3":
         raise NotCheckedError("only S3 lists unfinished uploads")
     found = await unfinished_uploads(store.folder, store.options)
-    limit = datetime.now(UTC) - timedelta(days=1)  # a younger one may be a writer's that is at work
+    # A younger upload may be that of a writer at work.
+    limit = datetime.now(UTC) - timedelta(days=1)
     old = [upload for upload in found if upload["Initiated"] < limit]
     if old:
         raise CheckError(
@@ -445,10 +497,7 @@ async def check_leftovers(store: CheckedStore) -> str:
 
 
 async def check_replaced(store: CheckedStore) -> str:
-    """Looks for hidden objects.
-
-    They are what others were before a run that was to replace them, and what writers left.
-    """
+    """Looks for hidden objects: old contents of objects that a run replaces, and writers' files."""
     storage = await store.storages.at(store.folder)
     try:
         hidden = [
@@ -459,13 +508,14 @@ async def check_replaced(store: CheckedStore) -> str:
     except UnsupportedOperationError as error:
         raise NotCheckedError(str(error)) from error
     left = [f"{path} ({outcome})" for path in hidden if (outcome := describe_leftover(path))]
-    named = ", ".join(left[:LOOKS])  # the number says how many more there are
+    named = ", ".join(left[:LOOKS])
     others = (
         f"; {plural(len(left), 'hidden object')} of writers, at work or killed: {named}"
         if left
         else ""
     )
     old = [path for path in hidden if secured_object(path)]
+    # A journal says whether all new objects of a run were in place; without one it is unknown.
     journals = [journal async for _, journal in find_journals(store.storages, store.folder)]
     for journal in journals:
         name = journal.objects[0].path
@@ -490,6 +540,7 @@ async def check_replaced(store: CheckedStore) -> str:
 
 
 async def check_checksum(store: CheckedStore, item: Item) -> str:
+    """Asks S3 or Google Cloud Storage for the checksums of an object."""
     scheme = scheme_of(item.path)
     if scheme not in ("s3", "gs"):
         raise NotCheckedError("this kind of store gives none; each record has its own CRC32C")
@@ -508,14 +559,15 @@ async def check_checksum(store: CheckedStore, item: Item) -> str:
 
 
 def checksums_of(head: Mapping[str, Any]) -> list[str]:
-    """The checksums in what S3 or Google Cloud Storage tell of an object.
+    """The checksums in the description of an object by S3 or Google Cloud Storage.
 
     Examples:
-        >>> checksums_of({"ETag": '"d41d8cd98f00b204e9800998ecf8427e"', "ChecksumCRC32C": "AAAAAA==", "Size": 0})
+        >>> head = {"ETag": '"d41d8cd98f00b204e9800998ecf8427e"', "ChecksumCRC32C": "AAAAAA=="}
+        >>> checksums_of(head | {"Size": 0})
         ['CRC32C AAAAAA==', 'MD5 d41d8cd98f00b204e9800998ecf8427e']
         >>> checksums_of({"crc32c": "AAAAAA==", "etag": "CAE="}), checksums_of({"ETag": '"d41d-3"'})
         (['CRC32C AAAAAA=='], [])
-    """  # noqa: E501
+    """
     found = [
         f"{key.removeprefix('Checksum')} {value}"
         for key, value in head.items()
@@ -533,7 +585,7 @@ ENDPOINT: Final[Mapping[str, Callable[[Endpoint], str]]] = {
     "TLS": check_tls,
     "clock": check_clock,
 }
-"""Checks without any client."""
+"""The checks that need no client of the store, in order."""
 
 READING: Final[Mapping[str, Callable[[CheckedStore, Item], Awaitable[str]]]] = {
     "get": check_get,
@@ -543,10 +595,13 @@ READING: Final[Mapping[str, Callable[[CheckedStore, Item], Awaitable[str]]]] = {
     "latency": check_latency,
     "speed": check_speed,
 }
+"""The checks that read the largest object, in order."""
 
 
 async def check_write(store: CheckedStore) -> str:
-    path, data = store.new_name("write"), uuid4().bytes * (1_000_000 // 16)
+    """Writes 1 MB, and reads it again."""
+    path = store.new_name("write")
+    data = uuid4().bytes * (1_000_000 // 16)
     try:
         await store.write(path, data)
     except UnsupportedOperationError as error:
@@ -558,6 +613,7 @@ async def check_write(store: CheckedStore) -> str:
 
 
 async def check_exclusive(store: CheckedStore) -> str:
+    """Writes an object twice with `overwrite=False`: the second time must fail."""
     path = store.new_name("exclusive")
     try:
         await store.write(path, b"first", overwrite=False)
@@ -572,8 +628,9 @@ async def check_exclusive(store: CheckedStore) -> str:
 
 
 async def check_multipart(store: CheckedStore) -> str:
-    """Writes an object in two parts, and gives up another one after its first part."""
-    path, data = store.new_name("parts"), uuid4().bytes * (9_000_000 // 16)  # a part has 8 MiB
+    """Writes an object in two parts, and aborts another one after its first part."""
+    path = store.new_name("parts")
+    data = uuid4().bytes * (9_000_000 // 16)  # two parts, since one has 8 MiB
     await store.write(path, data)
     if await store.read(path, len(data) - 100, len(data)) != data[-100:]:
         raise CheckError(
@@ -592,6 +649,7 @@ async def check_multipart(store: CheckedStore) -> str:
 
 
 async def check_remove(store: CheckedStore) -> str:
+    """Removes all test objects, and asks whether they are gone."""
     paths = store.written.copy()
     await remove_all(store.written, store.options)
     for path in paths:
@@ -612,4 +670,4 @@ WRITING: Final[Mapping[str, Callable[[CheckedStore], Awaitable[str]]]] = {
     "multipart": check_multipart,
     "remove": check_remove,
 }
-"""The objects that they write are removed at the end, also after Ctrl-C."""
+"""The checks of `--write`, in order. Their objects are removed at the end, even after Ctrl-C."""

@@ -1,6 +1,7 @@
-"""`streamrec index` and `manifest`: descriptions of shards, so that readers need not look.
+"""`streamrec index` and `manifest`: write files that describe shards.
 
-They say where each record is, or how many there are.
+A manifest gives the size, checksum and number of records of each shard; an index also gives the
+offset of each record. Readers then need not read the shards to find out.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def manifest_command(
 async def count_shards(
     sources: options.Sources, target: str, overwrite: options.Overwrite
 ) -> tuple[streamrec.shards.ShardInfo, ...]:
-    """Reads the shards and writes their manifest."""
+    """Reads the shards, and writes their manifest; returns what it lists."""
     async with storages_for(sources.storage_options) as storages:
         if not overwrite:
             await refuse_existing(storages, [target])
@@ -95,7 +96,7 @@ async def count_shards(
 def parse_part(
     _: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, int] | None:
-    """A part of the work, as 3/16.
+    """Parses a part of the work, such as 3/16.
 
     Examples:
         >>> parse_part(None, None, "3/16"), parse_part(None, None, None)
@@ -221,11 +222,26 @@ async def build(
     join: bool,
     overwrite: options.Overwrite,
     ray_address: str | None,
-    **how: Any,
+    idx_files: str | None,
+    part: tuple[int, int] | None,
+    update: bool,
 ) -> streamrec.shards.Index:
-    """Writes an index; `how` is passed to `write_index`."""
+    """Writes an index.
+
+    Args:
+        sources: The names of the shards, or with `join` of the parts; empty for those that the
+            index lists.
+        index: The URL of the index.
+        typed: All names that were typed, with the options for reading.
+        join: Whether to join parts.
+        overwrite: Whether an index that exists is replaced.
+        ray_address: A Ray cluster that does the work; None for this process.
+        idx_files: The files of tfrecord2idx; None if there are none.
+        part: Which part of the shards is indexed, and of how many; None for all.
+        update: Whether only shards that changed are read.
+    """
     storage_options = typed.storage_options
-    target = index if how["part"] is None else streamrec.shards.part_of(index, *how["part"])
+    target = index if part is None else streamrec.shards.part_of(index, *part)
     async with storages_for(storage_options) as storages:
         if not overwrite:
             await refuse_existing(storages, [target])
@@ -234,6 +250,7 @@ async def build(
             return await join_index(
                 sources, index, overwrite=overwrite or True, storage_options=storage_options
             )
+        # Without shards it is an update, which reads those that the index lists.
         shards = await find_records(storages, typed.only(sources or [index]), mixes=False)
     paths = [shard.path for shard in shards]
     end_dry_run(shards, [target])
@@ -241,7 +258,7 @@ async def build(
         return await build_on(
             paths,
             index,
-            how["idx_files"],
+            idx_files,
             overwrite=overwrite or True,
             storage_options=storage_options,
         )
@@ -253,7 +270,9 @@ async def build(
             on_shard=lambda shard: meter.add(shard.bytes),
             parallel=jobs(),
             storage_options=storage_options,
-            **how,
+            idx_files=idx_files,
+            part=part,
+            update=update,
         )
 
 
@@ -265,7 +284,7 @@ async def build_on(
     overwrite: options.Overwrite,
     storage_options: Mapping[str, Any],
 ) -> streamrec.shards.Index:
-    """Writes an index in parts, on a cluster, and joins them."""
+    """Writes up to 64 parts of an index on a cluster, joins them here, and removes them."""
     count = min(len(paths), 64)
     names = [streamrec.shards.part_of(index, number, count) for number in range(count)]
     async with storages_for(storage_options) as storages:
@@ -284,21 +303,21 @@ async def write_part(
     storage_options: Mapping[str, Any],
     part: tuple[int, int],
 ) -> None:
-    """Runs on a worker of a cluster, which sends no index back."""
+    """Writes one part of an index; a worker runs it, and returns nothing: an index may be large."""
     await streamrec.write_index(
         list(paths), index, idx_files=idx_files, part=part, storage_options=storage_options
     )
 
 
 async def check_index(index: str, typed: options.Sources, as_json: bool) -> int:
-    """Compares each shard's size and version with what the index says."""
+    """Compares each shard's size and version with the index; returns the exit code."""
     async with storages_for(typed.storage_options) as storages:
         found = (await open_index(await storages.at(index), index)).follow(typed.shard_root)
-        hows = await map_concurrently(partial(difference, storages), found.shards, 16)
+        differences = await map_concurrently(partial(difference, storages), found.shards, 16)
     differing = [
-        {"path": shard.path, "how": how}
-        for shard, how in zip(found.shards, hows, strict=True)
-        if how
+        {"path": shard.path, "how": text}
+        for shard, text in zip(found.shards, differences, strict=True)
+        if text
     ]
     if as_json:
         print_json({"ok": not differing, "shards": len(found.shards), "changed": differing})
@@ -314,7 +333,7 @@ async def check_index(index: str, typed: options.Sources, as_json: bool) -> int:
 
 
 async def difference(storages: Storages, shard: streamrec.shards.ShardInfo) -> str | None:
-    """How a shard is not what the index says; None where it is."""
+    """How a shard differs from what the index says of it; None if it does not."""
     try:
         about = await (await storages.at(shard.path)).stat(shard.path)
     except streamrec.NotFoundError:
@@ -327,14 +346,15 @@ async def difference(storages: Storages, shard: streamrec.shards.ShardInfo) -> s
 
 
 async def print_stat(index: str, typed: options.Sources, as_json: bool) -> int:
-    """What an index holds."""
+    """Prints the numbers and lengths of the records in an index; returns the exit code."""
     async with storages_for(typed.storage_options) as storages:
         storage = await storages.at(index)
         found = await open_index(storage, index)
         size = (await storage.stat(index)).size or 0
         reader = IndexedRecords(storages, found)
         lengths = Moments()
-        for first in range(0, len(found), 1 << 20):  # of that many records at a time
+        # A million records at a time: all lengths of a large index would not fit into memory.
+        for first in range(0, len(found), 1 << 20):
             lengths.add(np.asarray(await reader.lengths(first, min(first + (1 << 20), len(found)))))
     mean = lengths.mean if lengths.count else None
     values = {

@@ -1,7 +1,7 @@
-"""`streamrec reshard`: the same records in other shards.
+"""`streamrec reshard`: writes the same records into other shards.
 
 On a cluster, a task writes each new shard. The number of records of each old shard is known first,
-from a manifest or because tasks count them; so each task computes which records are its own, and
+from a manifest or because tasks count them. So each task computes which records it must write, and
 the order of all records stays.
 """
 
@@ -47,7 +47,7 @@ from streamrec.storage import Replacement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReshardPlan:
-    """How to make shards; see the command's options."""
+    """How to make the new shards. The fields are the options of the command."""
 
     shards: int | None
     shard_bytes: int | None
@@ -113,7 +113,7 @@ def reshard_command(
     compression: str | None,
     as_json: bool,
     target_options: Mapping[str, Any],
-    **how: Any,
+    **choices: Any,
 ) -> None:
     """Writes the records of all SOURCEs into new shards, and a manifest for them.
 
@@ -121,14 +121,14 @@ def reshard_command(
     for how many there are), a directory, or one name for one shard. Records keep their order,
     unless they are shuffled. A run that fails or is interrupted leaves nothing behind.
     """
-    plan = ReshardPlan(**how)
+    plan = ReshardPlan(**choices)
     kind = writing.compression_of(target, compression)
     pattern = writing.pattern_of(target, kind, plan.shards)
     check_plan(plan, pattern)
-    goal = writing.Target(pattern, kind, target_options or sources.storage_options)
+    new_target = writing.Target(pattern, kind, target_options or sources.storage_options)
     if plan.ray_address is not None:
         connect(plan.ray_address)
-    shards, manifest = run(reshard(sources, goal, plan))
+    shards, manifest = run(reshard(sources, new_target, plan))
     if as_json:
         rows = [
             {key: value for key, value in asdict(shard).items() if key != "marks"}
@@ -161,16 +161,22 @@ def check_plan(plan: ReshardPlan, pattern: str) -> None:
 async def reshard(
     sources: options.Sources, target: writing.Target, plan: ReshardPlan
 ) -> tuple[list[ShardInfo], str]:
-    """Reads, maybe shuffles, and writes; returns the new shards and the manifest's URL."""
+    """Reads, shuffles if asked to, and writes; returns the new shards and the manifest's URL."""
     manifest = plan.manifest or target.manifest
     async with AsyncExitStack() as stack:
         storages = await stack.enter_async_context(storages_for(sources.storage_options))
-        goal = await stack.enter_async_context(storages_for(target.storage_options))
+        target_storages = await stack.enter_async_context(storages_for(target.storage_options))
         found = await find_records(storages, sources, mixes=False)
         spared = await writing.check_target(
-            storages, sources, found, goal, target, manifest=manifest, overwrite=plan.overwrite
+            storages=storages,
+            sources=sources,
+            found=found,
+            target_storages=target_storages,
+            target=target,
+            manifest=manifest,
+            overwrite=plan.overwrite,
         )
-        objects = writing.open_set(goal, plan.overwrite, spared)
+        objects = writing.open_set(target_storages, plan.overwrite, spared)
         await stack.enter_async_context(objects)
         if plan.ray_address is not None:
             shards = await write_on(found, target, objects, plan)
@@ -184,7 +190,7 @@ async def reshard(
                 shards = await writing.write_even(records, target, objects, plan.shards, total)
         # Before the block's end puts the new objects in place: then no old one would be found.
         await writing.write_manifest(manifest, target, shards, objects)
-        await writing.tell_leftovers(goal, target, shards, objects)
+        await writing.tell_leftovers(target_storages, target, shards, objects)
     return shards, manifest
 
 
@@ -193,7 +199,7 @@ async def open_records(
 ) -> tuple[AsyncIterator[Frames], int]:
     """The records in their new order, and their number if `plan.shards` needs it, else 0.
 
-    The stack closes all.
+    They are read while they are iterated. The stack closes what this opens.
     """
     sample = await take_sample(found)
     size = total_bytes(found)
@@ -211,7 +217,8 @@ async def open_records(
         meter = stack.enter_context(progress("writing", size))
         return await stack.enter_async_context(aclosing(read(meter))), total
     shuffle = stack.enter_context(DiskShuffle(plan.seed, plan.temp))
-    plain = size if sample.compressions == ("",) or size is None else size * 4  # a guess
+    # How many bytes are to be scattered decides the number of buckets: 4 to 1 is a guess.
+    plain = size if sample.compressions == ("",) or size is None else size * 4
     with progress("reading", size) as meter:
         async with aclosing(read(meter)) as records:
             await shuffle.scatter(records, plain)
@@ -222,7 +229,7 @@ async def open_records(
 async def write_on(
     found: Sequence[Item], target: writing.Target, objects: Replacement, plan: ReshardPlan
 ) -> list[ShardInfo]:
-    """Writes new shards on a cluster, whose numbers of records differ by at most one."""
+    """Writes new shards on a cluster; their numbers of records differ by at most one."""
     unknown = [item for item in found if item.records is None]
     counts = iter(await map_on(count_one, unknown))
     known = [
@@ -247,7 +254,7 @@ async def write_on(
 
 
 def how_many(plan: ReshardPlan, records: int, nbytes: int, target: writing.Target) -> int:
-    """The number of new shards."""
+    """The number of new shards that the options and the size of the data ask for."""
     if not target.numbered:
         return 1
     shard_bytes = plan.shard_bytes or (
@@ -267,7 +274,17 @@ async def write_one(
     storage_options: Mapping[str, Any],
     overwrite: options.Overwrite,
 ) -> ShardInfo:
-    """Writes one of the new shards; runs on a worker."""
+    """Writes one of the new shards; a worker of a cluster runs it.
+
+    Args:
+        shards: The old shards with their numbers of records.
+        expected: What each of them must be like, by path.
+        target: How the new shards are compressed, and the options of their store.
+        numbered: The number and the URL of this shard.
+        count: The number of new shards.
+        storage_options: The options of the old shards' store.
+        overwrite: Whether it may replace an object, as for `ShardWriter`.
+    """
     number, path = numbered
     async with ShardWriter(
         path, target.compression, overwrite=overwrite, storage_options=target.storage_options
@@ -284,22 +301,25 @@ async def write_one(
 
 
 BUCKETS: Final = 256
-"""Files that are open at a time. Not tuned."""
+"""How many files are open at a time. Not tuned."""
 
 
 class DiskShuffle:
-    """All records in a random order, each order as likely as any other.
+    """Puts all records into a random order; every order is equally likely.
 
-    This needs little memory, and a folder on disk.
+    It needs little memory, and a folder on disk.
 
-    Each record goes to a bucket that is drawn for it: a file. Then one bucket after the other is
-    read whole, and its records come in a drawn order. A bucket that is too large for that is
-    scattered to buckets once more. Random words come straight from PCG64, so that a seed means the
-    same order with every NumPy.
+    Each record is written to a random bucket, which is a file. Then one bucket after the other is
+    read, and its records are put into a random order. A bucket that is too large for that is
+    scattered to buckets again. The random words come directly from PCG64, so that a seed gives the
+    same order with every version of NumPy.
 
     Use it in a `with` block: `await scatter(...)` all records, then iterate `read_shuffled()`.
 
-    A bucket is about `bucket_bytes` large; one of twice the size is scattered once more.
+    Args:
+        seed: The same seed gives the same order; None for a new order each time.
+        folder: Where the buckets are; None for the system's folder of temporary files.
+        bucket_bytes: The approximate size of a bucket; one of twice the size is scattered again.
 
     Attributes:
         records: How many records were scattered.
@@ -327,7 +347,7 @@ class DiskShuffle:
         self._stack.close()
 
     async def scatter(self, blocks: AsyncIterator[Frames], nbytes: int | None) -> None:
-        """Takes all records, of about `nbytes` where that is known."""
+        """Takes all records; `nbytes` is their approximate size, None if it is unknown."""
         with self._open_buckets(nbytes or BUCKETS * self._bucket_bytes) as files:
             async for frames in blocks:
                 self.records += len(frames)
@@ -335,7 +355,7 @@ class DiskShuffle:
         self._buckets = [Path(file.name) for file in files]
 
     async def read_shuffled(self, meter: Meter) -> AsyncGenerator[Frames, None]:
-        """The records in their new order, a bucket at a time. Can be iterated once."""
+        """The records in their new order, a bucket at a time. It can be iterated only once."""
         buckets_read = self._read_buckets(self._buckets)
         while (frames := await anyio.to_thread.run_sync(next, buckets_read, None)) is not None:
             yield frames
@@ -345,7 +365,7 @@ class DiskShuffle:
         """The records of buckets into which `whole` bytes were scattered."""
         for path in buckets:
             nbytes = path.stat().st_size
-            # A bucket that got all of them, such as a large record, stays whole.
+            # Scattering does not divide a bucket that is one large record: it got all the bytes.
             if 2 * self._bucket_bytes < nbytes < whole:
                 with self._open_buckets(nbytes) as files, path.open("rb") as file:
                     framer = Framer(verify=False)
@@ -370,7 +390,7 @@ class DiskShuffle:
             ]
 
     def _write(self, frames: Frames, files: list[IO[bytes]]) -> int:
-        """Scatters these records to the files; returns how many bytes they take up."""
+        """Scatters records to the files; returns the number of bytes that it wrote."""
         places = self._random.random_raw(len(frames)) % np.uint64(len(files))
         order = np.argsort(places, kind="stable")
         nbytes = 0
@@ -383,7 +403,7 @@ class DiskShuffle:
 
 @contextmanager
 def folder_errors(folder: str) -> Iterator[None]:
-    """What goes wrong with the folder is a StorageError that says what to do."""
+    """Makes an OSError of the block a StorageError that says what to do."""
     try:
         yield
     except StorageError:

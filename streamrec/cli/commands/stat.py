@@ -1,13 +1,13 @@
-"""`streamrec stat`: statistics of each feature in the terminal and as a page.
+"""`streamrec stat`: statistics of each feature, in the terminal and as a page.
 
 The memory that it needs does not grow with the number of records.
 
-- `Histogram` does not need to know the range of the numbers. Bins are [k * 2**e, (k + 1) * 2**e)
-  for whole k. Where a number is outside, the width doubles until all fit, and neighbours are
-  joined: no count moves over a bin's edge, so the result does not depend on the order.
-- `FrequentValues` are those of Misra and Gries (1982). As long as all different values fit, counts
-  are exact. Beyond, each is too low by at most `missed`, and no value that is more frequent than
-  that is lost.
+- `Histogram` need not know the range of the numbers. Its bins are [k * 2**e, (k + 1) * 2**e) for
+  whole k. If a number is outside, the width doubles until all numbers fit, and neighbours are
+  joined. No count moves over the edge of a bin, so the result does not depend on the order.
+- `FrequentValues` uses the algorithm of Misra and Gries (1982). As long as all different values
+  fit, counts are exact. After that, each count is too low by at most `missed`, and every value that
+  is more frequent than `missed` is kept.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ COLUMNS: Final = (
 )
 BARS: Final = 16
 FREQUENT_JSON: Final = 20
-"""Of the histograms and frequent values in JSON. Not tuned."""
+"""How many bars of a histogram, and frequent values, the JSON has. Not tuned."""
 
 BINS: Final = 512
 DIGITS: Final = 40
@@ -113,6 +113,7 @@ def stat_command(
 async def collect(
     sources: options.Sources, wanted: Sequence[str] | None, html: str | None
 ) -> tuple[list[Item], DatasetStats]:
+    """Reads all records, and writes the page if there is one; returns the shards and statistics."""
     async with storages_for(sources.storage_options) as storages:
         shards = await find_records(storages, sources)
         sample = await take_sample(shards)
@@ -131,6 +132,7 @@ async def collect(
 
 
 def check_names(wanted: Sequence[str] | None, sample: Sample) -> None:
+    """Checks that the sample has the features that were asked for."""
     schema = sample.schema
     known = [item.name for item in schema.summaries + schema.list_summaries] if schema else []
     if unknown := [name for name in wanted or () if name not in known]:
@@ -141,7 +143,7 @@ def check_names(wanted: Sequence[str] | None, sample: Sample) -> None:
 
 
 def summary(shards: Sequence[Item], stats: DatasetStats) -> str:
-    """The data set in a line."""
+    """The numbers of shards, records and bytes in one line."""
     size = total_bytes(shards)
     return (
         f"{plural(len(shards), 'shard')}, {plural(stats.records.records, 'record')}, "
@@ -150,6 +152,7 @@ def summary(shards: Sequence[Item], stats: DatasetStats) -> str:
 
 
 def feature_row(item: FeatureStats) -> tuple[str, ...]:
+    """The cells of a feature in the table, a histogram of block characters last."""
     bars = sparkline([count for *_, count in item.numbers.bins(BARS)])
     kind = "bytes long" if item.kind == "bytes" else item.kind
     return (
@@ -163,20 +166,21 @@ def feature_row(item: FeatureStats) -> tuple[str, ...]:
 
 
 def most_frequent(item: FeatureStats) -> str:
-    """The most frequent values in a line.
+    """The five most frequent values in one line.
 
-    Nothing where no value is much more frequent than others.
+    It is empty if there are many different values and even the first makes up less than 1 %.
     """
-    values, share = item.frequent.most(5), item.numbers.count
+    values = item.frequent.most(5)
+    total = item.numbers.count
     many = item.frequent.different is None or item.frequent.different > 100
-    if not values or (many and values[0][1] < 0.01 * share):
+    if not values or (many and values[0][1] < 0.01 * total):
         return ""
     about = "" if item.frequent.exact else "at least "
     different = (
         "" if item.long or not item.frequent.exact else f"; {item.frequent.different:,} different"
     )
     return (
-        ", ".join(f"{value_text(value)} {about}{count / share:.1%}" for value, count in values)
+        ", ".join(f"{value_text(value)} {about}{count / total:.1%}" for value, count in values)
         + different
     )
 
@@ -193,6 +197,7 @@ def to_json(shards: Sequence[Item], stats: DatasetStats) -> dict[str, Any]:
 
 
 def feature_json(item: FeatureStats) -> dict[str, Any]:
+    """The statistics of one feature as an object of JSON."""
     return {
         "name": item.name,
         "kind": item.kind,
@@ -209,6 +214,7 @@ def feature_json(item: FeatureStats) -> dict[str, Any]:
 
 
 def moments_json(of: Moments) -> dict[str, Any]:
+    """The figures of numbers as an object of JSON; null for those that are unknown."""
     return {
         "count": of.count,
         "min": of.least,
@@ -235,7 +241,7 @@ def as_page(title: str, summary: str, stats: DatasetStats) -> str:
 
 
 def section(number: int, item: FeatureStats) -> str:
-    """All about one feature."""
+    """The part of the page that shows one feature."""
     what = "length of the strings in bytes" if item.kind == "bytes" else "the numbers"
     tags = [image(data, kind, format_bytes(len(data))) for kind, data in item.images]
     return "\n".join(
@@ -253,6 +259,7 @@ def section(number: int, item: FeatureStats) -> str:
 
 
 def measures(item: FeatureStats) -> str:
+    """A paragraph of HTML with the smallest and largest number, mean and deviation."""
     least, mean, most = extremes(item)
     odd = f", {item.not_finite:,} not finite" if item.not_finite else ""
     if not item.numbers.count:
@@ -265,6 +272,7 @@ def measures(item: FeatureStats) -> str:
 
 
 def frequent_table(item: FeatureStats) -> str:
+    """A table of HTML with the most frequent values; empty if each occurs only once."""
     values = item.frequent.most(FREQUENT_JSON)
     if not values or (item.frequent.exact and values[0][1] == 1 and len(values) == FREQUENT_JSON):
         return ""
@@ -276,7 +284,7 @@ def frequent_table(item: FeatureStats) -> str:
 
 
 def value_text(value: object) -> str:
-    """A value that was counted, as text."""
+    """A frequent value as text: strings in quotes, numbers as in the table."""
     if isinstance(value, bytes):
         text = text_of(value)
         return repr(value) if text is None else quote_text(text)
@@ -284,11 +292,14 @@ def value_text(value: object) -> str:
 
 
 def missing_share(item: FeatureStats) -> str:
+    """How many records lack the feature, in percent; empty without records."""
     return f"{item.missing / item.records:.1%}" if item.records else ""
 
 
 def values_per_record(item: FeatureStats) -> str:
-    least, most = item.per_record.least, item.per_record.most
+    """The smallest and largest number of values in a record that has the feature."""
+    least = item.per_record.least
+    most = item.per_record.most
     return (
         format_number(least)
         if least == most
@@ -297,6 +308,7 @@ def values_per_record(item: FeatureStats) -> str:
 
 
 def extremes(item: FeatureStats) -> tuple[str, str, str]:
+    """The smallest number, the mean and the largest number as text; empty without numbers."""
     if not item.numbers.count:
         return "", "", ""
     return (
@@ -307,7 +319,7 @@ def extremes(item: FeatureStats) -> tuple[str, str, str]:
 
 
 def sparkline(counts: Sequence[int]) -> str:
-    """A character for each count; a space for none, the highest bar for the most.
+    """A bar of one character for each count: a space for 0, the highest bar for the largest.
 
     Examples:
         >>> sparkline([0, 1, 4, 8])
@@ -318,9 +330,9 @@ def sparkline(counts: Sequence[int]) -> str:
 
 
 def plot(item: FeatureStats) -> str:
-    """A histogram as bars; each shows its range and count under the pointer.
+    """A histogram of HTML. A bar shows its range and count when the pointer is over it.
 
-    Screen readers read the title.
+    Screen readers read its title.
     """
     bins = item.numbers.bins(52)
     if not bins:
@@ -338,7 +350,7 @@ def plot(item: FeatureStats) -> str:
 
 
 class Moments:
-    """Least, mean, most and standard deviation of numbers.
+    """The smallest number, the largest one, the mean and the standard deviation.
 
     >>> moments = Moments()
     >>> moments.add(np.array([1, 2])), moments.add(np.array([6]))
@@ -365,15 +377,14 @@ class Moments:
         return math.sqrt(self._squares / self.count) if self.count else 0.0
 
     def add(self, numbers: npt.NDArray[Any]) -> None:
-        """Takes more numbers, all of them finite.
-
-        Chan's way joins two means and sums of squares.
-        """
+        """Adds numbers, all of them finite."""
         if not len(numbers):
             return
-        least, most = numbers.min().item(), numbers.max().item()
+        least = numbers.min().item()
+        most = numbers.max().item()
         self.least = least if self.least is None else min(self.least, least)
         self.most = most if self.most is None else max(self.most, most)
+        # Chan's formula joins the means and the sums of squares of both parts.
         mean = float(numbers.mean(dtype=np.float64))
         squares = float(np.square(numbers.astype(np.float64) - mean).sum())
         count = self.count + len(numbers)
@@ -384,7 +395,7 @@ class Moments:
 
 
 class Histogram(Moments):
-    """The same of numbers that are counted in at most 512 bins, too.
+    """Moments of numbers that are also counted in at most 512 bins.
 
     Args:
         whole: Whether the numbers are whole, so that no bin needs to be narrower than 1.
@@ -404,29 +415,29 @@ class Histogram(Moments):
         self._counts = np.zeros(0, np.int64)
 
     def add(self, numbers: npt.NDArray[Any]) -> None:
-        """Takes more numbers, all of them finite."""
-        known = self.least, self.most
+        """Adds numbers, all of them finite."""
+        known = (self.least, self.most)
         super().add(numbers)
         if self.least is None or self.most is None:
             return
         if (self.least, self.most) != known:
             self._make_room(float(self.least), float(self.most))
         places = np.floor(np.ldexp(numbers.astype(np.float64), -self._exponent)).astype(np.int64)
-        places[
-            (places == 0) & (numbers < 0)
-        ] = -1  # so small compared to the width that it became 0
+        # A negative number that is tiny compared to the width became -0.0, which is not below 0.
+        places[(places == 0) & (numbers < 0)] = -1
         self._counts += np.bincount(places - self._first, minlength=len(self._counts))
 
     def bins(self, most: int) -> list[tuple[float, float, int]]:
-        """`most` bins or fewer, from that of the least number to that of the largest one.
+        """At most `most` bins, from that of the smallest number to that of the largest one.
 
-        Each has a start, an end, and how many numbers were from the start up to and not including
-        the end. Start and end are integers if all numbers are.
+        Each bin is a start, an end, and the number of numbers from the start up to the end, which
+        is not included. Start and end are integers if all numbers are.
         """
         used = len(self._counts)
         if not used:
             return []
-        shift, last = 0, self._first + used - 1
+        last = self._first + used - 1
+        shift = 0
         while (last >> shift) - (self._first >> shift) >= most:
             shift += 1
         first = self._first >> shift
@@ -440,10 +451,7 @@ class Histogram(Moments):
         ]
 
     def _make_room(self, least: float, most: float) -> None:
-        """Makes bins for all numbers from `least` to `most`.
-
-        Moves the counts so far to them.
-        """
+        """Makes bins for all numbers from `least` to `most`, and moves the counts to them."""
         exponent = math.frexp(max(abs(least), abs(most)))[1] - DIGITS
         exponent = max(0, exponent) if self._whole else max(-1022, exponent)
         if len(self._counts):
@@ -456,18 +464,22 @@ class Histogram(Moments):
             (np.arange(len(self._counts)) + self._first) >> (exponent - self._exponent)
         ) - first
         np.add.at(counts, moved, self._counts)
-        self._exponent, self._first, self._counts = exponent, first, counts
+        self._exponent = exponent
+        self._first = first
+        self._counts = counts
 
 
 def index(number: float, exponent: int) -> int:
+    """The number of the bin of width 2**exponent that contains a number."""
     return math.floor(math.ldexp(number, -exponent)) or -int(number < 0)
 
 
 class FrequentValues:
-    """Counts of values.
+    """Counts how often each value occurs, in bounded memory.
 
     Args:
-        capacity: How many different values are kept; up to twice as many before the next pruning.
+        capacity: How many different values are kept. There may be up to twice as many before some
+            are dropped.
 
     >>> frequent = FrequentValues()
     >>> frequent.add({"cat": 3, "dog": 1}), frequent.add({"dog": 1})
@@ -476,7 +488,7 @@ class FrequentValues:
     ([('cat', 3)], 2, True)
 
     Attributes:
-        missed: How much too low a count may be.
+        missed: By how much a count may be too low.
     """
 
     def __init__(self, capacity: int = 10_000) -> None:
@@ -486,20 +498,19 @@ class FrequentValues:
 
     @property
     def exact(self) -> bool:
-        """Whether all counts are right."""
+        """Whether all counts are exact."""
         return not self.missed
 
     @property
     def different(self) -> int | None:
-        """How many different values there were; None where that is not known, as not all fit."""
+        """How many different values there are; None if not all fit."""
         return len(self._counts) if self.exact else None
 
     def add(self, counts: Mapping[Any, int]) -> None:
-        """Takes more values, each with its count."""
+        """Adds values, each with its count."""
         self._counts.update(counts)
-        if (
-            len(self._counts) > 2 * self._capacity
-        ):  # all counts lose that of the first value that does not fit
+        # All counts are lowered by that of the first value that does not fit: Misra and Gries.
+        if len(self._counts) > 2 * self._capacity:
             cut = sorted(self._counts.values(), reverse=True)[self._capacity]
             self._counts = Counter(
                 {value: count - cut for value, count in self._counts.items() if count > cut}
@@ -507,30 +518,30 @@ class FrequentValues:
             self.missed += cut
 
     def most(self, number: int) -> list[tuple[Any, int]]:
-        """The most frequent values and their counts; equal ones in the order of their text.
+        """The most frequent values and their counts; the order of equal counts is that of the text.
 
-        Leaves out values that may be less frequent than one that was forgotten.
+        A value that may be less frequent than one that was dropped is left out.
         """
         safe = [(value, count) for value, count in self._counts.items() if count > self.missed]
         return sorted(safe, key=lambda pair: (-pair[1], str(pair[0])))[:number]
 
 
 class FeatureStats:
-    """One feature: its numbers, or the lengths of its strings in bytes.
+    """The statistics of one feature: of its numbers, or of the lengths of its strings in bytes.
 
     Attributes:
-        name: Its name.
+        name: The feature's name.
         kind: "int64", "float32" or "bytes".
-        is_list: Whether it is a feature list of SequenceExamples; their context may have a feature
+        is_list: Whether it is a feature list of SequenceExamples, whose context may have a feature
             of the same name.
-        records: How many records were counted.
-        missing: How many of them have no value of it.
-        per_record: How many values the others have.
-        numbers: Figures and bins of the finite numbers, or of the lengths of strings.
+        records: The number of records.
+        missing: How many records have no value of the feature.
+        per_record: The numbers of values in the other records.
+        numbers: The moments and bins of finite numbers, or of the lengths of strings.
         not_finite: How many numbers are infinite or NaN.
         frequent: The most frequent numbers, or strings of up to 64 bytes.
-        long: How many strings are longer.
-        images: Some images, where the values are such: "jpeg" or "png", and the bytes.
+        long: How many strings are longer than 64 bytes.
+        images: Up to 12 of the values that are images: "jpeg" or "png", and the bytes.
     """
 
     def __init__(self, name: str, kind: str, is_list: bool = False) -> None:
@@ -548,11 +559,16 @@ class FeatureStats:
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """The name, which says whether it is a feature list."""
         return f"{self.name} (feature list)" if self.is_list else self.name
 
     def add(self, values: npt.NDArray[Any] | BytesColumn, counts: npt.NDArray[Any]) -> None:
-        """Takes the values of more records, and how many each of these has."""
+        """Adds the values of records.
+
+        Args:
+            values: The values of all these records, one after the other.
+            counts: The number of values of each record.
+        """
         self.records += len(counts)
         present = counts[counts > 0]
         self.missing += len(counts) - len(present)
@@ -565,19 +581,36 @@ class FeatureStats:
             self.frequent.add(dict(zip(different.tolist(), times.tolist(), strict=True)))
             return
         self.numbers.add(values.lengths)
-        short = np.flatnonzero(values.lengths <= 64)  # longer strings are not counted by value
+        # Longer strings are hardly ever equal, and 20,000 of them would take much memory.
+        short = np.flatnonzero(values.lengths <= 64)
         self.long += len(values) - len(short)
         self.frequent.add(Counter(values if len(short) == len(values) else values[short]))
-        wanted = (
-            12 - len(self.images) if len(short) < len(values) else 0
-        )  # images of up to 256 KiB, at equal distances
+        if len(short) < len(values):
+            self._add_images(values)
+
+    def _add_images(self, values: BytesColumn) -> None:
+        """Keeps images of up to 256 KiB, from equal distances in the values, until it has 12."""
+        wanted = 12 - len(self.images)
         for index in np.unique(np.linspace(0, len(values) - 1, wanted).astype(int)).tolist():
-            if values.lengths[index] <= 256 << 10 and (kind := image_type(data := values[index])):
+            if values.lengths[index] > 256 << 10:
+                continue
+            data = values[index]
+            kind = image_type(data)
+            if kind:
                 self.images.append((kind, data))
 
 
 class DatasetStats:
-    """The figures of each feature, in the order of their names; and of the records' lengths."""
+    """The statistics of all features, and of the lengths of the records.
+
+    Args:
+        schema: The features of a sample; None if the records have none.
+        wanted: Whether a feature of this name is counted.
+
+    Attributes:
+        records: The statistics of the records as strings.
+        features: The statistics of each feature, in the order of their names.
+    """
 
     def __init__(self, schema: Schema | None, wanted: Callable[[str], bool]) -> None:
         self.records = FeatureStats("", "bytes")
@@ -600,10 +633,10 @@ class DatasetStats:
         )
 
     def add(self, frames: Frames) -> None:
-        """Takes more records.
+        """Adds records.
 
         Raises:
-            FeatureError: A record is another message, of which no feature would be counted.
+            FeatureError: A record is not a message of this kind: none of its features would count.
         """
         columns = self._columns(frames)
         counts = [values_each(column.nested_row_splits) for column in columns]
@@ -615,10 +648,7 @@ class DatasetStats:
             figures.add(column.flat_values, each)
 
     def _check_empty(self, frames: Frames, rows: npt.NDArray[Any]) -> None:
-        """Checks that the records of these rows are messages.
-
-        They have none of the features, which only messages may lack.
-        """
+        """Checks that the records of these rows, which have none of the features, are messages."""
         for row in rows.tolist():
             if kind_of(record := frames[row]) == "bytes":
                 number = self.records.records + row
@@ -638,7 +668,7 @@ class DatasetStats:
 
 
 def values_each(splits: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    """How many values each record has, over all its steps.
+    """The number of values of each record, over all its steps.
 
     Examples:
         >>> values_each([np.array([0, 2, 3]), np.array([0, 4, 4, 5])]).tolist()

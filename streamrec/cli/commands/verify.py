@@ -1,6 +1,6 @@
-"""`streamrec verify`: whether the data is what was written, and where it is not.
+"""`streamrec verify`: checks whether the data is as it was written, and reports where it is not.
 
-It can also write a copy without the damage.
+It can also write a copy that contains the good records only.
 """
 
 from __future__ import annotations
@@ -62,29 +62,55 @@ def verify_command(
     """
     if ray_address is not None:
         connect(ray_address)
-    reports, scans, gaps = run(verify_sources(sources, repair, overwrite, ray_address))
-    ok = all(reports) and not gaps and not any(scan.damages for scan in scans)
+    findings = run(verify_sources(sources, repair, overwrite, ray_address))
     if as_json:
-        found = [problem for report in reports for problem in report.problems]
-        found += [problem for gap in gaps for problem in VerifyProblem.of_gap(gap)]
-        problems = [asdict(problem) for problem in found]
-        manifests = [
-            {"path": each.manifest, "ok": each.ok, "shards": each.shards, "bytes": each.bytes}
-            for each in reports
-        ]
-        shards = [scan.as_json() for scan in scans]
-        print_json({"ok": ok, "manifests": manifests, "problems": problems, "shards": shards})
+        print_json(findings.as_json())
     else:
-        print_findings(reports, scans)
-        print_line(*map(str, gaps))
-    return 0 if ok else BAD_DATA
+        print_findings(findings)
+    return 0 if findings.ok else BAD_DATA
 
 
-def print_findings(
-    reports: Sequence[streamrec.shards.VerifyReport], scans: Sequence[ShardScan]
-) -> None:
-    for report in reports:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """All that `verify` found.
+
+    Attributes:
+        reports: How the shards differ from each manifest.
+        scans: The content of each shard that was read.
+        gaps: Which shards are missing, as the names of the others show.
+    """
+
+    reports: Sequence[streamrec.shards.VerifyReport]
+    scans: Sequence[ShardScan]
+    gaps: Sequence[Gap]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no shard is damaged, missing, or other than its manifest says."""
+        damaged = any(scan.damages for scan in self.scans)
+        return all(self.reports) and not self.gaps and not damaged
+
+    def as_json(self) -> dict[str, Any]:
+        """The findings as an object of JSON."""
+        problems = [problem for report in self.reports for problem in report.problems]
+        problems += [problem for gap in self.gaps for problem in VerifyProblem.of_gap(gap)]
+        return {
+            "ok": self.ok,
+            "manifests": [
+                {"path": each.manifest, "ok": each.ok, "shards": each.shards, "bytes": each.bytes}
+                for each in self.reports
+            ],
+            "problems": [asdict(problem) for problem in problems],
+            "shards": [scan.as_json() for scan in self.scans],
+        }
+
+
+def print_findings(findings: Findings) -> None:
+    """Prints what differs from manifests, the damage of each shard, a summary, and the gaps."""
+    scans = findings.scans
+    for report in findings.reports:
         print_line(*str(report).split("\n"))
+    # Only shards with damage have lines of their own: there may be thousands.
     for item in scans:
         if item.damages:
             print_line(
@@ -105,17 +131,19 @@ def print_findings(
         records = sum(item.records for item in scans)
         state = f"{plural(damaged, 'shard')} damaged" if damaged else "nothing is damaged"
         print_line(f"{plural(len(scans), 'shard')} read, {plural(records, 'good record')}, {state}")
+    print_line(*map(str, findings.gaps))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is known before shards are searched for damage.
+    """The shards and how they differ from manifests, before they are searched for damage.
 
     Attributes:
         listed: The shards of directories, patterns and names.
-        manifests: The manifests that were named, or are in the directories.
+        manifests: The manifests that were typed, or are in the directories.
         reports: How the shards differ from each manifest.
-        gaps: Which shards are missing, as the names of the others tell, and no report says so.
+        gaps: Which shards are missing, as the names of the others show. Those that a report names
+            are left out.
     """
 
     listed: list[Item]
@@ -133,9 +161,9 @@ async def compare(sources: options.Sources) -> Comparison:
     """Finds the shards, and compares them with their manifests."""
     names = sources.only([name for name in sources if not name.endswith(MANIFESTS)])
     below: list[str] = []
-    told: list[Gap] = []
+    shown: list[Gap] = []
     async with storages_for(sources.storage_options) as storages:
-        listed = await find_records(storages, names, manifests=below, gaps=told)
+        listed = await find_records(storages, names, manifests=below, gaps=shown)
     manifests = list(
         dict.fromkeys([*(name for name in sources if name.endswith(MANIFESTS)), *below])
     )
@@ -144,7 +172,7 @@ async def compare(sources: options.Sources) -> Comparison:
             await streamrec.verify(name, parallel=jobs(), **sources.reading) for name in manifests
         ]
     missing = Comparison(listed, manifests, reports, []).paths("missing")
-    gaps = [gap for gap in told if len(gap.totals) > 1 or not missing.issuperset(gap.examples)]
+    gaps = [gap for gap in shown if len(gap.totals) > 1 or not missing.issuperset(gap.examples)]
     return Comparison(listed, manifests, reports, gaps)
 
 
@@ -153,11 +181,14 @@ async def verify_sources(
     repair: str | None,
     overwrite: options.Overwrite,
     ray_address: str | None,
-) -> tuple[list[streamrec.shards.VerifyReport], list[ShardScan], list[Gap]]:
-    """Compares the shards with the manifests that were given, and with their own names.
+) -> Findings:
+    """Compares the shards with their manifests and names, and searches them for damage.
 
-    Returns what differs from each manifest, what each shard holds that was read, and which shards
-    of directories and patterns are missing, as the names of the others tell.
+    Args:
+        sources: The names that were typed.
+        repair: Where copies with the good records go; None for no copies.
+        overwrite: Whether copies may replace objects.
+        ray_address: A Ray cluster that reads the shards; None for this process.
     """
     compared = await compare(sources)
     manifests = compared.manifests
@@ -168,7 +199,7 @@ async def verify_sources(
         verified = {shard.path for shard in named}
         others = [shard for shard in compared.listed if shard.path not in verified]
         wanted = [
-            # it is read as it is: how it differs is in the report
+            # The report says how it differs; the scan reads it as it is.
             replace(shard, expected=Expected(size=None))
             for shard in named
             if shard.path in differing or (repair and shard.path not in missing)
@@ -198,7 +229,7 @@ async def verify_sources(
                     scans = [
                         replace(each, copy=copy) for each, copy in zip(found, copies, strict=True)
                     ]
-    return compared.reports, scans, compared.gaps
+    return Findings(reports=compared.reports, scans=scans, gaps=compared.gaps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +240,10 @@ class ShardScan:
         path: Its URL.
         bytes: How many bytes were read, as they are stored.
         records: The number of good records.
-        losses: The first thousand damaged places, in order.
-        damages: The number of damaged places.
-        lost_bytes: Their bytes together, as far as that is known.
-        copy: Where the good records were written, or None.
+        losses: The first thousand losses, in order.
+        damages: The number of all losses.
+        lost_bytes: The number of lost bytes, as far as it is known.
+        copy: The URL of the copy with the good records; None if there is none.
     """
 
     path: str
@@ -224,7 +255,7 @@ class ShardScan:
     copy: str | None
 
     def as_json(self) -> dict[str, Any]:
-        """The same as an object of JSON."""
+        """The scan as an object of JSON."""
         losses = [
             {
                 "byte": loss.offset,
@@ -252,8 +283,11 @@ async def scan(
 ) -> ShardScan:
     """Reads one shard to its end, past all damage, with every CRC32C checked.
 
-    The copy of its good records, if there is one, joins `objects`; on a worker of a cluster that is
-    None.
+    Args:
+        work: The shard, and the URL of the copy of its good records; None for no copy.
+        objects: The replacement that the copy belongs to; None on a worker of a cluster.
+        meter: Counts the bytes that are read.
+        overwrite: Whether the copy may replace an object, as for `ShardWriter`.
     """
     shard, copy = work
     async with AsyncExitStack() as stack:
@@ -293,10 +327,7 @@ async def scan(
 async def copy_long_records(
     reader: streamrec.shards.ShardReader, writer: streamrec.ShardWriter
 ) -> None:
-    """Copies the records that were checked and not held in memory.
-
-    It reads their bytes again, piece by piece.
-    """
+    """Copies records that are too long for memory: reads their bytes again, piece by piece."""
     for record in reader.take_long_records():
         frame = reader.plain_bytes(record.offset, record.offset + record.nbytes)
         await writer.write_frame(frame, record.length)
