@@ -189,3 +189,76 @@ async def test_a_set_is_replaced_without_the_right_to_remove(
     assert any(
         "-old-" in message and "could not be removed" in message for message in caplog.messages
     )
+
+
+@pytest.fixture
+async def gcs(gcs_store: Store) -> AsyncIterator[Network]:
+    async with through(gcs_store, POLICY) as place:
+        yield place
+
+
+def needs_get(request: Request) -> bool:
+    """Whether Google Cloud Storage asks for storage.objects.get: metadata, content, rewrites."""
+    return request.method == "GET" or "/rewriteTo/" in request.path
+
+
+@pytest.mark.parametrize("lists", [False, True], ids=["may not list", "may list"])
+async def test_new_names_are_written_to_gcs_without_the_right_to_get(
+    gcs: Network, lists: bool
+) -> None:
+    deny(gcs, lambda request: needs_get(request) and not (lists and "/o?" in request.path))
+    async with make_writer(gcs, manifest=True) as writer:
+        for number in range(3):
+            await writer.write(b"new %d" % number)
+    for number in range(3):
+        assert await stored(gcs, f"-{number}") == streamrec.encode_records([b"new %d" % number])
+    found = {info.path async for info in gcs.direct.list(gcs.path, hidden=True)}
+    assert found == {f"{gcs.path}-{name}" for name in ("0", "1", "2", "m.json")}
+
+
+@pytest.mark.parametrize("denied", ["nothing shows", "only this object"])
+async def test_an_existing_name_in_gcs_is_refused_without_the_right_to_get(
+    gcs: Network, denied: str
+) -> None:
+    """The store answers 403 for all names, or, with a condition in the policy, for some."""
+    await put(gcs, "-1", b"old")
+    name = f"{gcs.path.rpartition('/')[2]}-1"
+    deny(
+        gcs,
+        lambda request: needs_get(request) and (denied == "nothing shows" or name in request.path),
+    )
+    with pytest.raises(PermissionDeniedError, match=r"storage\.objects\.get") as caught:
+        async with make_writer(gcs) as writer:
+            for _ in range(3):
+                await writer.write(b"new")
+    assert caught.value.path == f"{gcs.path}-1"
+    assert "--overwrite-unsecured" in str(caught.value)
+    assert await stored(gcs, "-1") == b"old"
+
+
+@pytest.mark.parametrize("rewrites", [False, True], ids=["neither read nor copied", "not copied"])
+async def test_who_says_so_replaces_objects_in_gcs_without_the_right_to_get(
+    gcs: Network, rewrites: bool
+) -> None:
+    for number in range(2):
+        await put(gcs, f"-{number}", b"old %d" % number)
+    names = [f"{gcs.path.rpartition('/')[2]}-{number}" for number in range(2)]
+
+    def denied(request: Request) -> bool:
+        """Of the old objects; of one that was written meanwhile, too."""
+        source = request.path.partition("/rewriteTo/")[0]
+        is_old = any(source.partition("?")[0].endswith(name) for name in names)
+        return needs_get(request) and is_old and (not rewrites or source != request.path)
+
+    deny(gcs, denied)
+    with pytest.raises(PermissionDeniedError, match="--overwrite-unsecured"):
+        async with make_writer(gcs) as writer:
+            for number in range(2):
+                await writer.write(b"new %d" % number)
+    for number in range(2):
+        assert await stored(gcs, f"-{number}") == b"old %d" % number
+    async with make_writer(gcs, "unsecured") as writer:
+        for number in range(2):
+            await writer.write(b"new %d" % number)
+    for number in range(2):
+        assert await stored(gcs, f"-{number}") == streamrec.encode_records([b"new %d" % number])
