@@ -71,7 +71,9 @@ from streamrec.pipeline.dividing import (
     check_assigned,
     check_divided,
     is_batched,
+    named,
     refuse_to_read,
+    refuse_unsendable,
 )
 from streamrec.pipeline.engine.description import parts_of
 from streamrec.pipeline.engine.dividers import Divider, divider_here, in_turns
@@ -177,7 +179,7 @@ class IterableDataset(data.IterableDataset[Any]):
             epoch=epoch, rank=rank.rank, world_size=rank.world_size
         )
         self._run = run = dataset.iterate(state)
-        elements = LoaderIterator(lambda: run, self._converter()).start()
+        elements = LoaderIterator(lambda: run, self._converter(divider)).start()
         if divider is None or divider.dispatches:
             return elements
         return in_turns(elements, divider)
@@ -197,8 +199,23 @@ class IterableDataset(data.IterableDataset[Any]):
         self._epochs_begun[worker] = epoch + 1 - first
         return epoch, state
 
-    def _converter(self) -> Callable[[Any], Any]:
+    def _converter(self, divider: Divider | None) -> Callable[[Any], Any]:
         """How elements are converted, in this process or in a worker that sends them."""
+        convert = self._own_converter()
+        if divider is None or not divider.sends_tensors:
+            return convert
+
+        def checked(element: Any) -> Any:
+            """What cannot be sent is an error here: in Accelerate it would not name the part."""
+            converted = convert(element)
+            refuse_unsendable(
+                divider, [name for name, leaf in named(converted) if not is_sendable(leaf)]
+            )
+            return converted
+
+        return checked
+
+    def _own_converter(self) -> Callable[[Any], Any]:
         if not self._tensors:
             return lambda element: element
         if data.get_worker_info() is None:
@@ -257,6 +274,18 @@ class IterableDataset(data.IterableDataset[Any]):
             rank = here if here.world_size > 1 else None
             divider = divider_here() or divider
         return {**self.__dict__, "_rank": rank, "_divider": divider, "_run": None}
+
+
+def is_sendable(leaf: object) -> bool:
+    """Whether torch makes a tensor of a value of an element, if it is not one, or whether the
+    function that joins elements leaves it out or has an error of its own: str and None.
+    """
+    if isinstance(leaf, np.ndarray):
+        return leaf.dtype.kind not in "OSU"
+    if isinstance(leaf, list):
+        return all(isinstance(each, int | float) for each in leaf)
+    plain = torch.Tensor | int | float | np.number | np.bool | str | None
+    return isinstance(leaf, plain) and not isinstance(leaf, np.str_)
 
 
 def is_collating(caller: FrameType | None) -> bool:

@@ -6,12 +6,16 @@ the first batch: one that only process 0 saw would leave the others waiting for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
+
+import numpy as np
 
 from streamrec.display import logger, warn_once
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.dataset import Dataset
+from streamrec.pipeline.elements.columns import is_nest
+from streamrec.pipeline.elements.specs import TensorSpec
 from streamrec.pipeline.engine.description import is_assigned, parts_of
 from streamrec.pipeline.engine.dividers import Divider
 from streamrec.pipeline.engine.ranks import Rank, rank_here, reader_here
@@ -79,12 +83,50 @@ def check_ranks(dataset: Dataset[Any], divider: Divider) -> None:
 
 
 def check_dispatched(dataset: Dataset[Any], divider: Divider) -> None:
-    """Refuses a dataset that each loader worker of process 0 would read completely."""
+    """Refuses a dataset that each loader worker of process 0 would read completely, and one of
+    which process 0 could not send all to the others.
+
+    Of a dataset whose elements are not known before the run, only process 0 sees that.
+    """
     if divider.workers > 1 and not is_assigned(dataset.chain):
         raise ValueError(
             f"{divider.workers} loader workers would each read all of this dataset: call "
             ".distribute() directly after TFRecordDataset, or pass num_workers=1"
         )
+    spec = dataset.chain.element_spec()
+    if divider.sends_tensors and spec is not None:
+        refuse_unsendable(divider, [name for name, leaf in named(spec) if not is_tensor(leaf)])
+
+
+def refuse_unsendable(divider: Divider, names: Sequence[str]) -> None:
+    """Refuses elements with parts of these names, if there are any: they are no tensors."""
+    if names:
+        what = ", ".join(map(repr, filter(None, names)))
+        raise ValueError(
+            f"{divider.name} sends only tensors to the other processes, but "
+            + (f"{what} of this dataset" if what else "this dataset")
+            + " has byte strings or values of varying length: leave them out of the features, "
+            "make arrays of them with map(), or pass a collate_fn that makes tensors of them; or "
+            "iterate a streamrec.torch.Loader, without preparing it"
+        )
+
+
+def is_tensor(spec: Any) -> bool:
+    """Whether a spec is of arrays or numbers that become tensors."""
+    return isinstance(spec, TensorSpec) and spec.dtype != np.dtype(object)
+
+
+def named(nest: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """All values of a nest, with the keys that lead to them, joined by dots.
+
+    >>> list(named({"a": 1, "b": (2, 3)}))
+    [('a', 1), ('b.0', 2), ('b.1', 3)]
+    """
+    if not is_nest(nest):
+        yield name, nest
+        return
+    for key, part in nest.items() if isinstance(nest, dict) else enumerate(nest):
+        yield from named(part, f"{name}.{key}" if name else str(key))
 
 
 def check_in_turns(dataset: Dataset[Any], divider: Divider) -> None:

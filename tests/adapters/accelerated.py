@@ -28,6 +28,19 @@ def examples(records: Dataset[Any]) -> Dataset[Any]:
     return records.batch(8).parse_example(FEATURES).unbatch()
 
 
+def with_names(records: Dataset[Any]) -> Dataset[Any]:
+    """Each example has a byte string, too."""
+    return records.batch(10).parse_example({**FEATURES, "name": FixedLenFeature([], "string")})
+
+
+def joined(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """A `collate_fn` that makes a tensor of the byte strings."""
+    return {
+        "id": torch.tensor([int(example["id"]) for example in examples]),
+        "name": torch.tensor([int(example["name"]) for example in examples]),
+    }
+
+
 def datasets(directory: str) -> dict[str, Dataset[Any]]:
     records = TFRecordDataset(f"{directory}/*.tfrecord")
     even = records.distribute(even="drop", manifest=f"{directory}/m.json")
@@ -36,6 +49,8 @@ def datasets(directory: str) -> dict[str, Dataset[Any]]:
         "assigned": examples(records.distribute()),
         "even": examples(even),
         "batches": even.batch(10).parse_example(FEATURES),
+        "byte strings": with_names(records).unbatch(),
+        "batches of byte strings": with_names(even),
         "ranked": examples(records).with_options(rank=0, world_size=2),
         "ranked source": examples(records.distribute(rank=1, world_size=2)),
     }
@@ -62,6 +77,16 @@ def with_accelerate(directory: str) -> Iterator[Way]:
             ways[f"{name}, split"] = (name, one, {**options, "split_batches": True})
         for size in (None, 10):
             ways[f"batches, batch_size={size}"] = ("batches", {"batch_size": size}, options)
+        if dispatches is not False:
+            ways["byte strings"] = ("byte strings", one, options)
+            ways["byte strings, workers"] = ("byte strings", {**one, "num_workers": 1}, options)
+            ways["byte strings, split"] = ("byte strings", one, {**options, "split_batches": True})
+            ways["batches of byte strings"] = (
+                "batches of byte strings",
+                {"batch_size": None},
+                options,
+            )
+            ways["own collate_fn"] = ("byte strings", {**one, "collate_fn": joined}, options)
         if dispatches is not True:  # that is what None does
             ways["even, spawned worker"] = ("even", spawned, options)
         for way, (name, arguments, how) in ways.items():
@@ -111,6 +136,7 @@ def with_trainer(directory: str) -> Iterator[Way]:
         ("whole", 0, None),
         ("whole", 0, False),
         ("batches", 0, None),
+        ("byte strings", 0, None),
     ]:
         way = f"dispatch={dispatches}: {name}" + (", workers" if workers else "")
         yield way, partial(train, directory, found[name], workers, dispatches)

@@ -26,6 +26,7 @@ RECORDS = 400
 
 ERRORS = {
     "dispatch=(None|True): whole, workers": "2 loader workers would each read all",
+    ".*byte strings.*": "sends only tensors to the other processes, but 'name' of this dataset",
     "dispatch=False: whole.*": r"call \.distribute\(even='drop'",
     "dispatch=False: assigned": r"pass even='drop' \(or 'pad'\) and manifest=",
     ".*: ranked.*": "leave these arguments out",
@@ -40,7 +41,7 @@ async def write(directory: Path) -> None:
         f"{directory}/{{shard}}.tfrecord", max_shard_records=50, manifest=f"{directory}/m.json"
     ) as writer:
         for number in range(RECORDS):
-            await writer.write(encode_example({"id": number}))
+            await writer.write(encode_example({"id": number, "name": b"%d" % number}))
 
 
 def both_ranks(library: str, directory: Path) -> list[dict[str, Any]]:

@@ -30,6 +30,13 @@ T = TypeVar("T")
 DISPATCHERS: Final = {"accelerate.data_loader": "DataLoaderDispatcher"}
 """Classes whose process 0 reads for all, by their modules."""
 
+COLLATES: Final = {
+    "torch.utils.data": ("default_collate", "default_convert"),
+    "transformers": ("default_data_collator",),
+}
+"""Functions that join the elements of a batch, and make no tensors of byte strings, by their
+modules. A user's own function may."""
+
 SHARDS: Final = {
     "accelerate.data_loader": "IterableDatasetShard",
     "transformers.trainer_pt_utils": "IterableDatasetShard",
@@ -48,6 +55,8 @@ class Divider:
         workers: How many loader workers a process has, if it is known here; otherwise 0.
         turn: How many consecutive elements a process takes; None if process 0 dispatches them.
         fills_up: Whether it fills the last turns up with elements from the beginning.
+        sends_tensors: Whether its DataLoader leaves byte strings as they are, and only tensors can
+            be sent to other processes.
     """
 
     name: str
@@ -56,6 +65,7 @@ class Divider:
     workers: int = 0
     turn: int | None = None
     fills_up: bool = True
+    sends_tensors: bool = False
 
     @property
     def dispatches(self) -> bool:
@@ -91,7 +101,7 @@ def divider_of(wrapper: object, modules: Mapping[str, Any] = sys.modules) -> Div
     """How an object divides a data set; None if its class is not one that does."""
     try:
         if is_one(wrapper, DISPATCHERS, modules):
-            return dispatcher(wrapper)
+            return dispatcher(wrapper, modules)
         return keeper(wrapper) if is_one(wrapper, SHARDS, modules) else None
     except AttributeError as error:
         kind = type(wrapper)
@@ -108,13 +118,19 @@ def is_one(wrapper: object, classes: Mapping[str, str], modules: Mapping[str, An
     return any(isinstance(kind, type) and isinstance(wrapper, kind) for kind in found)
 
 
-def dispatcher(wrapper: Any) -> Divider:
+def dispatcher(wrapper: Any, modules: Mapping[str, Any]) -> Divider:
     """An `accelerate.data_loader.DataLoaderDispatcher`."""
+    joins = {
+        getattr(modules.get(module), name, None)
+        for module, names in COLLATES.items()
+        for name in names
+    }
     return Divider(
         name="DataLoaderDispatcher (dispatch_batches=True)",
         rank=Rank(wrapper.state.process_index, wrapper.state.num_processes),
         batch_size=wrapper.batch_size,
         workers=wrapper.num_workers,
+        sends_tensors=wrapper.collate_fn in joins,
     )
 
 
