@@ -36,6 +36,9 @@ from streamrec.storage.urls import is_journal, is_unfinished_copy, secured_objec
 AT_ONCE: Final = 8
 """Objects that are restored or removed concurrently."""
 
+REQUESTS_SECONDS: Final = 10.0
+"""How long the requests for a lock may take. Not tuned."""
+
 SUPERSEDED: Final = "superseded"
 
 JOURNAL_BYTES: Final = 64 << 20
@@ -108,11 +111,20 @@ async def recover(
     """
     async for name, journal in find_journals(storages, directory):
         places = [(await storages.at(each), each) for each in journal.directories]
-        async with DirectoryLocks(places, patience=2 * lease + 1, lease=lease) as locks:
+        async with DirectoryLocks(places, patience=patience_for(lease), lease=lease) as locks:
             now = await read_journal(storages, name)
             if now is not None:
                 yield await recover_one(storages, name, now, locks)
     await remove_copies(storages, directory, lease)
+
+
+def patience_for(lease: float) -> float:
+    """Returns the seconds to wait for a lock that is watched for `lease` seconds.
+
+    A writer may end and another one begin meanwhile, and the few requests take seconds where the
+    machine or the store is busy.
+    """
+    return 2 * lease + REQUESTS_SECONDS
 
 
 async def recover_one(
@@ -231,7 +243,7 @@ async def remove_copies(storages: Storages, directory: str, lease: float) -> Non
         if is_unfinished_copy(info.path)
     ]
     for folder in sorted({directory_of(name) for name in names}):
-        async with DirectoryLocks([(storage, folder)], patience=2 * lease + 1, lease=lease):
+        async with DirectoryLocks([(storage, folder)], patience=patience_for(lease), lease=lease):
             for name in names:
                 if directory_of(name) == folder:
                     await storage.remove(name)
