@@ -62,7 +62,7 @@ class ShardOutput:
         self.objects: Replacement | None = None
         self._open: dict[int, ShardUpload] = {}
         self._target = target
-        stages = bool(target.overwrite) and target.has_several_objects
+        stages = bool(target.replaces) and target.has_several_objects
         self._own_objects = Replacement(
             storages, stages=stages, on_staging=partial(warn_of_staging, target.pattern)
         )
@@ -236,7 +236,7 @@ class ShardOutput:
 
     async def _upload(self, path: str, **options: Any) -> Upload:
         return await (self.objects or self._own_objects).upload(
-            path, overwrite=self._target.overwrite, **options
+            path, overwrite=self._target.replaces, **options
         )
 
     async def _write(self, path: str, data: bytes) -> None:

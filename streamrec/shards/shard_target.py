@@ -88,6 +88,11 @@ class ShardTarget:
             )
 
     @property
+    def replaces(self) -> Overwrite:
+        """What may be replaced: `overwrite`, or its default for these names."""
+        return True if self.overwrite is None else self.overwrite
+
+    @property
     def numbered(self) -> bool:
         """Whether there may be several shards."""
         return is_numbered(self.pattern)

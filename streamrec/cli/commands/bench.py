@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import replace
+from itertools import count, islice
 from os import urandom
 from typing import Any, Final
 from uuid import uuid4
@@ -15,24 +17,33 @@ import click
 
 import streamrec
 from streamrec.cli import options
+from streamrec.cli.bench_chart import curve, curves_svg
 from streamrec.cli.output import (
     Meter,
-    format_bytes,
     plural,
+    print_error,
     print_json,
     print_line,
+    print_note,
     print_table,
     progress,
 )
-from streamrec.cli.reading import batches, map_concurrently, run, take_sample, total_bytes
+from streamrec.cli.reading import batches, map_concurrently, run, take_sample
 from streamrec.cli.sources import Item, directory_of, find_records, storages_for
+from streamrec.cli.sweep import (
+    CONNECTIONS,
+    QUANTILES,
+    SIZES,
+    BenchPlan,
+    Condition,
+    Measured,
+    Sweep,
+    median_of,
+)
 from streamrec.cli.writing import temporary_objects, write_text
 from streamrec.html import element, page, table
-from streamrec.storage import Distribution, Storage
+from streamrec.storage import Storage
 
-CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
-SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
-QUANTILES: Final = (0.5, 0.9, 0.99)
 WRITTEN_SHARDS: Final = 8
 COLUMNS: Final = (
     "connections",
@@ -41,87 +52,31 @@ COLUMNS: Final = (
     ">90 %",
     ">99 %",
     ">CPU-s/GB",
+    ">core",
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One measurement.
+def parse_connections(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
+    """The numbers of connections, ascending.
 
-    Attributes:
-        nbytes: Bytes that arrived.
-        seconds: The time they took.
-        cpu_seconds: Processor time that this process spent on them.
-        first_byte: How long requests took to their first byte; None where that was not measured.
-        retries: Requests that were made again, or sent because another was late.
+    Examples:
+        >>> parse_connections(None, None, "16,1,4")
+        (1, 4, 16)
     """
-
-    nbytes: int
-    seconds: float
-    cpu_seconds: float
-    first_byte: Distribution | None = None
-    retries: int = 0
-
-    @property
-    def rate(self) -> float:
-        """Megabytes (10**6) a second."""
-        return self.nbytes / self.seconds / 1e6
-
-    @property
-    def cpu_per_gb(self) -> float:
-        """Seconds of processor time for each gigabyte (10**9)."""
-        return self.cpu_seconds / self.nbytes * 1e9 if self.nbytes else 0.0
+    try:
+        numbers = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] < 1 or numbers[-1] > 1024:
+        raise click.BadParameter(f"{text!r}: write numbers from 1 to 1024, such as 1,8,64")
+    return tuple(numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """All measurements of one run.
-
-    Attributes:
-        objects: The objects that were read.
-        cells: The measurements by the number of connections and the name of the request size.
-        dataset: The same objects read as records, with the connections at the knee.
-    """
-
-    objects: Sequence[Item]
-    cells: Mapping[tuple[int, str], Measured]
-    dataset: Measured = Measured(nbytes=0, seconds=1.0, cpu_seconds=0.0)
-
-    @property
-    def summary(self) -> str:
-        """The line above the table: the objects, and what the numbers are."""
-        return (
-            f"{plural(len(self.objects), 'object')}, {format_bytes(total_bytes(self.objects))}; "
-            "MB/s by request size"
-        )
-
-    @property
-    def best(self) -> tuple[int, str]:
-        """The number of connections and the name of the request size with the highest rate."""
-        return max(self.cells, key=lambda cell: self.cells[cell].rate)
-
-    def rates(self, name: str) -> dict[int, float]:
-        """MB/s by the number of connections, for requests of one size."""
-        return {connections: self.cells[connections, name].rate for connections in CONNECTIONS}
-
-    @property
-    def knee(self) -> int:
-        """The number of connections that is enough for requests of the best size."""
-        return knee(self.rates(self.best[1]))
-
-    def row(self, connections: int) -> tuple[str, ...]:
-        """A row of the table. The columns after the rates are those of the largest requests."""
-        cells = [self.cells[connections, name] for name in SIZES]
-        first = cells[-1].first_byte
-        waits = [
-            "" if first is None else f"{first.quantile(share) * 1e3:,.1f} ms" for share in QUANTILES
-        ]
-        return (
-            str(connections),
-            *(f"{cell.rate:,.0f}" for cell in cells),
-            *waits,
-            f"{cells[-1].cpu_per_gb:.2f}",
-        )
+def parse_conditions(
+    _: click.Context, __: click.Parameter, texts: tuple[str, ...]
+) -> tuple[Condition, ...]:
+    """The conditions of `--fail-if`."""
+    return tuple(map(Condition.parse, texts))
 
 
 @click.command(
@@ -129,6 +84,7 @@ class Sweep:
     epilog=options.examples(
         "streamrec bench 's3://bucket/train-*.tfrecord'",
         "streamrec bench --write s3://bucket/scratch/",
+        "streamrec bench --budget 500MB --fail-if 'p99 > 80ms' s3://bucket/data/",
     ),
 )
 @options.sources
@@ -140,128 +96,138 @@ class Sweep:
     help="Duration of each measurement.",
 )
 @click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How often each measurement is made. The median counts.",
+)
+@click.option(
+    "--connections",
+    metavar="N,N",
+    default=",".join(map(str, CONNECTIONS)),
+    show_default=True,
+    callback=parse_connections,
+    help="Numbers of connections to try.",
+)
+@click.option(
+    "--budget",
+    metavar="SIZE",
+    default="2GB",
+    show_default=True,
+    callback=options.parse_size,
+    help="Read at most so many bytes.",
+)
+@click.option(
+    "--fail-if",
+    "conditions",
+    metavar="CONDITION",
+    multiple=True,
+    callback=parse_conditions,
+    help="Exit with 1 if this is true at the knee: p50, p90, p99 (ms), mb_s or cpu_s_gb, as in "
+    "'p99 > 80ms'. May be repeated.",
+)
+@click.option(
     "--write",
     is_flag=True,
-    help="Write test objects (256 MB) below SOURCE, a directory, and remove them.",
+    help="Write test objects (256 MB) below SOURCE, a directory, measure that, too, and remove "
+    "them.",
 )
 @options.file_option("--html", help="Also write a page with the curves to FILE, a path or URL.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the measurements as CSV.")
 @options.as_json
 @options.source_options
 def bench_command(
-    sources: options.Sources, seconds: float, write: bool, html: str | None, as_json: bool
+    sources: options.Sources,
+    write: bool,
+    html: str | None,
+    as_csv: bool,
+    as_json: bool,
+    conditions: tuple[Condition, ...],
+    **wanted: Any,
 ) -> None:
     """Reads ranges of objects with 1 to 32 connections, in requests of 64 KiB to 4 MiB.
 
     It reads the objects of SOURCE. With --write, it writes test objects first and removes them
-    afterwards, even after Ctrl-C.
+    afterwards, even after Ctrl-C. It says first how much it will read, and at the end how much it
+    has read.
 
     Shows MB/s, the time to the first byte, and processor seconds per gigabyte; says how many
     connections are enough, and how fast streamrec reads the same objects as records.
     """
+    plan = BenchPlan(**wanted)
+    print_note(plan)
     work = sweep_written if write else sweep_store
-    sweep = run(work(sources, seconds, sources.storage_options))
+    sweep = run(work(sources, plan, sources.storage_options))
     if html is not None:
         page = as_page(", ".join(sources), sweep)
         run(write_text(html, page, [item.path for item in sweep.objects], sources.storage_options))
     if as_json:
         print_json(to_json(sweep))
-        return
-    print_line(sweep.summary)
-    print_table(COLUMNS, map(sweep.row, CONNECTIONS))
-    click.echo()
-    print_line(*curve(sweep), "", *conclusions(sweep))
+    elif as_csv:
+        print_line(*to_csv(sweep).splitlines())
+    else:
+        print_line(sweep.summary)
+        print_table(COLUMNS, [row(sweep, connections) for connections in sweep.connections])
+        click.echo()
+        print_line(*curve(sweep), "", *conclusions(sweep))
+    print_note(sweep.read)
+    failures = [condition.failure(sweep.chosen) for condition in conditions]
+    for failure in filter(None, failures):
+        print_error(failure)
+    if any(failures):
+        raise click.exceptions.Exit(1)
 
 
-def curve(sweep: Sweep) -> list[str]:
-    """Lines of text: a bar for each number of connections, with requests of the best size."""
-    rates = sweep.rates(sweep.best[1])
-    most = sweep.cells[sweep.best].rate or 1.0
-    width = len(f"{most:,.0f}")
-    marks = {sweep.knee: "  the knee"}
-    lines = [
-        f"{connections:>11}  {rate:>{width},.0f} MB/s  "
-        f"{bar(rate / most, 40)}{marks.get(connections, '')}"
-        for connections, rate in rates.items()
-    ]
-    return [f"requests of {sweep.best[1]}", *lines]
+def row(sweep: Sweep, connections: int) -> tuple[str, ...]:
+    """A row of the table. The columns after the rates are those of the largest requests."""
+    cells = [sweep.cells[connections, name] for name in SIZES]
+    largest = cells[-1]
+    waits = [largest.quantile(share) for share in QUANTILES]
+    return (
+        str(connections),
+        *(f"{cell.rate:,.0f}" for cell in cells),
+        *("" if wait is None else f"{wait * 1e3:,.1f} ms" for wait in waits),
+        f"{largest.cpu_per_gb:.2f}",
+        f"{largest.core:.0%}",
+    )
 
 
 def conclusions(sweep: Sweep) -> list[str]:
-    """Three lines: the best rate, what to set, and how fast records are read with that."""
+    """The best rate, what to set, how fast records are read with that, and how fast is written."""
     most, name = sweep.best
     best = sweep.cells[sweep.best]
-    return [
-        f"the best is {best.rate:,.0f} MB/s: {plural(most, 'connection')}, requests of {name}",
-        f"the knee is at {plural(sweep.knee, 'connection')}: set num_parallel_reads={sweep.knee}",
+    spread = f" ({min(best.rates):,.0f} to {max(best.rates):,.0f})" if len(best.rates) > 1 else ""
+    found = f"the knee is at {plural(sweep.knee, 'connection')}"
+    if sweep.grows:
+        found = (
+            f"the knee is at more than {most}: try --connections {most},{2 * most},{4 * most}; "
+            "until then"
+        )
+    lines = [
+        f"the best is {best.rate:,.0f} MB/s{spread}: {plural(most, 'connection')}, requests of "
+        f"{name}, {best.core:.0%} of a core",
+        f"{found}: set num_parallel_reads={sweep.knee}",
         f"TFRecordDataset(num_parallel_reads={sweep.knee}): {sweep.dataset.rate:,.0f} MB/s, "
         f"{sweep.dataset.cpu_per_gb:.2f} CPU-s/GB, every CRC32C checked",
     ]
+    if sweep.writing is not None:
+        lines.append(
+            f"ShardWriter, {plural(WRITTEN_SHARDS, 'shard')} at the same time: "
+            f"{sweep.writing.rate:,.0f} MB/s, {sweep.writing.cpu_per_gb:.2f} CPU-s/GB"
+        )
+    return lines
 
 
 def as_page(title: str, sweep: Sweep) -> str:
     """The measurements as an HTML page, with a curve for each size of requests."""
-    rates = element("div", table(COLUMNS, map(sweep.row, CONNECTIONS)), kind="wide")
+    rows = [row(sweep, connections) for connections in sweep.connections]
+    rates = element("div", table(COLUMNS, rows), kind="wide")
     return page(title, [sweep.summary, *conclusions(sweep)], [curves_svg(sweep), rates])
 
 
-def bar(share: float, width: int) -> str:
-    """A bar of text that fills this share of `width` characters, to an eighth of a character.
-
-    Examples:
-        >>> bar(1.0, 4), bar(0.4, 4), bar(0.0, 4)
-        ('████', '█▋', '')
-    """
-    whole, eighths = divmod(round(share * width * 8), 8)
-    return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
-
-
-def curves_svg(sweep: Sweep) -> str:
-    """An SVG image: for each size of requests, a curve of MB/s by the number of connections.
-
-    A vertical line marks the knee.
-    """
-    best = sweep.cells[sweep.best].rate or 1.0
-    base = 206
-    height = 188
-    at = {connections: 10 + 90 * number for number, connections in enumerate(CONNECTIONS)}
-    knee = at[sweep.knee]
-    parts = [
-        f'<line class="axis" x1="0" y1="{base}" x2="520" y2="{base}"/>',
-        f'<line class="axis" x1="{knee}" y1="{base - height}" x2="{knee}" y2="{base}" '
-        'stroke-dasharray="3 3"/>',
-        f'<text x="{knee}" y="{base - height - 6}" text-anchor="middle">knee</text>',
-        *(
-            f'<text x="{x}" y="{base + 14}" text-anchor="middle">{number}</text>'
-            for number, x in at.items()
-        ),
-        f'<text x="520" y="{base + 30}" text-anchor="end">connections; the highest point: '
-        f"{best:,.0f} MB/s</text>",
-    ]
-    below = float(base)
-    # From below, so that no name is written over another.
-    for name in sorted(SIZES, key=lambda name: sweep.rates(name)[CONNECTIONS[-1]]):
-        points = [
-            (at[number], base - height * rate / best, number, rate)
-            for number, rate in sweep.rates(name).items()
-        ]
-        parts.append(
-            f'<polyline class="curve" points="{" ".join(f"{x},{y:.1f}" for x, y, *_ in points)}"/>'
-        )
-        for x, y, number, rate in points:
-            tip = f"{name}, {number} connections: {rate:,.0f} MB/s"
-            parts.append(
-                f'<circle class="bar" cx="{x}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>'
-            )
-        below = min(points[-1][1], below - 12)
-        parts.append(f'<text x="468" y="{below + 4:.1f}">{name}</text>')
-    label = "MB/s by connections, a curve for each size of requests"
-    return "\n".join(
-        [f'<svg viewBox="0 0 520 240" role="img" aria-label="{label}">', *parts, "</svg>"]
-    )
-
-
 async def sweep_written(
-    sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]
+    sources: Sequence[str], plan: BenchPlan, storage_options: Mapping[str, Any]
 ) -> Sweep:
     """Writes shards below the directory that was typed, measures with them, and removes them."""
     folder = directory_of(sources[0])
@@ -272,16 +238,26 @@ async def sweep_written(
     frames = streamrec.Frames.of([urandom(100_000)] * 320)
     async with temporary_objects(storage_options) as written:
         with progress("writing", frames.nbytes * WRITTEN_SHARDS) as meter:
-            for path in paths:
+
+            async def write(path: str) -> None:
                 written.append(path)
                 async with streamrec.ShardWriter(path, storage_options=storage_options) as writer:
                     await writer.write_batch(frames)
                 meter.add(frames.nbytes)
-        return await sweep_store(paths, seconds, storage_options)
+
+            began = time.perf_counter()
+            cpu = time.process_time()
+            await map_concurrently(write, paths, WRITTEN_SHARDS)
+            writing = Measured(
+                nbytes=frames.nbytes * WRITTEN_SHARDS,
+                seconds=time.perf_counter() - began,
+                cpu_seconds=time.process_time() - cpu,
+            )
+        return replace(await sweep_store(paths, plan, storage_options), writing=writing)
 
 
 async def sweep_store(
-    sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]
+    sources: Sequence[str], plan: BenchPlan, storage_options: Mapping[str, Any]
 ) -> Sweep:
     """Measures with the objects that the names stand for.
 
@@ -294,25 +270,17 @@ async def sweep_store(
         raise click.UsageError("these objects are empty, or their sizes are unknown: name others")
     sample = await take_sample(found)
     cells = {}
-    with progress("measuring", None) as meter:
-        for connections in CONNECTIONS:
+    with progress("measuring", plan.budget) as meter:
+        for connections in plan.connections:
             for name, size in SIZES.items():
-                cell = cells[connections, name] = await measure(found, connections, size, seconds)
-                meter.add(cell.nbytes)
-    reads = Sweep(found, cells).knee
-    dataset = await measure_dataset(found, reads, sample.record_bytes, 2 * seconds)
-    return Sweep(found, cells, dataset)
-
-
-def knee(rates: Mapping[int, float]) -> int:
-    """The fewest connections that give nine tenths of the best rate.
-
-    Examples:
-        >>> knee({1: 60, 2: 118, 4: 230, 8: 300, 16: 310})
-        8
-    """
-    best = max(rates.values())
-    return min(connections for connections, rate in rates.items() if rate >= 0.9 * best)
+                repeats = [
+                    await measure(found, connections, size, plan) for _ in range(plan.repeats)
+                ]
+                meter.add(sum(measured.nbytes for measured in repeats))
+                cells[connections, name] = median_of(repeats)
+    sweep = Sweep(objects=found, cells=cells)
+    dataset = await measure_dataset(found, sweep.knee, sample.record_bytes, plan)
+    return replace(sweep, dataset=dataset)
 
 
 def to_json(sweep: Sweep) -> dict[str, Any]:
@@ -322,14 +290,45 @@ def to_json(sweep: Sweep) -> dict[str, Any]:
             "connections": connections,
             "request_bytes": SIZES[name],
             **rates_json(cell),
+            "mb_per_second_of_repeats": list(cell.rates),
             "first_byte_seconds": None
             if cell.first_byte is None
-            else {str(share): cell.first_byte.quantile(share) for share in QUANTILES},
+            else {str(share): cell.quantile(share) for share in QUANTILES},
+            "requests": cell.requests,
             "retries": cell.retries,
         }
         for (connections, name), cell in sweep.cells.items()
     ]
-    return {"measurements": rows, "knee": sweep.knee, "dataset": rates_json(sweep.dataset)}
+    return {
+        "measurements": rows,
+        "knee": sweep.knee,
+        "still_growing": sweep.grows,
+        "dataset": rates_json(sweep.dataset),
+        "writing": None if sweep.writing is None else rates_json(sweep.writing),
+    }
+
+
+def to_csv(sweep: Sweep) -> str:
+    """The measurements of requests as CSV, with a line of names."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    quantiles = [f"p{share * 100:.0f}_ms" for share in QUANTILES]
+    names = ["connections", "request_bytes", "mb_s", "least_mb_s", "most_mb_s", "cpu_s_gb"]
+    lines.writerow([*names, "requests", "retries", *quantiles])
+    for (connections, name), cell in sweep.cells.items():
+        waits = [cell.quantile(share) for share in QUANTILES]
+        figures = (cell.rate, min(cell.rates), max(cell.rates), cell.cpu_per_gb)
+        lines.writerow(
+            [
+                connections,
+                SIZES[name],
+                *(f"{figure:.4g}" for figure in figures),
+                cell.requests,
+                cell.retries,
+                *("" if wait is None else f"{1000 * wait:.4g}" for wait in waits),
+            ]
+        )
+    return text.getvalue()
 
 
 def rates_json(of: Measured) -> dict[str, float]:
@@ -355,55 +354,65 @@ def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, in
                 yield item.path, start, min(start + size, item.size or 0)
 
 
-async def measure(objects: Sequence[Item], connections: int, size: int, seconds: float) -> Measured:
-    """Reads ranges of `size` bytes for `seconds`, with `connections` at the same time.
+async def measure(
+    objects: Sequence[Item], connections: int, size: int, plan: BenchPlan
+) -> Measured:
+    """Reads ranges of `size` bytes, with `connections` at the same time.
 
-    A range of up to 4 MiB is one request.
+    It ends when the plan's seconds are over, or its share of the budget. A range of up to 4 MiB is
+    one request.
     """
-    ranges = ranges_of(objects, size)
+    ranges = islice(ranges_of(objects, size), plan.requests(size))
+    meter = Meter()
     async with storages_for(objects[0].storage_options) as storages:
         storage = await storages.at(objects[0].path)
         began = time.perf_counter()
         cpu = time.process_time()
 
         # Each worker reads into one buffer of its own: memory is not what is measured here.
-        async def work(_: int) -> int:
+        async def work(_: int) -> None:
             buffer = memoryview(bytearray(size))
-            done = 0
-            while time.perf_counter() < began + seconds:
-                done += await read(storage, *next(ranges), buffer)
-            return done
+            while time.perf_counter() < began + plan.seconds:
+                path, start, end = next(ranges, ("", 0, 0))
+                if not path:
+                    return
+                meter.add(end - start)
+                await read(storage, path, start, end, buffer)
 
-        nbytes = sum(await map_concurrently(work, range(connections), connections))
+        await map_concurrently(work, range(connections), connections)
         took = time.perf_counter() - began
         cpu_seconds = time.process_time() - cpu
         counts = list(storages.statistics.snapshot().backends.values())
     retries = sum(sum(item.retries.values()) + item.hedges for item in counts)
     return Measured(
-        nbytes=nbytes,
+        nbytes=meter.done,
         seconds=took,
         cpu_seconds=cpu_seconds,
         first_byte=counts[0].first_byte if counts else None,
+        requests=sum(item.requests for item in counts),
         retries=retries,
     )
 
 
 async def measure_dataset(
-    objects: Sequence[Item], reads: int, record_bytes: float, seconds: float
+    objects: Sequence[Item], reads: int, record_bytes: float, plan: BenchPlan
 ) -> Measured:
-    """Reads shards as a training loop does, with every CRC32C checked, for `seconds`.
+    """Reads shards as a training loop does, with every CRC32C checked.
 
-    It begins again at the end of short shards.
+    It takes twice the plan's seconds, or four shares of the budget, and begins again at the end of
+    short shards.
     """
+    seconds = 2 * plan.seconds
+    most = 4 * plan.share
     began = time.perf_counter()
     cpu = time.process_time()
     meter = Meter()
-    while time.perf_counter() < began + seconds:
+    while time.perf_counter() < began + seconds and meter.done < most:
         async with aclosing(
             batches(objects, record_bytes, meter, num_parallel_reads=reads)
         ) as taken:
             async for _ in taken:
-                if time.perf_counter() > began + seconds:
+                if time.perf_counter() > began + seconds or meter.done >= most:
                     break
     return Measured(
         nbytes=meter.done,

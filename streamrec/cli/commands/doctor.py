@@ -32,6 +32,7 @@ from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.program import STORE_FAILED
 from streamrec.cli.reading import run
 from streamrec.cli.sources import Item, directory_of, find, storages_for
+from streamrec.cli.sweep import BenchPlan
 from streamrec.cli.writing import remove_all, temporary_objects
 from streamrec.display import display_name, mask_values
 from streamrec.errors import AlreadyExistsError, ObjectChangedError, UnsupportedOperationError
@@ -441,7 +442,7 @@ async def check_speed(store: CheckedStore, item: Item) -> str:
     """Measures MB/s with 1 and with 16 connections, for a second each."""
     rates = []
     for connections in (1, 16):
-        done = await measure([item], connections, 1 << 22, 1.0)
+        done = await measure([item], connections, 1 << 22, BenchPlan())
         rates.append(f"{done.rate:,.0f} MB/s with {plural(connections, 'connection')}")
     return ", ".join(rates)
 
