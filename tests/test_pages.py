@@ -225,11 +225,11 @@ MISTAKES = {
 """What a contributor may forget of each recipe."""
 
 
-def recipe(name: str) -> list[Block]:
-    """The files of the section "A verb that ..." of the page."""
+def recipe(heading: str) -> list[Block]:
+    """The files of a section of the page."""
     text = VERB.read_text()
     lines = [text.count("\n", 0, found.start()) for found in re.finditer("^## ", text, re.M)]
-    begin = text.count("\n", 0, text.index(f"## A verb that {name}\n"))
+    begin = text.count("\n", 0, text.index(f"## {heading}\n"))
     end = min((line for line in lines if line > begin), default=text.count("\n") + 1)
     return [block for block in blocks(VERB) if block.title and begin < block.line < end]
 
@@ -263,7 +263,7 @@ def test_a_verb_by_the_recipe(copy: Path, name: str, forgotten: str) -> None:
     """The page of contributors, word by word; then what it warns of is forgotten, and a test
     fails.
     """
-    steps = recipe(name)
+    steps = recipe(f"A verb that {name}")
     assert len(steps) == 5
     for block in steps:
         new = block.text.replace(forgotten, MISTAKES[name][forgotten]) if forgotten else block.text
@@ -282,6 +282,24 @@ def test_a_verb_by_the_recipe(copy: Path, name: str, forgotten: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == (1 if forgotten else 0), done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_a_backend_by_the_recipe(copy: Path) -> None:
+    """The page of contributors, word by word; the new backend passes the tests of all backends."""
+    module, row, tests = recipe("Add a backend")
+    for block in (module, tests):
+        (copy / str(block.title)).write_text(block.text)
+    table = ROOT / str(row.title)
+    (copy / str(row.title)).write_text(followed(row, table.read_text()))
+    changed = [str(block.title) for block in (module, row, tests)]
+    subprocess.run([sys.executable, "-m", "ruff", "check", *changed], cwd=copy, check=True)
+    files = [str(tests.title), "tests/storage/test_store_kinds.py", "tests/test_structure.py"]
+    words = "Sqlite or kinds or fields or branches or positional"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", words, *files]
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_guide_and_the_example_are_the_same_service() -> None:
