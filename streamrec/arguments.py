@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
 import numpy as np
@@ -142,6 +143,50 @@ def check_choice(name: str, value: object, allowed: Iterable[T]) -> T:
     raise ValueError(
         f"{name} is {describe_value(value)}: it must be one of {', '.join(map(repr, choices))}"
     )
+
+
+at_least_one = partial(check_integer, least=1)
+"""Checks a size: a whole number, 1 or more."""
+
+
+def whole_or_all(name: str, value: Any) -> int:
+    """Checks a number of elements: negative ones mean all, and become -1, as in tf.data."""
+    return max(-1, check_integer(name, value))
+
+
+Check = Callable[[str, Any], Any]
+"""A check of an argument: it takes the name and the value, and returns the value to use."""
+
+
+def check_fields(description: object, **checks: Check) -> None:
+    """Checks fields of a frozen description, in its `__post_init__`, and keeps what checks return.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Every:
+    ...     count: int
+    ...     reverse: bool = False
+    ...
+    ...     def __post_init__(self) -> None:
+    ...         check_fields(self, count=at_least_one, reverse=check_flag)
+    >>> Every(np.int64(3))
+    Every(count=3, reverse=False)
+    >>> Every(0)
+    Traceback (most recent call last):
+    ValueError: count is 0: it must be a whole number, 1 or more
+    """
+    for name, check in checks.items():
+        object.__setattr__(description, name, check(name, getattr(description, name)))
+
+
+def check_named(argument: str, check: Check) -> Check:
+    """A check of a field whose argument has another name."""
+    return lambda _, value: check(argument, value)
+
+
+def check_each(check: Check) -> Check:
+    """A check of all values of a sequence, which becomes a tuple."""
+    return lambda name, values: tuple(check(name, value) for value in values)
 
 
 def refuse_with(advice: str) -> Callable[..., NoReturn]:

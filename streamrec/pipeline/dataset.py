@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias, TypeVar
 
 import numpy as np
 
-from streamrec import arguments
 from streamrec.arguments import (
     check_flag,
     check_function,
     check_integer,
-    check_mapping,
     check_path,
     describe_value,
 )
@@ -54,7 +52,6 @@ if TYPE_CHECKING:
     from streamrec.example.features import Feature
     from streamrec.tfrecord import Frames
 
-FEATURES = "feature configurations, such as {'image': FixedLenFeature([], bytes)}"
 
 ALL_ELEMENTS: Final = 1 << 62
 """The size of a buffer of all elements, where their number is unknown."""
@@ -181,13 +178,7 @@ class Dataset(Runnable[T]):
             [np.float32(1.0), np.float32(2.0)]
         """
         signature = None if output_signature is None else signature_of(output_signature)
-        return Dataset(
-            Chain(
-                sources.Generated(
-                    check_function("generator", generator), tuple(args or ()), signature
-                )
-            )
-        )
+        return Dataset(Chain(sources.Generated(generator, tuple(args or ()), signature)))
 
     @staticmethod
     def list_files(
@@ -233,13 +224,7 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.counter(5, 10).take(3)))
             [5, 15, 25]
         """
-        return Dataset(
-            Chain(
-                sources.Counter(
-                    check_integer("start", start), check_integer("step", step), np.dtype(dtype).name
-                )
-            )
-        )
+        return Dataset(Chain(sources.Counter(start, step, np.dtype(dtype).name)))
 
     @staticmethod
     def random(
@@ -260,7 +245,7 @@ class Dataset(Runnable[T]):
         rerandomize = rerandomize_each_iteration is not None and check_flag(
             "rerandomize_each_iteration", rerandomize_each_iteration
         )
-        return Dataset(Chain(sources.Random(check_integer("seed", seed, none=True), rerandomize)))
+        return Dataset(Chain(sources.Random(seed, rerandomize)))
 
     @staticmethod
     def load(
@@ -424,7 +409,7 @@ class Dataset(Runnable[T]):
         """
         check_calls(num_parallel_calls)
         plan = Plan.of(cycle_length, block_length, deterministic)
-        return self._of(sources.Interleaved(self.chain, check_function("map_func", map_func), plan))
+        return self._of(sources.Interleaved(self.chain, map_func, plan))
 
     def flat_map(self, map_func: Callable[..., Dataset[U]]) -> Dataset[U]:
         """Makes a dataset of each element, and gives the datasets' elements back to back.
@@ -435,9 +420,7 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.range(4).flat_map(Dataset.range)))
             [0, 0, 1, 0, 1, 2]
         """
-        return self._of(
-            sources.Interleaved(self.chain, check_function("map_func", map_func), Plan.of(1))
-        )
+        return self._of(sources.Interleaved(self.chain, map_func, Plan.of(1)))
 
     def concatenate(self, dataset: Dataset[U]) -> Dataset[T | U]:
         """The elements of this dataset, then those of another, with this one's options."""
@@ -490,12 +473,7 @@ class Dataset(Runnable[T]):
         check_calls(num_parallel_calls)
         if deterministic is not None:
             check_flag("deterministic", deterministic)
-        return self._then(
-            stages.Batch(
-                check_integer("batch_size", batch_size, 1),
-                check_flag("drop_remainder", drop_remainder),
-            )
-        )
+        return self._then(stages.Batch(batch_size, drop_remainder))
 
     def padded_batch(
         self,
@@ -524,10 +502,8 @@ class Dataset(Runnable[T]):
             ValueError: When it runs: an array does not fit, or arrays differ in their number of
                 dimensions.
         """
-        size = check_integer("batch_size", batch_size, 1)
-        drop = check_flag("drop_remainder", drop_remainder)
         padding = stages.Padding(padded_shapes, padding_values)
-        return self._then(stages.PaddedBatch(size, padding, drop))
+        return self._then(stages.PaddedBatch(batch_size, padding, drop_remainder))
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
         """Joins `batch_size` elements to a batch, with arrays as the rows of a `RaggedTensor`.
@@ -537,12 +513,7 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: When it runs: arrays differ in their number of dimensions.
         """
-        return self._then(
-            stages.RaggedBatch(
-                check_integer("batch_size", batch_size, 1),
-                check_flag("drop_remainder", drop_remainder),
-            )
-        )
+        return self._then(stages.RaggedBatch(batch_size, drop_remainder))
 
     def bucket_by_sequence_length(
         self,
@@ -579,21 +550,14 @@ class Dataset(Runnable[T]):
         padding = None
         if not check_flag("no_padding", no_padding):
             padding = stages.Padding(padded_shapes, padding_values)
-        boundaries = tuple(
-            check_integer("bucket_boundaries", boundary) for boundary in bucket_boundaries
-        )
-        sizes = tuple(check_integer("bucket_batch_sizes", size, 1) for size in bucket_batch_sizes)
-        length_of = check_function("element_length_func", element_length_func)
-        drop = check_flag("drop_remainder", drop_remainder)
-        pad = check_flag("pad_to_bucket_boundary", pad_to_bucket_boundary)
         return self._then(
             stages.Bucket(
-                length_of=length_of,
-                boundaries=boundaries,
-                batch_sizes=sizes,
+                length_of=element_length_func,
+                boundaries=tuple(bucket_boundaries),
+                batch_sizes=tuple(bucket_batch_sizes),
                 padding=padding,
-                pad_to_bucket_boundary=pad,
-                drop_remainder=drop,
+                pad_to_bucket_boundary=pad_to_bucket_boundary,
+                drop_remainder=drop_remainder,
             )
         )
 
@@ -627,8 +591,7 @@ class Dataset(Runnable[T]):
         rows = self._then(stages.Unbatch())
         if not isinstance(batch_size, list | tuple | np.ndarray) or not np.ndim(batch_size):
             return rows.batch(cast(int, batch_size), drop_remainder)
-        sizes = tuple(check_integer("batch_size", size, 1) for size in batch_size)
-        return rows._then(stages.CyclicBatch(sizes, check_flag("drop_remainder", drop_remainder)))
+        return rows._then(stages.CyclicBatch(tuple(batch_size), drop_remainder))
 
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
@@ -650,15 +613,12 @@ class Dataset(Runnable[T]):
             >>> [batch.tolist() for batch in windows.flat_map(lambda window: window.batch(3))]
             [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
         """
-        size = check_integer("size", size, 1)
-        shift = size if shift is None else check_integer("shift", shift, 1)
-        drop = check_flag("drop_remainder", drop_remainder)
         return self._then(
             stages.Window(
                 size=size,
-                shift=shift,
-                stride=check_integer("stride", stride, 1),
-                drop_remainder=drop,
+                shift=size if shift is None else shift,
+                stride=stride,
+                drop_remainder=drop_remainder,
                 dataset_of=in_memory,
             )
         )
@@ -700,9 +660,7 @@ class Dataset(Runnable[T]):
             if window_size_func is None
             else check_function("window_size_func", window_size_func)
         )
-        grouped = self._then(
-            stages.GroupByWindow(check_function("key_func", key_func), size, in_memory)
-        )
+        grouped = self._then(stages.GroupByWindow(key_func, size, in_memory))
         return grouped.flat_map(check_function("reduce_func", reduce_func))
 
     def scan(self, initial_state: Any, scan_func: Callable[..., tuple[Any, U]]) -> Dataset[U]:
@@ -720,7 +678,7 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.range(1, 5).scan(0, add)))
             [1, 3, 6, 10]
         """
-        return self._then(stages.Scan.of(initial_state, check_function("scan_func", scan_func)))
+        return self._then(stages.Scan.of(initial_state, scan_func))
 
     def unique(self) -> Dataset[T]:
         """Each element once, where it comes first.
@@ -771,8 +729,8 @@ class Dataset(Runnable[T]):
         initial = (
             None if initial_dist is None else stages.distribution("initial_dist", initial_dist)
         )
-        resample = stages.Resample(check_function("class_func", class_func), target, initial)
-        numbers = Chain(sources.Random(check_integer("seed", seed, none=True), rerandomize=True))
+        resample = stages.Resample(class_func, target, initial)
+        numbers = Chain(sources.Random(seed, rerandomize=True))
         return self._of(sources.Zip((numbers, self.chain)))._then(resample)
 
     def apply(self, transformation_func: Callable[[Dataset[T]], Dataset[U]]) -> Dataset[U]:
@@ -820,10 +778,7 @@ class Dataset(Runnable[T]):
                 message is damaged, or does not fit its feature.
             ValueError: `num_parallel_calls` is less than 1.
         """
-        parse = stages.Parse(
-            dict(check_mapping("features", features, FEATURES)),
-            check_flag("string_columns", string_columns),
-        )
+        parse = stages.Parse(features, string_columns)
         return (
             self._then(parse) if num_parallel_calls is None else self.map(parse, num_parallel_calls)
         )
@@ -879,20 +834,14 @@ class Dataset(Runnable[T]):
             ValueError: `num_parallel_calls` is less than 1.
         """
         check_calls(num_parallel_calls)
-        if num_parallel_calls is None and not is_async(
-            arguments.check_function("function", function)
-        ):
+        if num_parallel_calls is None and not is_async(function):
             return self._then(Map(function))
         calls = 1 if num_parallel_calls is None else int(num_parallel_calls)
-        return self._of(
-            sources.ParallelMap(
-                self.chain, arguments.check_function("function", function), calls, deterministic
-            )
-        )
+        return self._of(sources.ParallelMap(self.chain, function, calls, deterministic))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements for which `predicate` returns a true value; it is called as in `map`."""
-        return self._then(stages.Filter(check_function("predicate", predicate)))
+        return self._then(stages.Filter(predicate))
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset[T]:
         """Leaves out elements that failed in earlier stages.
@@ -913,32 +862,32 @@ class Dataset(Runnable[T]):
             >>> list(inverses.ignore_errors())
             [1.0, 0.25]
         """
-        return self._then(stages.IgnoreErrors(check_flag("log_warning", log_warning)))
+        return self._then(stages.IgnoreErrors(log_warning))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements before the first one for which `predicate` returns a false value.
 
         It is called as in `map`.
         """
-        return self._then(stages.TakeWhile(check_function("predicate", predicate)))
+        return self._then(stages.TakeWhile(predicate))
 
     def enumerate(self, start: int = 0) -> Dataset[tuple[np.int64, T]]:
         """Pairs of a number, int64 from `start` on, and the element.
 
         Elements that are batches get an array of numbers.
         """
-        return self._then(stages.Enumerate(check_integer("start", start)))
+        return self._then(stages.Enumerate(start))
 
     def take(self, count: int) -> Dataset[T]:
         """The first `count` elements; all for a negative number. Other elements are not fetched."""
-        return self._then(stages.Take(max(-1, check_integer("count", count))))
+        return self._then(stages.Take(count))
 
     def skip(self, count: int) -> Dataset[T]:
         """All but the first `count` elements; none for a negative number.
 
         Skipped elements are fetched, too.
         """
-        return self._then(stages.Skip(max(-1, check_integer("count", count))))
+        return self._then(stages.Skip(count))
 
     def shard(self, num_shards: int, index: int) -> Dataset[T]:
         """Each element whose number modulo `num_shards` is `index`.
@@ -948,11 +897,7 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: `index` is not between 0 and `num_shards`, exclusive.
         """
-        return self._then(
-            stages.Shard(
-                check_integer("num_shards", num_shards, 1), check_integer("index", index, 0)
-            )
-        )
+        return self._then(stages.Shard(num_shards, index))
 
     def shuffle(
         self,
@@ -993,16 +938,7 @@ class Dataset(Runnable[T]):
         if buffer_size == UNKNOWN_CARDINALITY:
             self._ending("a shuffle of all elements")
             buffer_size = max(1, self.cardinality()) if self.cardinality() >= 0 else ALL_ELEMENTS
-        size = check_integer("buffer_size", buffer_size, 1)
-        seed = check_integer("seed", seed, none=True)
-        return self._of(
-            sources.Shuffle(
-                self.chain,
-                size,
-                seed,
-                check_flag("reshuffle_each_iteration", reshuffle_each_iteration),
-            )
-        )
+        return self._of(sources.Shuffle(self.chain, buffer_size, seed, reshuffle_each_iteration))
 
     def distribute(
         self,
@@ -1111,14 +1047,14 @@ class Dataset(Runnable[T]):
         return self._of(
             sources.GlobalShuffle(
                 shards=source,
-                seed=check_integer("seed", seed),
+                seed=seed,
                 index=index,
-                batch=check_integer("global_batch_size", global_batch_size, 1, none=True),
+                batch=global_batch_size,
                 even=even,
                 quality=quality,
-                block_bytes=check_integer("block_bytes", block_bytes, 1),
-                window_bytes=check_integer("window_bytes", window_bytes, 1),
-                slot_groups=check_integer("slot_groups", slot_groups, 1, none=True),
+                block_bytes=block_bytes,
+                window_bytes=window_bytes,
+                slot_groups=slot_groups,
                 rank=rank_of(rank, world_size),
             )
         )
@@ -1131,11 +1067,7 @@ class Dataset(Runnable[T]):
         Each repetition is an epoch: the second iteration of `dataset.repeat(2)` has the third and
         the fourth epoch.
         """
-        return self._of(
-            sources.Repeat(
-                self.chain, -1 if count is None else max(-1, check_integer("count", count))
-            )
-        )
+        return self._of(sources.Repeat(self.chain, -1 if count is None else count))
 
     def prefetch(
         self, buffer_size: int | None = None, *, buffer_bytes: int | None = None

@@ -15,6 +15,7 @@ from typing import Any, Final
 import anyio.lowlevel
 import numpy as np
 
+from streamrec.arguments import check_fields, whole_or_all
 from streamrec.display import logger
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import select
@@ -39,6 +40,9 @@ class Repeat(ChainSource):
     """Runs a chain `count` times; with -1 forever, unless its first epoch is empty."""
 
     count: int = -1
+
+    def __post_init__(self) -> None:
+        check_fields(self, count=whole_or_all)
 
     def line(self) -> str:
         return f"Repeat(count={self.count})"

@@ -42,7 +42,7 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
-from streamrec.arguments import name_type
+from streamrec.arguments import check_function, name_type
 from streamrec.display import logger
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, weigh_one
@@ -70,6 +70,9 @@ class Generated(Source):
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     signature: Any = None
+
+    def __post_init__(self) -> None:
+        check_function("generator", self.function)
 
     def lines(self) -> Iterator[str]:
         args = f", args of digest {digest_values(self.args)}" if self.args else ""

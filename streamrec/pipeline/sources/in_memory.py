@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio.lowlevel
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import check_fields, check_integer
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.codec import digest_values
 from streamrec.pipeline.elements.columns import Columns, Mixed, leaves, map_nest, rows_of, window
@@ -180,6 +182,9 @@ class Counter(InMemory):
     step: int
     dtype: str = "int64"
 
+    def __post_init__(self) -> None:
+        check_fields(self, start=check_integer, step=check_integer)
+
     def element_spec(self) -> Any:
         return TensorSpec((), self.dtype)
 
@@ -196,6 +201,9 @@ class RandomNumbers(InMemory):
     __slots__ = ()
     seed: int | None
     rerandomize: bool
+
+    def __post_init__(self) -> None:
+        check_fields(self, seed=partial(check_integer, none=True))
 
     def rows(self, first: int, last: int, context: RunContext | None = None) -> Columns:
         assert context is not None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import at_least_one, check_fields, check_flag
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk, weigh_one
 from streamrec.pipeline.elements.columns import (
@@ -54,6 +55,9 @@ class Batching(Stage):
     __slots__ = ()
     batch_size: int
     drop_remainder: bool
+
+    def __post_init__(self) -> None:
+        check_fields(self, batch_size=at_least_one, drop_remainder=check_flag)
 
     def cardinality(self, count: int) -> int:
         if count < 0:

@@ -19,6 +19,15 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from streamrec.arguments import (
+    at_least_one,
+    check_each,
+    check_fields,
+    check_flag,
+    check_function,
+    check_integer,
+    check_named,
+)
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import as_array, is_nest, join_windows, select, window
 from streamrec.pipeline.elements.positions import Positions, shift
@@ -55,6 +64,14 @@ class Bucket(Stage):
     offload: ClassVar[Offload] = Offload.ALWAYS
 
     def __post_init__(self) -> None:
+        check_fields(
+            self,
+            boundaries=check_named("bucket_boundaries", check_each(check_integer)),
+            batch_sizes=check_named("bucket_batch_sizes", check_each(at_least_one)),
+            length_of=check_named("element_length_func", check_function),
+            drop_remainder=check_flag,
+            pad_to_bucket_boundary=check_flag,
+        )
         if len(self.batch_sizes) != len(self.boundaries) + 1:
             raise ValueError(
                 f"{len(self.batch_sizes)} bucket_batch_sizes for {len(self.boundaries)} "

@@ -12,6 +12,7 @@ from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from itertools import starmap
 from typing import Any, ClassVar, NamedTuple
 
+from streamrec.arguments import check_function
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.elements.positions import shift
@@ -43,6 +44,9 @@ class Map(Stage):
     function: Callable[..., Any]
     offload: ClassVar[Offload] = Offload.ALWAYS
     one_to_one: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_function("function", self.function)
 
     def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
         return count, rows if keeps_rows(self.function) else UNKNOWN_CARDINALITY

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from streamrec.arguments import check_fields, check_flag, check_mapping
 from streamrec.example.columns import Column
 from streamrec.example.features import (
     Feature,
@@ -28,6 +29,13 @@ from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling
 
+FEATURES: Final = "feature configurations, such as {'image': FixedLenFeature([], bytes)}"
+
+
+def feature_dict(name: str, features: Any) -> dict[str, Feature]:
+    """Checks a description of features, and copies it: changes of it later have no effect."""
+    return dict(check_mapping(name, features, FEATURES))
+
 
 @dataclass(frozen=True)
 class Parse(Stage):
@@ -40,6 +48,7 @@ class Parse(Stage):
     keeps_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_fields(self, features=feature_dict, string_columns=check_flag)
         check_features("examples", self.features)
 
     def element_spec(self, spec: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamrec.arguments import at_least_one, check_each, check_fields, check_flag, check_named
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.columns import leaves, map_nest, rows_of, window
 from streamrec.pipeline.elements.positions import (
@@ -116,6 +117,11 @@ class CyclicBatch(Stage):
     drop_remainder: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(
+            self,
+            batch_sizes=check_named("batch_size", check_each(at_least_one)),
+            drop_remainder=check_flag,
+        )
         if not self.batch_sizes:
             raise ValueError("batch_size=[] must hold at least one number")
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import check_number
+from streamrec.arguments import check_function, check_number
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Positions, StageState, shift
 from streamrec.pipeline.engine.description import name_of
@@ -53,6 +53,7 @@ class Resample(Stage):
     offload: ClassVar[Offload] = Offload.ALWAYS
 
     def __post_init__(self) -> None:
+        check_function("class_func", self.class_func)
         if self.initial is None:
             return
         if len(self.initial) != len(self.target):

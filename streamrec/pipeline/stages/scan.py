@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from streamrec.arguments import describe_value
+from streamrec.arguments import check_function, describe_value
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_values, pack, unpack
 from streamrec.pipeline.elements.positions import (
@@ -40,6 +40,9 @@ class Scan(Stage):
     initial_state: Any = field(compare=False)
     digest: str
     offload: ClassVar[Offload] = Offload.ALWAYS
+
+    def __post_init__(self) -> None:
+        check_function("scan_func", self.scan_func)
 
     @classmethod
     def of(cls, initial_state: Any, scan_func: Callable[..., Any]) -> Scan:

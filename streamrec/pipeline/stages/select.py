@@ -9,11 +9,21 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import (
+    at_least_one,
+    check_fields,
+    check_flag,
+    check_function,
+    check_integer,
+    check_named,
+    whole_or_all,
+)
 from streamrec.display import logger, warn_once
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_values
@@ -85,6 +95,9 @@ class Take(Counted):
     count: int
     picks: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        check_fields(self, count=whole_or_all)
+
     @property
     def ends(self) -> bool:
         return self.count >= 0
@@ -116,6 +129,9 @@ class Skip(Counted):
     count: int
     picks: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        check_fields(self, count=whole_or_all)
+
     @property
     def ends(self) -> bool:
         return self.count < 0
@@ -143,6 +159,7 @@ class Shard(Counted):
     picks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_fields(self, num_shards=at_least_one, index=partial(check_integer, least=0))
         if not 0 <= self.index < self.num_shards:
             raise ValueError(
                 f"index={self.index} must be at least 0 and less than num_shards={self.num_shards}"
@@ -172,6 +189,9 @@ class Enumerate(Counted):
     first: int = 0
     counts_failures: ClassVar[bool] = True  # as in tf.data
 
+    def __post_init__(self) -> None:
+        check_fields(self, first=check_named("start", check_integer))
+
     def cardinality(self, count: int) -> int:
         return count
 
@@ -198,6 +218,9 @@ class Filter(Stage):
     offload: ClassVar[Offload] = Offload.ALWAYS
     picks: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        check_function("predicate", self.function)
+
     def start(self, key: str, state: int | None) -> Step:
         return _Filtering(self.function, bool)
 
@@ -214,6 +237,9 @@ class TakeWhile(Stage):
     function: Callable[..., Any]
     offload: ClassVar[Offload] = Offload.ALWAYS
     picks: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_function("predicate", self.function)
 
     @property
     def ends(self) -> bool:
@@ -256,6 +282,9 @@ class IgnoreErrors(Stage):
     """
 
     log_warning: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_fields(self, log_warning=check_flag)
 
     def start(self, key: str, state: None) -> Step:
         return _Ignoring(self.log_warning)

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from streamrec.arguments import at_least_one, check_fields, check_flag, check_function
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import (
     Columns,
@@ -53,6 +54,15 @@ class Window(Stage):
     drop_remainder: bool
     dataset_of: MakeDataset = field(repr=False)
     offload: ClassVar[Offload] = Offload.LONG
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            size=at_least_one,
+            shift=at_least_one,
+            stride=at_least_one,
+            drop_remainder=check_flag,
+        )
 
     @property
     def reach(self) -> int:
@@ -198,6 +208,9 @@ class GroupByWindow(Stage):
     size: int | Callable[[Any], Any]
     dataset_of: MakeDataset
     offload: ClassVar[Offload] = Offload.ALWAYS
+
+    def __post_init__(self) -> None:
+        check_function("key_func", self.key_func)
 
     def __repr__(self) -> str:
         # Saved positions compare this text, so functions appear by their names.

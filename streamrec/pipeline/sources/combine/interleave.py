@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from anyio.abc import TaskGroup
 
-from streamrec.arguments import name_type
+from streamrec.arguments import check_function, name_type
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, Position
@@ -58,6 +58,9 @@ class Interleaved(Source):
     outer: Chain
     function: Callable[..., Any]
     plan: Plan
+
+    def __post_init__(self) -> None:
+        check_function("map_func", self.function)
 
     def lines(self) -> Iterator[str]:
         yield from self.outer.lines()

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamrec.arguments import check_choice
+from streamrec.arguments import at_least_one, check_choice, check_fields, check_integer, check_named
 from streamrec.display import display_name, warn_once
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
@@ -92,6 +92,15 @@ class GlobalShuffle(AssignedSource):
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        size_or_none = partial(check_integer, least=1, none=True)
+        check_fields(
+            self,
+            seed=check_integer,
+            batch=check_named("global_batch_size", size_or_none),
+            block_bytes=at_least_one,
+            window_bytes=at_least_one,
+            slot_groups=size_or_none,
+        )
         check_even(self.even)
         check_choice("quality", self.quality, ("exact", "blocks", None))
         if self.slot_groups is not None and (self.batch or self.slot_groups) % self.slot_groups:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from anyio.abc import TaskGroup
 
+from streamrec.arguments import check_function
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import ChainSource, describe_stage, in_order
@@ -47,6 +48,9 @@ class ParallelMap(ChainSource):
     function: Callable[..., Any]
     calls: int
     deterministic: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_function("function", self.function)
 
     def line(self) -> str:
         # Without the number of calls, which changes no element.

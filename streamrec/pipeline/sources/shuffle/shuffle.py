@@ -25,9 +25,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from streamrec.arguments import at_least_one, check_fields, check_flag, check_integer, check_named
 from streamrec.display import warn_once
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Position
@@ -64,6 +66,14 @@ class Shuffle(ChainSource):
     buffer_size: int
     seed: int | None = None
     reshuffle: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            buffer_size=at_least_one,
+            seed=partial(check_integer, none=True),
+            reshuffle=check_named("reshuffle_each_iteration", check_flag),
+        )
 
     def line(self) -> str:
         return (
