@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 import click
 
 from streamrec.cli import options, writing
-from streamrec.cli.output import Meter, print_json, print_written, progress
+from streamrec.cli.output import (
+    Meter,
+    plural,
+    print_json,
+    print_note,
+    print_written,
+    progress,
+)
 from streamrec.cli.reading import blocks, map_concurrently, run, total_bytes
 from streamrec.cli.sources import (
     NO_RECORDS,
@@ -20,7 +31,7 @@ from streamrec.cli.sources import (
     find_records,
     storages_for,
 )
-from streamrec.errors import IntegrityError, StorageError
+from streamrec.errors import AlreadyExistsError, IntegrityError, NotFoundError, StorageError
 from streamrec.shards import LONG_BYTES, ReadOptions, ShardInfo, ShardReader
 from streamrec.storage import Replacement, Storages
 
@@ -36,6 +47,30 @@ from streamrec.storage import Replacement, Storages
 @options.sources
 @options.target
 @options.overwrite
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Copy only what TARGET does not have in the same size, and keep what is copied if the "
+    "command fails.",
+)
+@click.option(
+    "--include",
+    metavar="GLOB",
+    multiple=True,
+    help="Copy only shards whose names match, such as 'train-*'. May be repeated.",
+)
+@click.option(
+    "--exclude",
+    metavar="GLOB",
+    multiple=True,
+    help="Leave out shards whose names match. May be repeated.",
+)
+@click.option(
+    "--bandwidth",
+    metavar="SIZE",
+    callback=options.parse_size,
+    help="Read at most so many bytes a second, such as 50MB.",
+)
 @options.dry_run
 @options.jobs
 @options.as_json
@@ -47,14 +82,23 @@ def cp_command(
     overwrite: options.Overwrite,
     as_json: bool,
     target_options: Mapping[str, Any],
+    **wanted: Any,
 ) -> None:
     """Copies shards byte for byte, and checks the CRC32C of each record and of each object.
 
     TARGET is a directory or, for a single shard, a file name. Shards keep their names and their
     paths below the directory that they share. If a shard is damaged or differs from its manifest,
-    or the copy fails or is interrupted, nothing is left behind.
+    or the copy fails or is interrupted, nothing is left behind; with --resume, complete copies
+    stay, and the same command copies the rest.
     """
-    copied = run(copy(sources, target, overwrite, target_options or sources.storage_options))
+    choice = Choice(**wanted)
+    if choice.resume and overwrite:
+        raise click.UsageError(
+            "--resume keeps what is there, and --overwrite replaces it: omit one"
+        )
+    copied = run(
+        copy(sources, target, overwrite, choice, target_options or sources.storage_options)
+    )
     if as_json:
         print_json(
             {
@@ -68,10 +112,62 @@ def cp_command(
     print_written("shard", copied, " copied")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What of the sources is copied, and how fast.
+
+    Attributes:
+        resume: Only what the target does not have.
+        include, exclude: Globs of names. A name is copied if it matches one of `include`, if there
+            are any, and none of `exclude`.
+        bandwidth: Bytes a second, at most; None: no limit.
+    """
+
+    resume: bool = False
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    bandwidth: int | None = None
+
+    def takes(self, path: str) -> bool:
+        """Whether an object is copied, by its name. A glob with a slash is one of directories, too.
+
+        Examples:
+            >>> choice = Choice(include=("train-*", "b/*"), exclude=("*-1",))
+            >>> [choice.takes(f"s3://d/{name}") for name in ("a/train-0", "train-1", "b/x", "x")]
+            [True, False, True, False]
+        """
+        name = PurePosixPath(path)
+        if self.include and not any(name.match(glob) for glob in self.include):
+            return False
+        return not any(name.match(glob) for glob in self.exclude)
+
+
+class Bandwidth:
+    """Spreads bytes over time. Pure: the caller says what time it is, and waits.
+
+    Examples:
+        >>> limit = Bandwidth(1000)
+        >>> limit.delay(500, now=0.0), limit.delay(500, now=0.1), limit.delay(500, now=9.0)
+        (0.5, 0.9, 0.5)
+    """
+
+    def __init__(self, rate: int | None) -> None:
+        self._rate = rate
+        self._free = 0.0  # when the bytes so far have passed
+
+    def delay(self, nbytes: int, now: float) -> float:
+        """Returns the seconds to wait after so many more bytes."""
+        if self._rate is None:
+            return 0.0
+        self._free = max(self._free, now) + nbytes / self._rate
+        return self._free - now
+
+
 async def copy(
     sources: options.Sources,
     target: str,
     overwrite: options.Overwrite,
+    choice: Choice,
     target_options: Mapping[str, Any],
 ) -> list[ShardInfo]:
     """Copies all shards; returns the new ones."""
@@ -81,20 +177,78 @@ async def copy(
     ):
         found = await find_records(storages, sources)
         paths = writing.copy_paths([item.path for item in found], target, "TARGET")
+        found, paths = choose(choice, found, paths)
         spared = await writing.refuse_sources(
             storages, writing.inputs(sources, found), target_storages, paths
         )
-        if not overwrite:
-            await writing.refuse_existing(target_storages, paths)
+        if choice.resume:
+            found, paths = await drop_copied(storages, target_storages, found, paths)
+        elif not overwrite:
+            await writing.refuse_existing(target_storages, paths, "add --overwrite or --resume")
         writing.end_dry_run(found, paths)
-        async with writing.open_set(target_storages, overwrite, spared) as objects:
+        written = (
+            Replacement(target_storages, stages=False, spared=spared)
+            if choice.resume
+            else writing.open_set(target_storages, overwrite, spared)
+        )
+        limit = Bandwidth(choice.bandwidth)
+        async with written as objects:
             with progress("copying", total_bytes(found)) as meter:
-                work = partial(copy_one, storages, objects, meter)
+                work = partial(copy_one, storages, objects, meter, limit)
                 copied = await map_concurrently(work, list(zip(found, paths, strict=True)))
             # Before the block's end puts the copies in place: then the old shards would be gone.
             if objects.staged:
                 await tell_leftovers(target_storages, target, paths, objects)
             return copied
+
+
+def choose(choice: Choice, found: list[Item], paths: list[str]) -> tuple[list[Item], list[str]]:
+    """The shards that are copied, and the paths of their copies.
+
+    These paths do not depend on the choice: a second command with another one adds to the copies.
+    """
+    pairs = [
+        (item, path) for item, path in zip(found, paths, strict=True) if choice.takes(item.path)
+    ]
+    if not pairs:
+        raise click.UsageError("--include and --exclude leave no shard to copy")
+    return [item for item, _ in pairs], [path for _, path in pairs]
+
+
+async def drop_copied(
+    storages: Storages, target_storages: Storages, found: list[Item], paths: list[str]
+) -> tuple[list[Item], list[str]]:
+    """The shards whose copies are not there yet, and the paths of these copies.
+
+    An object of the same size is a copy: objects appear complete, and were checked before.
+
+    Raises:
+        AlreadyExistsError: An object of another size has the name of a copy.
+    """
+
+    async def is_copied(pair: tuple[Item, str]) -> bool:
+        item, path = pair
+        try:
+            present = await (await target_storages.at(path)).stat(path)
+        except NotFoundError:
+            return False
+        size = item.size
+        if size is None:
+            size = (await (await storages.at(item.path)).stat(item.path)).size
+        if present.size != size:
+            raise AlreadyExistsError(
+                f"it has {present.size:,} bytes, and {item.path} has {size:,}: it is no copy; "
+                "remove it, or copy with --overwrite",
+                path,
+            )
+        return True
+
+    pairs = list(zip(found, paths, strict=True))
+    copied = await map_concurrently(is_copied, pairs)
+    if any(copied):
+        print_note(f"{plural(sum(copied), 'shard')} of {len(pairs):,} are copied already")
+    left = [pair for pair, done in zip(pairs, copied, strict=True) if not done]
+    return [item for item, _ in left], [path for _, path in left]
 
 
 async def tell_leftovers(
@@ -114,7 +268,11 @@ async def tell_leftovers(
 
 
 async def copy_one(
-    storages: Storages, objects: Replacement, meter: Meter, work: tuple[Item, str]
+    storages: Storages,
+    objects: Replacement,
+    meter: Meter,
+    limit: Bandwidth,
+    work: tuple[Item, str],
 ) -> ShardInfo:
     """Copies one shard: its bytes are read once, and go to the reader and to the upload.
 
@@ -125,7 +283,7 @@ async def copy_one(
     storage = await storages.at(item.path)
     async with await objects.upload(path) as upload:
         source = await storage.stream(item.path, size=item.expected.size)
-        stream = CopyingStream(source, upload)
+        stream = CopyingStream(source, upload, limit)
         options = ReadOptions(long_bytes=LONG_BYTES)
         # The reader pulls the bytes through the copy, and its checks fail before the upload ends.
         reader = await ShardReader.open(
@@ -154,18 +312,22 @@ class CopyingStream:
         position: The number of bytes that were read.
     """
 
-    def __init__(self, stream: Any, upload: Any) -> None:
+    def __init__(self, stream: Any, upload: Any, limit: Bandwidth) -> None:
         self.info = stream.info
         self.tally = stream.tally
         self.position = 0
         self._stream = stream
         self._upload = upload
+        self._limit = limit
 
     async def readinto(self, buffer: memoryview) -> int:
         """Reads bytes into the buffer, and uploads them; returns how many, 0 at the end."""
         count: int = await self._stream.readinto(buffer)
         await self._upload.write(buffer[:count])
         self.position += count
+        delay = self._limit.delay(count, time.monotonic())
+        if delay > 0:
+            await asyncio.sleep(delay)
         return count
 
     async def aclose(self) -> None:
