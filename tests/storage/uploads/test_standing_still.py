@@ -109,7 +109,7 @@ async def test_a_process_that_stands_still_longer_than_its_lock_mixes_nothing(
         found = await written.direct.snapshot()
         assert found == shown(found), at
         assert await written.read() == good, (at, said)
-        at += 1 if THOROUGH else 6
+        at += 1 if THOROUGH else 13
     process.stdin.close()
     await process.wait()
-    assert taken > 2
+    assert taken > 1
