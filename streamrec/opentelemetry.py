@@ -18,7 +18,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
 from streamrec.pipeline import Stats
 from streamrec.storage import Distribution, Snapshot
-from streamrec.storage.statistics import Metric
+from streamrec.storage.counters import Metric
 
 __all__ = ["observe"]
 

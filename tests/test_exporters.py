@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamrec.opentelemetry import observe
 from streamrec.pipeline import ChainStats, StageStats, Stats
-from streamrec.pipeline.telemetry.stats import COUNTERS as STAGE_COUNTERS
 from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Counts, Statistics
 from streamrec.storage.backend import FastPath
+from streamrec.storage.counters import metrics_of
 from streamrec.storage.faults import Cause
 from streamrec.storage.statistics import COUNTERS, Tally
 
@@ -111,7 +111,7 @@ def test_prometheus_reads_at_each_scrape(statistics: Statistics) -> None:
     assert found["streamrec_queued_bytes",] == 7
     for stage, title in ((0, "TFRecordDataset"), (1, "batch")):
         row = stats_of(statistics).stages[stage]
-        for counter in STAGE_COUNTERS:
+        for counter in metrics_of(StageStats):
             name = f"streamrec_{counter.name.replace('.', '_')}_total"
             assert found[name, str(stage), title] == getattr(row, counter.field)
     assert found["streamrec_open_streams",] == 2

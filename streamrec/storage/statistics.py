@@ -29,108 +29,52 @@ from typing import Any, Final
 
 from streamrec.display import mask_name
 from streamrec.storage.backend import FastPath
+from streamrec.storage.counters import Metric, counter, explain_counters, metrics_of
 from streamrec.storage.faults import Cause
 from streamrec.storage.latency import Distribution, LatencyHistogram
 from streamrec.storage.tasks import running_loop
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A counter of `Counts`, as exporters name it.
-
-    Attributes:
-        field: The field of `Counts`.
-        name: The metric's name with the unit, without prefix and suffix.
-        unit: In the notation of UCUM: "By", "s", or "1".
-        help: A sentence that describes it.
-    """
-
-    field: str
-    name: str
-    unit: str
-    help: str
-
-
-COUNTERS: Final = (
-    Metric("requests", "requests", "1", "Requests sent, hedges included."),
-    Metric("bytes", "read_bytes", "By", "Bytes delivered to readers."),
-    Metric("failures", "failures", "1", "Operations given up after their retries."),
-    Metric("hedges", "hedges", "1", "Requests sent because another one was slow."),
-    Metric("hedges_won", "hedges_won", "1", "Second requests that were faster."),
-    Metric("stalls", "stalls", "1", "Bodies that gave nothing for longer than the limit."),
-    Metric("throttled", "throttled", "1", "Answers that asked for fewer requests."),
-    Metric(
-        "waited_for_turn", "waited_for_turn_seconds", "s", "Time that the limiter delayed requests."
-    ),
-    Metric(
-        "waited_for_store", "waited_for_store_seconds", "s", "Time that readers waited for bytes."
-    ),
-    Metric(
-        "waited_for_consumer",
-        "waited_for_consumer_seconds",
-        "s",
-        "Time that responses waited for a reader.",
-    ),
-    Metric(
-        "fallbacks",
-        "fallbacks",
-        "1",
-        "Fast paths that were disabled in favour of the client's own way.",
-    ),
-    Metric("losses", "losses", "1", "Damaged places that were skipped."),
-    Metric("lost_bytes", "lost_bytes", "By", "Bytes lost at damaged places."),
-)
-"""All scalar fields of `Counts`; retries (by cause) and the time to the first byte are not
-scalars."""
-
-_EMPTY_TABLE: Final[Mapping[str | Cause, float]] = {
-    **dict.fromkeys((counter.field for counter in COUNTERS), 0),
-    **dict.fromkeys((counter.field for counter in COUNTERS if counter.unit == "s"), 0.0),
-    **dict.fromkeys(Cause, 0),
-}
-"""The initial table of counts: it has all keys, so that its size never changes while another thread
-copies it."""
-
-
-@dataclass(frozen=True, slots=True)
+@explain_counters
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """The counters of one kind of store, or of one stream. Times are in seconds, summed over
     streams.
 
     Attributes:
-        requests: Requests sent, hedges included.
-        bytes: Bytes delivered to the readers.
         retries: Failed attempts that were retried, by cause (`Cause`, in lower case).
-        failures: Operations that failed after their retries.
-        hedges: Requests sent because another one was slow.
-        hedges_won: Hedges that were faster than the first request.
-        stalls: Bodies that gave nothing for longer than the limit.
-        throttled: Answers that asked for fewer requests.
-        waited_for_turn: Time that requests were delayed because the store throttles.
-        waited_for_store: Time that readers waited for bytes.
-        waited_for_consumer: Time that open responses waited for their reader.
         first_byte: Time from a request to the head of its response.
-        losses: Damaged places that readers reported.
-        lost_bytes: Bytes lost at damaged places.
-        fallbacks: Fast paths over a client's private details that were disabled
-            (`backend.FastPath`).
     """
 
-    requests: int = 0
-    bytes: int = 0
+    requests: int = counter("1", "Requests sent, hedges included.")
+    bytes: int = counter("By", "Bytes delivered to readers.", name="read_bytes")
     retries: Mapping[str, int] = field(default_factory=dict)
-    failures: int = 0
-    hedges: int = 0
-    hedges_won: int = 0
-    stalls: int = 0
-    throttled: int = 0
-    waited_for_turn: float = 0.0
-    waited_for_store: float = 0.0
-    waited_for_consumer: float = 0.0
+    failures: int = counter("1", "Operations given up after their retries.")
+    hedges: int = counter("1", "Requests sent because another one was slow.")
+    hedges_won: int = counter("1", "Second requests that were faster.")
+    stalls: int = counter("1", "Bodies that gave nothing for longer than the limit.")
+    throttled: int = counter("1", "Answers that asked for fewer requests.")
+    waited_for_turn: float = counter("s", "Time that the limiter delayed requests.")
+    waited_for_store: float = counter("s", "Time that readers waited for bytes.")
+    waited_for_consumer: float = counter("s", "Time that responses waited for a reader.")
     first_byte: Distribution = Distribution()
-    losses: int = 0
-    lost_bytes: int = 0
-    fallbacks: int = 0
+    losses: int = counter("1", "Damaged places that were skipped.")
+    lost_bytes: int = counter("By", "Bytes lost at damaged places.")
+    fallbacks: int = counter(
+        "1", "Fast paths that were disabled in favour of the client's own way."
+    )
+
+
+COUNTERS: Final = metrics_of(Counts)
+"""All scalar fields of `Counts`; retries (by cause) and the time to the first byte are not
+scalars."""
+
+_EMPTY_TABLE: Final[Mapping[str | Cause, float]] = {
+    **{metric.field: 0.0 if metric.unit == "s" else 0 for metric in COUNTERS},
+    **dict.fromkeys(Cause, 0),
+}
+"""The initial table of counts: it has all keys, so that its size never changes while another thread
+copies it."""
 
 
 class Tally:
@@ -142,11 +86,10 @@ class Tally:
 
     def __init__(self, parent: Tally | None = None) -> None:
         self.open_streams = 0
-        self._tables: tuple[dict[str | Cause, float], ...] = (
-            dict(_EMPTY_TABLE),
-        )  # its own, and its store's
-        self._first_bytes: tuple[LatencyHistogram, ...] = (LatencyHistogram(),)
         self.fast_paths: list[tuple[FastPath, int]] = []
+        # Its own, and its store's: a snapshot then needs no sums.
+        self._tables: tuple[dict[str | Cause, float], ...] = (dict(_EMPTY_TABLE),)
+        self._first_bytes: tuple[LatencyHistogram, ...] = (LatencyHistogram(),)
         if parent is not None:
             self._tables += parent._tables
             self._first_bytes += parent._first_bytes
@@ -177,9 +120,10 @@ class Tally:
             histogram.observe(seconds)
 
     def counts(self) -> Counts:
+        """A copy of the counters; may be made in any thread."""
         table = self._tables[0].copy()  # atomic under the GIL
         table["fallbacks"] = sum(path.fallbacks - before for path, before in self.fast_paths)
-        numbers: dict[str, Any] = {counter.field: table[counter.field] for counter in COUNTERS}
+        numbers: dict[str, Any] = {metric.field: table[metric.field] for metric in COUNTERS}
         retries = {cause.name.lower(): int(table[cause]) for cause in Cause}
         return Counts(**numbers, retries=retries, first_byte=self._first_bytes[0].distribution())
 
@@ -229,19 +173,13 @@ class Snapshot:
         store.
         """
         stores = self.backends.items()
-        for counter in COUNTERS:
-            yield (
-                counter,
-                [({"backend": name}, getattr(counts, counter.field)) for name, counts in stores],
-            )
-        causes = [
-            (name, cause, count)
-            for name, counts in stores
-            for cause, count in counts.retries.items()
-        ]
-        retries = [
-            ({"backend": name, "cause": cause}, float(count)) for name, cause, count in causes
-        ]
+        for metric in COUNTERS:
+            values = [({"backend": name}, getattr(each, metric.field)) for name, each in stores]
+            yield metric, values
+        retries = []
+        for name, counts in stores:
+            for cause, count in counts.retries.items():
+                retries.append(({"backend": name, "cause": cause}, float(count)))
         yield (
             Metric("retries", "retries", "1", "Attempts that failed and were made again."),
             retries,

@@ -34,72 +34,40 @@ from typing import Any, Final
 
 from streamrec import html
 from streamrec.storage import Snapshot
-from streamrec.storage.statistics import Metric
+from streamrec.storage.counters import Metric, counter, explain_counters, metrics_of
 from streamrec.store_kinds import kind_of
 
-COUNTERS: Final = (
-    Metric("elements_in", "stage.elements_in", "1", "Elements that a stage got."),
-    Metric("bytes_in", "stage.bytes_in", "By", "Bytes that a stage got."),
-    Metric("elements_out", "stage.elements_out", "1", "Elements that a stage gave."),
-    Metric("bytes_out", "stage.bytes_out", "By", "Bytes that a stage gave."),
-    Metric("busy", "stage.busy_seconds", "s", "Time that a stage worked."),
-    Metric(
-        "waited_for_input",
-        "stage.waited_for_input_seconds",
-        "s",
-        "Time that a stage had nothing to work on.",
-    ),
-    Metric(
-        "errors_ignored",
-        "stage.errors_ignored",
-        "1",
-        "Elements that failed and were left out by ignore_errors.",
-    ),
-    Metric(
-        "waited_for_output",
-        "stage.waited_for_output_seconds",
-        "s",
-        "Time that what a stage had was not taken.",
-    ),
-)
-"""The counters of `StageStats`, with the names that exporters use."""
 
-CONSUMER_COUNTERS: Final = (
-    Metric(
-        "consumer_waited", "consumer_waited_seconds", "s", "Time that the consumer waited for data."
-    ),
-    Metric("consumer_busy", "consumer_busy_seconds", "s", "Time that the consumer worked."),
-)
-
-
+@explain_counters
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStats:
     """The statistics of one source or stage.
 
+    The top of this file says how its time is divided. A source without chains has no input here:
+    see `Stats.storage`. An element of a batched pipeline is a batch.
+
     Attributes:
         title: Its name for users: "batch", "map: your function resize".
         line: Its line in the pipeline's description.
-        elements_in, bytes_in: Its input; 0 for a source without chains: see `Stats.storage`.
-        elements_out, bytes_out: Its output. An element of a batched pipeline is a batch.
-        busy, waited_for_input, waited_for_output: Seconds; see the top of this file.
         queued, queue_limit: Bytes in its queues, and how many these may hold; 0 without queues.
         chains: The chains that a source runs.
-        errors_ignored: How many failed elements `ignore_errors` left out.
     """
 
     title: str
     line: str
-    elements_in: int = 0
-    bytes_in: int = 0
-    elements_out: int = 0
-    bytes_out: int = 0
-    busy: float = 0.0
-    waited_for_input: float = 0.0
-    waited_for_output: float = 0.0
+    elements_in: int = counter("1", "Elements that a stage got.", of="stage")
+    bytes_in: int = counter("By", "Bytes that a stage got.", of="stage")
+    elements_out: int = counter("1", "Elements that a stage gave.", of="stage")
+    bytes_out: int = counter("By", "Bytes that a stage gave.", of="stage")
+    busy: float = counter("s", "Time that a stage worked.", of="stage")
+    waited_for_input: float = counter("s", "Time that a stage had nothing to work on.", of="stage")
+    waited_for_output: float = counter("s", "Time that what a stage had was not taken.", of="stage")
     queued: int = 0
     queue_limit: int = 0
     chains: tuple[ChainStats, ...] = ()
-    errors_ignored: int = 0
+    errors_ignored: int = counter(
+        "1", "Elements that failed and were left out by ignore_errors.", of="stage"
+    )
 
     def since(self, earlier: StageStats | None) -> StageStats:
         """The difference to an earlier snapshot; queues are not subtracted."""
@@ -107,7 +75,7 @@ class StageStats:
             return self
         counters = {
             each.field: getattr(self, each.field) - getattr(earlier, each.field)
-            for each in COUNTERS
+            for each in metrics_of(StageStats)
         }
         # A source may have started chains since.
         before = (*earlier.chains, *[None] * len(self.chains))
@@ -207,6 +175,7 @@ def reading(source: StageStats, backends: Collection[str]) -> str:
     return DISK if media == {"disk"} else NETWORK
 
 
+@explain_counters
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """The statistics of a run at one moment.
@@ -214,8 +183,6 @@ class Stats:
     Attributes:
         elements: How many elements the consumer has taken.
         bytes: About how many bytes these have, counted in whole chunks.
-        consumer_waited: For how many seconds the consumer waited for data.
-        consumer_busy: For how many seconds the consumer worked between two requests.
         queued, queue_limit: How many bytes wait for the consumer, and how many may.
         chain: The statistics of sources and stages.
         storage: Requests, bytes and retries of the stores, and the requests that wait for a retry.
@@ -223,8 +190,10 @@ class Stats:
 
     elements: int
     bytes: int
-    consumer_waited: float
-    consumer_busy: float
+    consumer_waited: float = counter("s", "Time that the consumer waited for data.", required=True)
+    consumer_busy: float = counter(
+        "s", "Time that the consumer worked between two requests.", required=True
+    )
     queued: int
     queue_limit: int
     chain: ChainStats
@@ -275,13 +244,13 @@ class Stats:
     def counters(self) -> Iterator[tuple[Metric, Sequence[tuple[dict[str, Any], float]]]]:
         """All counters for exporters, each with its labeled values."""
         yield from self.storage.counters()
-        for counter in CONSUMER_COUNTERS:
-            yield counter, [({}, getattr(self, counter.field))]
+        for metric in metrics_of(Stats):
+            yield metric, [({}, getattr(self, metric.field))]
         rows = [
             ({"row": row, "stage": stage.title}, stage) for row, stage in enumerate(self.stages)
         ]
-        for counter in COUNTERS:
-            yield counter, [(labels, getattr(stage, counter.field)) for labels, stage in rows]
+        for metric in metrics_of(StageStats):
+            yield metric, [(labels, getattr(stage, metric.field)) for labels, stage in rows]
 
     def since(self, earlier: Stats) -> Stats:
         """The difference to an earlier snapshot of the same run.
