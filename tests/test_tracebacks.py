@@ -102,7 +102,7 @@ MISTAKES = {
         'records = iter(streamrec.TFRecordDataset("1.tfrecord"))\n'
         "try:\n    list(records)\nexcept streamrec.CorruptRecordError:\n    pass\n"
         "next(records)  # here\n",
-        "ClosedError: this run cannot go on after the error",
+        "ClosedError: this run ended with an error (CorruptRecordError: ",
     ),
     "an argument of a verb": (
         'streamrec.Dataset.range(3).batch("x")  # here\n',

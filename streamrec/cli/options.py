@@ -165,7 +165,7 @@ def parse_where(
             raise ValueError(f"{text[place:].strip()!r} has no meaning here")
         expression = parse_joined(words, "or", "and")
         if words:
-            raise ValueError(f"{words[0]!r} follows a whole expression")
+            raise ValueError(f"{words[0]!r} follows a complete expression")
     except (ValueError, RecursionError) as error:
         message = (
             f"{text!r}: {error}: write \"label == 3 and not (name == 'cat' or `image/width` > 90)\""

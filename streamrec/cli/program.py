@@ -51,7 +51,7 @@ COMMANDS: Final = {
     "reshard": "Splits, merges, compresses or shuffles records into new shards.",
     "bench": "Measures how fast a store delivers objects, and says what to set.",
     "doctor": "Checks step by step whether a store works as it should.",
-    "recover": "Finishes or undoes what a killed run was replacing.",
+    "recover": "Finishes or undoes a replacement that was interrupted.",
     "demo": "Writes a small data set to try the commands on.",
 }
 

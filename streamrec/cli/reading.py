@@ -40,7 +40,7 @@ KINDS: Final[dict[Kind, str]] = {
     "example": "Example",
     "sequence_example": "SequenceExample",
     "example_list": "ExampleListWithContext, as TF-Ranking writes",
-    "bytes": "bytes, no Examples",
+    "bytes": "bytes, not Examples",
 }
 """The types of records, for people."""
 

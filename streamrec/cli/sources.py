@@ -213,15 +213,15 @@ def take_split(found: list[Item], name: str, split: str | None, *, mixes: bool) 
         wanted = set(selected)
         return [item for item in found if item.path in wanted]
     if splits.several:
-        advice = f"--split {splits.names[0]} takes one of them"
+        advice = f"--split {splits.names[0]} reads one of them"
         # A command that writes would mix test data into training data for good.
         if splits.certain and not mixes:
             raise click.UsageError(
                 f"{name}: these shards are of several splits, {splits}: {advice}, and --split all "
-                "all of them"
+                "reads all of them"
             )
         print_note(
-            f"{display_name(name)}: these shards are of several splits, {splits}, and are taken "
+            f"{display_name(name)}: these shards are of several splits, {splits}, and are read "
             f"together: {advice}"
         )
     return found

@@ -98,7 +98,7 @@ def _tensor_array(tensor: Any) -> npt.NDArray[Any]:
             return np.array(tensor, dtype=object)
     except Exception as error:  # other libraries' tensors raise anything
         raise FeatureError(
-            f"{name_type(tensor)} gives no array of one dtype: {error}; convert it"
+            f"{name_type(tensor)} cannot become an array of one dtype: {error}; convert it"
         ) from error
     if hasattr(tensor, "dtype"):
         return array

@@ -206,7 +206,7 @@ class NullableParser:
 
     def __call__(self, records: Any) -> Any:
         if not self.summaries:
-            raise FeatureError("no record that was looked at has a feature: give features")
+            raise FeatureError("no sampled record has a feature: pass features=")
         try:  # an array is parsed faster, where no record lacks the feature
             plan = make_plan("examples", {item.name: item.proposal for item in self.summaries})
             columns, others = parse_batch(plan, records, string_columns=True)
@@ -218,7 +218,7 @@ class NullableParser:
             # The column of another feature would begin too late.
             for name in features_of(record, number).keys() - plan.features.keys():
                 raise FeatureError(
-                    "no record that was looked at has it: give features", name, number
+                    "no sampled record has this feature: pass features=", name, number
                 )
         batch = pa.record_batch(ArrowBatch(columns, text=self.text))
         features_in = cache(lambda row: features_of(records[row], row))

@@ -416,9 +416,8 @@ def over(error: BaseException) -> str | None:
     if isinstance(error, ClosedError) or not isinstance(error, Exception):
         return None
     return (
-        f"this run cannot go on after the error that it failed with ({type(error).__name__}: "
-        f"{error}): mend what failed, and make a new iterator, from `state_dict()` if it is to go "
-        "on here"
+        f"this run ended with an error ({type(error).__name__}: {error}): fix its cause and make a "
+        "new iterator; with this one's `state_dict()` it continues here"
     )
 
 

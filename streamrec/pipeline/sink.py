@@ -181,9 +181,8 @@ def target_of(
 T = TypeVar("T")
 
 AMBIGUOUS = (
-    "a dict with arrays: say batched=False where each dict is one Example, batched=True where it "
-    "is a batch of them "
-    "in columns"
+    "a dict with arrays may be one Example or a batch in columns: pass batched=False if each dict "
+    "is one Example, batched=True if it is a batch"
 )
 WANTED = "a record (bytes), a batch of records, or a dict of features is expected; "
 

@@ -325,7 +325,10 @@ class IndexedRecords:
         lengths = unpack(data, self.index.blocks[blocks], counts)
         sums = np.add.reduceat(lengths + FRAME_BYTES, np.cumsum(counts) - counts)
         if lengths.min() < 0 or (sums != self.index.block_bytes[blocks]).any():
-            raise damage_error(self.index.path, "the lengths of records do not fill their shards")
+            raise damage_error(
+                self.index.path,
+                "the lengths of the records do not add up to the sizes of their shards",
+            )
         return lengths
 
     async def _pack(self, blocks: Sequence[int]) -> list[bytes]:

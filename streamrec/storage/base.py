@@ -404,7 +404,7 @@ class Storage:
         """Returns whether a name that may not be looked at is taken.
 
         S3 answers 403 for missing names, too, if the client may not list. If it does not do that
-        for a name that nobody has, the object exists. Else only a conditional write can tell, if
+        for a name that no object has, the object exists. Else only a conditional write can tell, if
         the store honours the condition: that is tried with an object of our own, once per
         directory.
         """

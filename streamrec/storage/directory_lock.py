@@ -142,7 +142,7 @@ class DirectoryLock:
         """Raises an ObjectChangedError if another writer may have taken the lock over."""
         if self._version is not None and self._may_be_over:
             raise ObjectChangedError(
-                "this process stood still for so long that another writer may be at work: run it "
+                "this process stood still for so long that another writer may have begun: run it "
                 "again",
                 self._directory or ".",
             )

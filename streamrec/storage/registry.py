@@ -170,7 +170,7 @@ def _check_name(url: str) -> None:
     may contain.
     """
     if not url:
-        raise StorageError("the name of a file is '': give a URL or path")
+        raise StorageError("a file name is empty: give a URL or path")
     if url.isascii() and "\0" not in url:
         return
     try:

@@ -227,7 +227,7 @@ def test_a_missing_feature_is_null(tmp_path: Path) -> None:
         ({"id": "one", "pair": [1, 2]}, "feature 'id': "),
         (
             {"id": 1, "pair": [1, 2], "new": 3},
-            "feature 'new': no record that was looked at has it: give features",
+            "feature 'new': no sampled record has this feature: pass features=",
         ),
     ],
     ids=["two", "one", "kind", "unknown"],

@@ -36,7 +36,7 @@ LOOKING = [["count"], ["info"], ["stat"], ["verify"], ["head"], ["cat"]]
 def test_a_command_that_looks_says_which_splits_it_takes_together(
     command: list[str], folder: Path, called: Call
 ) -> None:
-    said = "several splits, test (1 shard) and train (2 shards), and are taken together"
+    said = "several splits, test (1 shard) and train (2 shards), and are read together"
     for source in (folder, f"{folder}/", f"{folder}/*.tfrecord*"):
         assert said in called.well(*command, source).err
     assert "splits" not in called.well(*command, folder, "--split", "train").err
@@ -57,7 +57,7 @@ def test_a_command_that_writes_asks_for_the_split(
     name, goal = command
     target = f"{tmp_path}/out/{goal}"
     (tmp_path / "out").mkdir()
-    said = "several splits, test (1 shard) and train (2 shards): --split test takes one of them"
+    said = "several splits, test (1 shard) and train (2 shards): --split test reads one of them"
     called.refused(2, said, name, folder, target)
     assert list((tmp_path / "out").iterdir()) == []
     called.refused(2, "not one split 'dev' among these", name, folder, target, "--split", "dev")

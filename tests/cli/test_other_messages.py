@@ -58,7 +58,7 @@ def test_convert_of_a_sample_checks_each_record(tmp_path: Path, called: Call) ->
 def test_info_says_what_the_records_are(tmp_path: Path, called: Call) -> None:
     path = write(tmp_path / "in.tfrecord", [SCENARIO] * 2)
     said = called.well("info", path).out
-    assert "records are  bytes, no Examples" in said
+    assert "records are  bytes, not Examples" in said
     assert "another message type, with the fields 1, 2, 5" in said
     assert called("info", "--json", path).json["kind"] == "bytes"
     mixed = write(tmp_path / "mixed.tfrecord", [EXAMPLE, MORE])

@@ -239,7 +239,8 @@ def check_connect(endpoint: Endpoint) -> str:
         endpoint.connect().close()
     except OSError as error:
         raise CheckError(
-            f"no connection to port {endpoint.port} ({error}): is it up, is a firewall between?"
+            f"no connection to port {endpoint.port} ({error}): check that the server runs and that "
+            "no firewall is in the way"
         ) from error
     return f"port {endpoint.port}"
 
@@ -247,7 +248,7 @@ def check_connect(endpoint: Endpoint) -> str:
 def check_tls(endpoint: Endpoint) -> str:
     """Makes a TLS handshake, and checks the certificate."""
     if not endpoint.secure:
-        return "not encrypted: all right on this machine or in a network of your own"
+        return "not encrypted: fine on this machine or in a private network"
     context = ssl.create_default_context()
     try:
         with (
@@ -400,7 +401,7 @@ async def check_latency(store: CheckedStore, item: Item) -> str:
         await store.read(item.path, 0, 1)
         took.append(time.perf_counter() - began)
     return (
-        f"a byte comes in {statistics.median(took) * 1e3:.1f} ms, the slowest of {LOOKS} in "
+        f"one byte takes {statistics.median(took) * 1e3:.1f} ms, the slowest of {LOOKS} requests "
         f"{max(took) * 1e3:.1f} ms"
     )
 
@@ -412,7 +413,7 @@ async def check_range(store: CheckedStore, item: Item) -> str:
     half = await store.read(item.path, size // 2, size)
     if whole[size // 2 :] != half or len(whole) != size:
         raise CheckError(
-            "a range is not the same as the same bytes of the whole: a proxy between may not know "
+            "a range differs from the same bytes of the whole object: a proxy may not support "
             "ranges"
         )
     return f"bytes {size // 2:,} to {size:,} are the same alone and as a part"
@@ -433,8 +434,8 @@ async def check_version(store: CheckedStore, item: Item) -> str:
     except ObjectChangedError:
         return f"version {version}; another one is refused"
     raise CheckError(
-        "another version was asked for, and the store gave this one: a change under way is not "
-        "noticed"
+        "the store returned this version although another one was requested: a change during a "
+        "read would go unnoticed"
     )
 
 
@@ -609,7 +610,7 @@ async def check_write(store: CheckedStore) -> str:
         store.written.remove(path)
         raise NotCheckedError(f"this store is read only: {error}") from error
     if await store.read(path, 0, len(data)) != data:
-        raise CheckError(f"{path} is not what was written: a cache between may be stale")
+        raise CheckError(f"{path} does not have the content that was written: a cache may be stale")
     return f"{format_bytes(len(data))} written and read again"
 
 

@@ -326,7 +326,7 @@ async def check_index(index: str, typed: options.Sources, as_json: bool) -> int:
         state = (
             f"{len(differing):,} changed: streamrec index --update {index}"
             if differing
-            else "all as it says"
+            else "no shard has changed"
         )
         print_line(f"{index}: {plural(len(found.shards), 'shard')}, {state}")
     return BAD_DATA if differing else 0
@@ -337,11 +337,11 @@ async def difference(storages: Storages, shard: streamrec.shards.ShardInfo) -> s
     try:
         about = await (await storages.at(shard.path)).stat(shard.path)
     except streamrec.NotFoundError:
-        return "it is not there"
+        return "it does not exist"
     if about.size != shard.bytes:
         return f"{format_number(about.size)} bytes where the index says {shard.bytes:,}"
     if shard.version is not None and about.version != shard.version:
-        return "another version than the index says: it was written since, or it is a copy"
+        return "its version is not that of the index: it was written again, or it is a copy"
     return None
 
 

@@ -175,8 +175,8 @@ def print_inspected(inspected: Inspected) -> None:
     if sample.schema is not None:
         click.echo()
         print_line(
-            f"features, as {plural(len(sample.records), 'record')} from the beginnings of shards "
-            "show them"
+            f"features, inferred from {plural(len(sample.records), 'record')} at the beginnings of "
+            "shards"
         )
         columns = ("feature", "kind", ">missing", ">values", f"parse_{sample.kind} takes")
         print_table(
@@ -234,9 +234,8 @@ def describe_count(inspected: Inspected) -> str:
     sample = inspected.sample
     if size is None or sample.compressions != ("",) or not sample.records:
         return "not counted: --count reads all shards"
-    return (
-        f"about {size / (sample.record_bytes + 16):,.0f}, by the sample; --count reads all shards"
-    )
+    estimate = size / (sample.record_bytes + 16)
+    return f"about {estimate:,.0f}, estimated from the sample; --count reads all shards"
 
 
 def all_features(sample: Sample) -> tuple[FeatureSummary, ...]:

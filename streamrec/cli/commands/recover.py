@@ -42,7 +42,7 @@ def recover_command(
 
     If all new objects were in place, only the hidden old ones are removed. Otherwise the old
     objects are put back, and the new ones removed. An object that another writer has written since
-    stays as it is. A run that is at work is waited for. The command may be run twice.
+    stays as it is. The command waits for a run that is still at work, and you can run it again.
     """
     folder = directory_of(f"{directory.rstrip('/')}/") or directory
     done, unexplained = run(recover_all(folder, wait, storage_options))
@@ -88,4 +88,4 @@ def show(folder: str, done: list[Recovery], unexplained: list[str]) -> None:
             "objects; compare them with the new ones, and rename or remove them yourself"
         )
     elif not done:
-        print_line(f"nothing is to be recovered in {display_name(folder)}")
+        print_line(f"there is nothing to recover in {display_name(folder)}")

@@ -108,7 +108,8 @@ class Repeat(ChainSource):
         """An endless repetition of nothing must not block the event loop, nor go unnoticed."""
         if in_a_row == 100:
             logger.warning(
-                "repeat(): %d epochs in a row had no element; is its source used up?", in_a_row
+                "repeat(): %d epochs in a row had no elements: can its source be read only once?",
+                in_a_row,
             )
         await anyio.lowlevel.checkpoint()
 

@@ -335,7 +335,7 @@ def test_a_source_that_failed_says_so_whenever_it_is_asked(files: list[str]) -> 
             list(iterator)
         for _ in range(2):
             with pytest.raises(
-                ClosedError, match=r"cannot go on after the error .* \(CorruptRecordError: .*s-2.tf"
+                ClosedError, match=r"ended with an error \(CorruptRecordError: .*s-2.tf"
             ):
                 next(iterator)
 

@@ -162,7 +162,7 @@ def test_an_error_comes_once_after_the_elements_before_it(
     found, error = until_error(iterator, ZeroDivisionError)
     assert found == list(range(before))
     assert generator.__name__ in [entry.name for entry in traceback.extract_tb(error.__traceback__)]
-    with pytest.raises(ClosedError, match="cannot go on after the error"):
+    with pytest.raises(ClosedError, match="this run ended with an error"):
         next(iterator)
 
 

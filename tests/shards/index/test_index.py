@@ -208,7 +208,7 @@ async def test_lengths_that_do_not_fill_their_shard_are_an_error(tmp_path: Path)
     index.blocks["crc"][0] = crc32c(bytes(lengths[len(MAGIC) :]))
     (tmp_path / "x.index").write_bytes(bytes(lengths) + encode_end(index))
     source = await RecordSource.open(path)
-    with pytest.raises(ManifestError, match="the lengths of records do not fill their shards"):
+    with pytest.raises(ManifestError, match="do not add up to the sizes of their shards"):
         await source.get([0])
 
 

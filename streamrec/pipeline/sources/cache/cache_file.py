@@ -244,7 +244,9 @@ def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
         )
     written = content.get("pipeline")
     if not isinstance(written, list) or not all(isinstance(line, str) for line in written):
-        raise CacheError("this cache does not say of which pipeline it is: remove the file", path)
+        raise CacheError(
+            "this file does not name the pipeline that it caches: remove the file", path
+        )
     if lines is not None and written != list(lines):
         was, now = next(
             pair for pair in zip_longest(written, lines, fillvalue="nothing") if pair[0] != pair[1]
