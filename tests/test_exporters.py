@@ -42,6 +42,7 @@ def statistics() -> Statistics:
             ):
                 tally.count(counter)
             tally.count("lost_bytes", 100)
+            tally.count("bytes_not_admitted", 10)
             fast_path = FastPath("what the tests leave")
             statistics.backend(scheme, [fast_path])
             fast_path.disable("it", "on purpose")

@@ -14,8 +14,8 @@ import streamrec
 from tests.runs import in_new_interpreter
 from tests.servers.real import Store
 
-S3_FILES = 73
-LOCAL_FILES = 63
+S3_FILES = 74
+LOCAL_FILES = 64
 
 ADVICE = "let a plain read do without one of these, or keep one concept in one file"
 

@@ -325,7 +325,7 @@ async def _opened(
     store: StoreOptions,
 ) -> AsyncIterator[ShardReader]:
     """Opens a shard with connections of its own."""
-    async with Storages(**store, buffer_bytes=buffer_bytes) as storages:
+    async with Storages(**store, buffer_bytes=buffer_bytes, cached=True) as storages:
         reader = await ShardReader.open(await storages.at(url), url, options, byte_range=byte_range)
         try:
             yield reader

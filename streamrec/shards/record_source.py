@@ -110,7 +110,7 @@ class RecordSource:
         verify = check_flag("verify", verify)
         parallel = check_integer("parallel", parallel, 1)
         cache = check_integer("cache_bytes", cache_bytes, 0)
-        storages = partial(Storages, **store)
+        storages = partial(Storages, **store, cached=True)
         opened: Index = bridge.run(
             index_at, storages, locate(check_path("index", index), filesystem)
         )

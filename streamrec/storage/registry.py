@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from difflib import get_close_matches
 from functools import partial
 from itertools import starmap
@@ -20,7 +21,9 @@ from streamrec.errors import (
     StorageError,
     StreamrecError,
 )
+from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
+from streamrec.storage.cache_settings import CacheSettings, find_settings, without_settings
 from streamrec.storage.clients import borrow, make_key
 from streamrec.storage.connections import MAX_CONNECTIONS, START, Connections
 from streamrec.storage.faults import RetryPolicy
@@ -46,7 +49,10 @@ class StoreOptions(TypedDict, total=False):
 
     Attributes:
         storage_options: Keyword arguments of the fsspec filesystem's class, as in pandas: `key`,
-            `secret`, `endpoint_url`, `token`, ... None: none.
+            `secret`, `endpoint_url`, `token`, ... None: none. `cache_dir` and `cache_bytes` keep
+            what is read from a store in a directory of a local disk, up to this many bytes (a
+            number, or a text such as "500GB"); their defaults are the variables
+            STREAMREC_CACHE_DIR and STREAMREC_CACHE_BYTES.
         filesystem: Your own fsspec filesystem, for all URLs, instead of one made from
             `storage_options`. An async one is created again from its arguments, in the running
             loop; any other is used as it is. A path without a scheme is a path in it.
@@ -56,6 +62,14 @@ class StoreOptions(TypedDict, total=False):
     storage_options: Mapping[str, Any] | None
     filesystem: fsspec.AbstractFileSystem | None
     retry: RetryPolicy | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTerms:
+    """How requests are repeated, and where their answers are kept; None: nowhere."""
+
+    retry: RetryPolicy
+    cache: CacheSettings | None
 
 
 class Storages:
@@ -71,6 +85,8 @@ class Storages:
             addition to one for each stream.
         report_interval: Seconds between two reports in the log, if its level is INFO; see
             `statistics`.
+        cached: Whether reads go through the cache on a local disk, if the options or the
+            environment name one. Not for what writes, or must see what the store holds.
 
     Attributes:
         connections: The connection budget that all streams share.
@@ -88,10 +104,14 @@ class Storages:
         buffer_bytes: int = BUFFER_BYTES,
         max_connections: int = MAX_CONNECTIONS,
         report_interval: float = 60.0,
+        cached: bool = False,
     ) -> None:
-        self._retry = check_source(storage_options, filesystem, retry)
+        self._terms = ReadTerms(
+            check_source(storage_options, filesystem, retry),
+            find_settings(storage_options or {}) if cached else None,
+        )
         self.connections = Connections(buffer_bytes, KneeSearch(START, max_connections))
-        self.storage_options = dict(storage_options or {})
+        self.storage_options = without_settings(storage_options or {})
         self._filesystem = filesystem
         self.statistics = run_statistics.get() or Statistics()
         self._report = PeriodicReport(self.statistics, report_interval)
@@ -142,11 +162,15 @@ class Storages:
         source = ClientOptions(protocol, self.storage_options, self._filesystem, url)
         connect = await asyncio.to_thread(load_backend, source)  # an import takes up to a second
         key, kept = make_key(
-            connect.__module__, scope, self.storage_options, self._filesystem, astuple(self._retry)
+            connect.__module__,
+            scope,
+            self.storage_options,
+            self._filesystem,
+            astuple(self._terms.retry),
         )
         try:
-            connect_shared = partial(borrow, key, kept, partial(connect, source, self._retry))
-            backend, release = await attempt(self._retry, url, connect_shared, "connecting")
+            connect_shared = partial(borrow, key, kept, partial(connect, source, self._terms.retry))
+            backend, release = await attempt(self._terms.retry, url, connect_shared, "connecting")
         except StreamrecError:
             raise
         except Exception as error:
@@ -158,10 +182,29 @@ class Storages:
                 url,
             ) from cause
         remote = backend.remote  # a second request for a slow local file would only be slower
-        hedging, endpoint = (Hedging(self._retry), backend.endpoint) if remote else (None, None)
+        hedging, endpoint = (
+            (Hedging(self._terms.retry), backend.endpoint) if remote else (None, None)
+        )
         traffic = Traffic(self.statistics, protocol, hedging, endpoint, backend.fast_paths)
-        storage = Storage(backend, self._retry, self.connections, traffic, release)
+        parts = (backend, self._terms.retry, self.connections, traffic, release)
+        storage = await self._in_front_of(source, backend, parts) or Storage(*parts)
         self._stack.push_async_callback(storage.aclose)
+        return storage
+
+    async def _in_front_of(
+        self, source: ClientOptions, backend: Backend, parts: tuple[Any, ...]
+    ) -> Storage | None:
+        """Returns a Storage with a cache in front of it, if there is one for this kind of store.
+
+        Local files and objects in memory need none: they are the backends that never stall.
+        """
+        if self._terms.cache is None or not backend.may_stall:
+            return None
+        cache = importlib.import_module("streamrec.storage.cache")  # only who caches loads it
+        opened = await asyncio.to_thread(cache.open_cache, self._terms.cache)
+        if opened is None:
+            return None
+        storage: Storage = cache.CachedStorage(opened, cache.name_store(source, backend), *parts)
         return storage
 
 
@@ -213,13 +256,14 @@ def check_source(storage_options: object, filesystem: object, retry: object = No
         raise TypeError(
             f"storage_options is {found}: it must be a dict of arguments of the fsspec filesystem"
         )
+    find_settings(storage_options or {})
     if filesystem is not None:
         import fsspec
 
         if not isinstance(filesystem, fsspec.AbstractFileSystem):
             found = describe_value(filesystem, secret=True)
             raise TypeError(f"filesystem is {found}: it must be an fsspec filesystem")
-        if storage_options:
+        if without_settings(storage_options or {}):
             raise ValueError(
                 "filesystem= and storage_options= exclude each other: give the options to the "
                 "filesystem when you "

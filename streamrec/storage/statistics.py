@@ -63,6 +63,11 @@ class Counts:
     fallbacks: int = counter(
         "1", "Fast paths that were disabled in favour of the client's own way."
     )
+    bytes_not_admitted: int = counter(
+        "By",
+        "Bytes that the cache on disk did not keep, because it is full or too slow.",
+        name="not_admitted_bytes",
+    )
 
 
 COUNTERS: Final = metrics_of(Counts)
@@ -295,6 +300,10 @@ def format_lines(snapshot: Snapshot) -> Iterator[str]:
             (retries, f"retries: {sum(retries.values()):,} ({causes})"),
             (counts.hedges, f"hedges: {counts.hedges:,}, of which {counts.hedges_won:,} won"),
             (counts.fallbacks, f"fallbacks: {counts.fallbacks:,}"),
+            (
+                counts.bytes_not_admitted,
+                f"not admitted: {counts.bytes_not_admitted / 1e6:,.1f} MB",
+            ),
             (counts.losses, f"losses: {counts.losses:,}, of {counts.lost_bytes:,} bytes"),
         )
         yield ", ".join((*usual, *(text for happened, text in unusual if happened)))

@@ -124,6 +124,7 @@ class Session:
             retry=options.retry,
             buffer_bytes=0,
             max_connections=options.max_connections,
+            cached=True,
         )
         storages = await self._stack.enter_async_context(new)
         self.ledger.adopt(storages.connections.room)

@@ -22,18 +22,19 @@ them; otherwise the
    chain that was asked for longest, by rule 3.
 5. If this is a source that reads: "reading: framing and checksums" if the event loop's thread
 worked most of the time;
-   otherwise where the bytes come from: "the network", "the disk". A source that calls a user's
+   otherwise where the bytes come from: "the network", "the disk", or "the cache's disk" if readers
+   waited for it longer than for the stores behind it. A source that calls a user's
    function, or reads from no store, is named like a stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from streamrec import html
-from streamrec.storage import Snapshot
+from streamrec.storage import Counts, Snapshot
 from streamrec.storage.counters import Metric, counter, explain_counters, metrics_of
 from streamrec.store_kinds import kind_of
 
@@ -127,7 +128,11 @@ NOTHING: Final = "nothing yet"
 CONSUMER: Final = "the consumer"
 NETWORK: Final = "the network"
 DISK: Final = "the disk"
+CACHE_DISK: Final = "the cache's disk"
 READING: Final = "reading: framing and checksums"
+
+CACHE: Final = "cache"
+"""The name of the cache's disk among the stores."""
 
 
 def find_bottleneck(
@@ -172,7 +177,22 @@ def reading(source: StageStats, backends: Collection[str]) -> str:
         return source.title
     if source.busy > source.waited_for_input or not media:
         return READING
+    if set(backends) == {CACHE}:
+        return CACHE_DISK
     return DISK if media == {"disk"} else NETWORK
+
+
+def awaited_stores(backends: Mapping[str, Counts]) -> Collection[str]:
+    """The stores that readers waited for: the cache's disk, or those behind it.
+
+    >>> disk, store = Counts(waited_for_store=2.0), Counts(waited_for_store=1.0)
+    >>> awaited_stores({"s3": store, "cache": disk}), awaited_stores({"s3": disk, "cache": store})
+    (['cache'], ['s3'])
+    """
+    cached = backends.get(CACHE)
+    others = [name for name in backends if name != CACHE]
+    waited = sum(backends[name].waited_for_store for name in others)
+    return [CACHE] if cached is not None and cached.waited_for_store > waited else others
 
 
 @explain_counters
@@ -238,7 +258,10 @@ class Stats:
     def bottleneck(self) -> str:
         """What limits the run: "the network", "map: your function resize", "the consumer", ..."""
         return find_bottleneck(
-            self.chain, self.consumer_waited, self.seconds, self.storage.backends
+            self.chain,
+            self.consumer_waited,
+            self.seconds,
+            awaited_stores(self.storage.backends),
         )
 
     def counters(self) -> Iterator[tuple[Metric, Sequence[tuple[dict[str, Any], float]]]]:

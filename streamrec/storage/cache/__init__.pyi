@@ -1,0 +1,10 @@
+from streamrec.storage.cache.opening import OpenCache, close_caches, open_cache
+from streamrec.storage.cache.store import CachedStorage, name_store
+
+__all__ = [
+    "CachedStorage",
+    "OpenCache",
+    "close_caches",
+    "name_store",
+    "open_cache",
+]

@@ -1,0 +1,638 @@
+"""DiskCache: one directory of the cache, for all streams of a process. All of it is blocking I/O.
+
+Rules:
+- A failing disk is no error of a run. The first fault turns the cache off for this process, a full
+  disk only its writing, with one warning; what is lost is a miss.
+- A block gets its name when it is complete, so that a process that is killed leaves a temporary
+  file, which the next one removes.
+- Bytes are reserved in the shared count before they are written: the limit holds at all times.
+- The directory, and those in it, belong to this user; else the cache is off.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import Enum
+from typing import Final
+
+from streamrec.display import display_name, mask_name
+from streamrec.storage.cache.block_file import (
+    Checksums,
+    DamagedBlockError,
+    OpenBlock,
+    file_bytes,
+)
+from streamrec.storage.cache.eviction import (
+    LOCK_SECONDS,
+    RETRY_SECONDS,
+    StoredBlock,
+    StoredSet,
+    choose_victims,
+    is_expired,
+    room_to_make,
+)
+from streamrec.storage.cache.files import (
+    create_file,
+    make_directory,
+    open_counter,
+    open_directory,
+    open_file,
+    read_short_file,
+    remove_file,
+    try_lock,
+    write_all,
+)
+from streamrec.storage.cache.names import (
+    ABOUT,
+    MARKER,
+    RUNS,
+    SETS,
+    ObjectKey,
+    charge_of,
+    is_lock,
+    is_set,
+    parse_block,
+    writer_of,
+)
+from streamrec.storage.cache.runs import Runs
+from streamrec.storage.cache.set_index import SetIndex
+from streamrec.storage.cache.spans import Span
+from streamrec.storage.cache.speed import SpeedComparison
+from streamrec.storage.cache.usage import Usage
+from streamrec.storage.cache_settings import CacheSettings
+
+logger = logging.getLogger("streamrec")
+
+FORMAT: Final = 1
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Faults after which blocks can still be read."""
+
+FULL_SECONDS: Final = 1.0
+"""For so long after a block was not admitted, streams do not even copy the next ones."""
+
+
+ABANDONED_SECONDS: Final = 60.0
+"""A lock without progress for so long is removed when the cache is measured."""
+
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+"""Faults of link(2) on filesystems without hard links."""
+
+
+class CacheUnusableError(Exception):
+    """This directory cannot be a cache; the text says why."""
+
+
+class Lock(Enum):
+    """The answer to a request for the lock of a block."""
+
+    HELD = "this process fetches it"
+    BUSY = "another process, or another stream of this one, fetches it"
+    OFF = "the cache is off"
+
+
+class CacheMode(Enum):
+    """What a process does with the cache."""
+
+    ON = "reads and writes"
+    READS = "reads only: the disk is full"
+    OFF = "off"
+
+
+class Directories:
+    """The open directories of a cache: all names are relative to one of them."""
+
+    def __init__(self, directory: str) -> None:
+        self.root = open_root(directory)
+        self.sets = self.runs = -1
+        try:
+            self.sets = open_own(SETS, self.root)
+            self.runs = open_own(RUNS, self.root)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes them. May be called twice."""
+        for file in (self.root, self.sets, self.runs):
+            if file >= 0:
+                os.close(file)
+        self.root = self.sets = self.runs = -1
+
+
+class DiskCache:
+    """A directory of the cache; made by `open_cache`.
+
+    Attributes:
+        settings: Where it is, and its limit.
+        state: What this process does with it.
+        speeds: The measured rates of the disk and of the stores.
+        runs: The processes that use it.
+        usage: How many bytes it takes.
+        full_until: When the next block may be admitted, as `time.monotonic`.
+    """
+
+    def __init__(self, settings: CacheSettings) -> None:
+        self.settings = settings
+        self.state = CacheMode.ON
+        self.speeds = SpeedComparison()
+        self.full_until = 0.0
+        self._directories = Directories(settings.directory)
+        try:
+            self.usage = Usage(self._directories.root)
+            self.runs = Runs(self._directories.runs)
+        except BaseException:
+            self._directories.close()
+            raise
+        self._opening = threading.Lock()
+        self._indexes: dict[str, tuple[int, SetIndex]] = {}
+
+    def begin(self) -> None:
+        """Counts what is on the disk, unless another process does, and keeps it to the limit."""
+        if not self.usage.is_known() or not self.runs.has_others():
+            self.usage.measure(self._measure)
+        exceeding = self.usage.used() - self.settings.limit
+        if exceeding > 0:
+            self._make_room(exceeding)
+
+    def index(self, key: ObjectKey) -> SetIndex | None:
+        """Returns the known blocks of a data set, and notes that this process uses it."""
+        name = key.set_name
+        with self._opening:
+            known = self._indexes.get(name)
+            if known is not None:
+                return known[1]
+            try:
+                make_directory(name, self._directories.sets)
+                directory = open_directory(name, self._directories.sets)
+                self._describe_set(key, directory)
+                self.runs.use(name)
+                index = SetIndex()
+                index.refresh(directory, always=True)
+            except OSError as error:
+                self.fail(error, "opening a data set")
+                return None
+            self._indexes[name] = directory, index
+            return index
+
+    def refresh(self, key: ObjectKey) -> None:
+        """Looks for blocks that other processes wrote."""
+        try:
+            directory, index = self._indexes[key.set_name]
+            index.refresh(directory)
+        except OSError as error:
+            self.fail(error, "listing a data set")
+
+    def has_others(self) -> bool:
+        """Whether other processes use the cache."""
+        try:
+            return self.runs.has_others()
+        except OSError as error:
+            self.fail(error, "looking for other processes")
+            return False
+
+    def open_block(self, key: ObjectKey, span: Span) -> OpenBlock | None:
+        """Opens a block; None if it is gone, damaged or cannot be read."""
+        directory, index = self._indexes[key.set_name]
+        try:
+            return OpenBlock(open_file(key.block(*span), directory), key.digest, *span)
+        except FileNotFoundError:
+            index.discard(key.path_name, key.version_name, span)
+        except DamagedBlockError as damage:
+            self.drop(key, span, damage)
+        except OSError as error:
+            self.give_up_block(key, span, error)
+        return None
+
+    def give_up_block(self, key: ObjectKey, span: Span, error: OSError) -> None:
+        """Forgets a block that cannot be read, so that it is a miss whatever the fault means."""
+        self._forget(key.set_name, key.block(*span))
+        self.fail(error, "reading a block")
+
+    def drop(self, key: ObjectKey, span: Span, damage: DamagedBlockError) -> None:
+        """Removes a damaged block, and says so in the log; the store has its bytes."""
+        logger.warning(
+            "the cache in %s has a damaged block of %s, bytes %s to %s: %s; it is removed and read "
+            "from the store",
+            display_name(self.settings.directory),
+            display_name(key.path),
+            f"{span.start:,}",
+            f"{span.end:,}",
+            damage,
+        )
+        self._remove(key.set_name, key.block(*span), charge_of(file_bytes(span.length)))
+        self._forget(key.set_name, key.block(*span))
+
+    def remove_superseded(self, key: ObjectKey) -> None:
+        """Removes the blocks of earlier versions of an object."""
+        _, index = self._indexes[key.set_name]
+        for version, span in index.other_versions(key):
+            name = f"{key.path_name}-{version}-{span.start:x}-{span.length:x}.block"
+            self._remove(key.set_name, name, charge_of(file_bytes(span.length)))
+            index.discard(key.path_name, version, span)
+
+    # Fetching once: locks.
+
+    def lock(self, key: ObjectKey, start: int) -> Lock:
+        """Locks the block that begins at `start`; a holder without progress is overtaken."""
+        if self.state is not CacheMode.ON:
+            return Lock.OFF
+        directory, _ = self._indexes[key.set_name]
+        name = key.lock(start)
+        try:
+            for _ in range(2):
+                try:
+                    os.close(create_file(name, directory))
+                    return Lock.HELD
+                except FileExistsError:
+                    if not self._is_expired(name, directory):
+                        return Lock.BUSY
+                    remove_file(name, directory)
+            return Lock.BUSY
+        except OSError as error:
+            self.fail(error, "locking a block")
+            return Lock.OFF
+
+    def touch(self, key: ObjectKey, start: int) -> None:
+        """Shows that the fetch of a block makes progress."""
+        with suppress(OSError):
+            os.utime(key.lock(start), dir_fd=self._indexes[key.set_name][0], follow_symlinks=False)
+
+    def unlock(self, key: ObjectKey, start: int) -> None:
+        """Frees the lock of a block. If another process has overtaken this one, it is that one's,
+        and two processes fetch the block: that costs time, and nothing else.
+        """
+        with suppress(OSError):
+            remove_file(key.lock(start), self._indexes[key.set_name][0])
+
+    # Writing.
+
+    def admit(self, key: ObjectKey, start: int, length: int) -> BlockWriter | None:
+        """Begins to write a block of at most `length` bytes; None if it is not admitted."""
+        if self.state is not CacheMode.ON or time.monotonic() < self.full_until:
+            return None
+        directory, _ = self._indexes[key.set_name]
+        charge = charge_of(file_bytes(length))
+        try:
+            if self.usage.reserve(charge, self.settings.limit) and not self._admit_after(charge):
+                return None
+            try:
+                file = create_file(key.temporary(start, self.runs.token), directory)
+            except BaseException:
+                self.usage.release(charge)
+                raise
+        except FileExistsError:
+            return None  # another stream of this process writes it
+        except OSError as error:
+            self.fail(error, "making a block")
+            return None
+        return BlockWriter(self, key, start, charge, file)
+
+    def commit(self, block: BlockWriter, foot: bytes) -> None:
+        """Gives a complete block its name; its charge becomes that of its bytes."""
+        key = block.key
+        directory, index = self._indexes[key.set_name]
+        span = Span(block.start, block.checksums.length)
+        name = key.block(*span)
+        temporary = key.temporary(block.start, self.runs.token)
+        write_all(block.file, foot)
+        block.close()
+        charge = charge_of(file_bytes(span.length))
+        # link(2) and not rename(2): a name that exists already was counted by its writer.
+        try:
+            link_or_rename(temporary, name, directory)
+        except FileExistsError:
+            charge = 0
+        remove_file(temporary, directory)
+        block.settle(charge)
+        index.add(key.path_name, key.version_name, span)
+
+    def discard(self, block: BlockWriter) -> None:
+        """Removes a block that will not be complete."""
+        block.close()
+        directory, _ = self._indexes[block.key.set_name]
+        with suppress(OSError):
+            remove_file(block.key.temporary(block.start, self.runs.token), directory)
+            block.settle(0)
+
+    # Failing.
+
+    def fail(self, error: OSError, doing: str) -> None:
+        """Turns the cache off for this process, or its writing, with one warning."""
+        if self.state is CacheMode.OFF or (self.state is CacheMode.READS and error.errno in FULL):
+            return
+        full = error.errno in FULL
+        self.state = CacheMode.READS if full else CacheMode.OFF
+        logger.warning(
+            "the cache in %s failed (%s: %s): this process goes on %s",
+            display_name(self.settings.directory),
+            doing,
+            error.strerror or error,
+            "without adding to it" if full else "without it, and reads the store",
+        )
+
+    def close(self, *, ends: bool = True) -> None:
+        """Closes all files. In a forked child, the run is its parent's and does not end."""
+        self.state = CacheMode.OFF
+        if ends:
+            with suppress(OSError):
+                self.runs.end()
+        self.runs.close()
+        self.usage.close()
+        for directory, _ in self._indexes.values():
+            os.close(directory)
+        self._indexes.clear()
+        self._directories.close()
+
+    def stored_sets(self) -> Iterator[StoredSet]:
+        """Yields what is on the disk."""
+        for name in sorted(os.listdir(self._directories.sets)):
+            if not is_set(name):
+                continue
+            try:
+                directory = open_directory(name, self._directories.sets)
+            except OSError:
+                continue
+            try:
+                yield _stored_set(name, directory)
+            finally:
+                os.close(directory)
+
+    def about(self, set_name: str) -> str:
+        """Returns the URL of a data set; "" if nothing says it."""
+        try:
+            directory = open_directory(set_name, self._directories.sets)
+        except OSError:
+            return ""
+        try:
+            return str(json.loads(read_short_file(ABOUT, directory))["url"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return ""
+        finally:
+            os.close(directory)
+
+    def remove_blocks(self, needed: int, *, except_used: bool = True) -> int:
+        """Removes blocks of data sets until `needed` bytes are free; returns how many are."""
+        in_use = self.runs.in_use() if except_used else set()
+        freed = 0
+        for set_name, block in choose_victims(self.stored_sets(), in_use, needed):
+            if self._remove(set_name, block.name, block.charge):
+                freed += block.charge
+                self._forget(set_name, block.name)
+        self._remove_empty_sets(in_use)
+        return freed
+
+    def _admit_after(self, charge: int) -> bool:
+        """Makes room for a block and reserves it; False if there is none."""
+        needed = room_to_make(self.usage.used(), charge, self.settings.limit)
+        freed = self._make_room(needed)
+        if freed and not self.usage.reserve(charge, self.settings.limit):
+            return True
+        wait = RETRY_SECONDS if freed == 0 else FULL_SECONDS
+        self.full_until = time.monotonic() + wait
+        return False
+
+    def _make_room(self, needed: int) -> int | None:
+        """Removes blocks that no running job uses, and returns how many bytes are free now.
+
+        None if another process is at it.
+        """
+        file = open_counter(MARKER, self._directories.root)
+        try:
+            return self.remove_blocks(needed) if try_lock(file) else None
+        finally:
+            os.close(file)
+
+    def _remove(self, set_name: str, name: str, charge: int) -> bool:
+        """Removes a block's file; the process that really removed it takes it from the count."""
+        try:
+            directory = open_directory(set_name, self._directories.sets)
+            try:
+                removed = remove_file(name, directory)
+            finally:
+                os.close(directory)
+            if removed:
+                self.usage.release(charge)
+            return removed
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self.fail(error, "removing a block")
+            return False
+
+    def _forget(self, set_name: str, name: str) -> None:
+        known = self._indexes.get(set_name)
+        block = parse_block(name)
+        if known is not None and block is not None:
+            known[1].discard(block.path, block.version, Span(block.start, block.length))
+
+    def _remove_empty_sets(self, in_use: set[str]) -> None:
+        """Removes directories without blocks that no running job uses."""
+        for stored in list(self.stored_sets()):
+            if stored.blocks or stored.name in in_use:
+                continue
+            with suppress(OSError):
+                directory = open_directory(stored.name, self._directories.sets)
+                try:
+                    if all(name == ABOUT for name in os.listdir(directory)):
+                        remove_file(ABOUT, directory)
+                finally:
+                    os.close(directory)
+                os.rmdir(stored.name, dir_fd=self._directories.sets)
+
+    def _measure(self) -> int:
+        """Counts the blocks, and removes what processes that have ended were writing."""
+        alive = self.runs.alive()
+        total = 0
+        for name in os.listdir(self._directories.sets):
+            if is_set(name):
+                directory = open_directory(name, self._directories.sets)
+                try:
+                    total += _measure_set(directory, alive)
+                finally:
+                    os.close(directory)
+        return total
+
+    def _describe_set(self, key: ObjectKey, directory: int) -> None:
+        """Writes which data set this is, or says that it is used again."""
+        try:
+            os.utime(ABOUT, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            about = {"url": mask_name(key.directory), "store": mask_name(key.store)}
+            with suppress(FileExistsError):
+                file = create_file(ABOUT, directory)
+                try:
+                    write_all(file, json.dumps(about).encode())
+                finally:
+                    os.close(file)
+
+    def _is_expired(self, name: str, directory: int) -> bool:
+        try:
+            touched = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
+        except FileNotFoundError:
+            return True
+        return is_expired(touched, time.time(), LOCK_SECONDS)
+
+
+class BlockWriter:
+    """A block that is being written; `commit` or `discard` of its cache ends it.
+
+    Attributes:
+        key, start: The object, and the block's first byte.
+        checksums: The CRC32Cs of what was written.
+        file: The temporary file.
+    """
+
+    def __init__(
+        self, cache: DiskCache, key: ObjectKey, start: int, charge: int, file: int
+    ) -> None:
+        self.key = key
+        self.start = start
+        self.checksums = Checksums()
+        self.file = file
+        self._cache = cache
+        self._charge = charge
+
+    def write(self, data: memoryview) -> None:
+        """Writes the next bytes."""
+        self.checksums.add(data)
+        write_all(self.file, data)
+
+    def commit(self) -> None:
+        """Completes the block with what was written."""
+        self._cache.commit(self, self.checksums.foot(self.key.digest, self.start))
+
+    def settle(self, charge: int) -> None:
+        """Returns what was reserved, but for the charge of what stays on the disk."""
+        reserved, self._charge = self._charge, charge
+        self._cache.usage.release(reserved - charge)
+
+    def close(self) -> None:
+        """Closes the file. May be called twice."""
+        file, self.file = self.file, -1
+        if file >= 0:
+            os.close(file)
+
+
+def open_root(directory: str) -> int:
+    """Opens the directory of a cache, and makes it if it is missing."""
+    try:
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+        root = open_directory(directory)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and os.path.islink(directory):
+            raise CacheUnusableError("it is a symbolic link: give the directory itself") from error
+        raise
+    try:
+        check_owner(root)
+        check_format(root)
+    except BaseException:
+        os.close(root)
+        raise
+    return root
+
+
+def open_own(name: str, parent: int) -> int:
+    """Opens a directory of the cache, and makes it if it is missing."""
+    make_directory(name, parent)
+    directory = open_directory(name, parent)
+    try:
+        check_owner(directory)
+    except BaseException:
+        os.close(directory)
+        raise
+    return directory
+
+
+def check_owner(directory: int) -> None:
+    """Refuses a directory of another user, who could read or replace what is in it."""
+    if os.fstat(directory).st_uid != os.geteuid():
+        raise CacheUnusableError(
+            "it belongs to another user: give a directory of your own, such as one in it"
+        )
+
+
+def check_format(root: int) -> None:
+    """Refuses a cache that another version of this package wrote; marks a new one."""
+    try:
+        found = read_short_file(MARKER, root)
+    except FileNotFoundError:
+        found = b""
+    if not found:
+        file = open_counter(MARKER, root)
+        try:
+            os.pwrite(file, json.dumps({"format": FORMAT}).encode(), 0)
+        finally:
+            os.close(file)
+        return
+    try:
+        known = json.loads(found)["format"] == FORMAT
+    except (ValueError, LookupError, TypeError):
+        known = False
+    if not known:
+        raise CacheUnusableError(
+            "another version of streamrec wrote it: give another directory, or remove this one"
+        )
+
+
+def link_or_rename(source: str, target: str, directory: int) -> None:
+    """Gives a file a second name, or its only one on a filesystem without links.
+
+    FileExistsError if there is a file of that name.
+    """
+    try:
+        os.link(source, target, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with suppress(FileNotFoundError):
+            os.stat(target, dir_fd=directory, follow_symlinks=False)
+            raise FileExistsError(target) from None
+        os.rename(source, target, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def _stored_set(name: str, directory: int) -> StoredSet:
+    blocks = []
+    for entry in sorted(os.listdir(directory)):
+        block = parse_block(entry)
+        if block is not None:
+            blocks.append(StoredBlock(entry, charge_of(file_bytes(block.length))))
+    try:
+        used = os.stat(ABOUT, dir_fd=directory, follow_symlinks=False).st_mtime
+    except OSError:
+        used = 0.0
+    return StoredSet(name, used, blocks)
+
+
+def _measure_set(directory: int, alive: set[str]) -> int:
+    """Counts the blocks of a data set, and removes what is left of processes that have ended."""
+    total = 0
+    for name in os.listdir(directory):
+        block = parse_block(name)
+        writer = writer_of(name)
+        if block is not None:
+            total += charge_of(file_bytes(block.length))
+        elif (writer is not None and writer not in alive) or (
+            is_lock(name) and _is_abandoned(name, directory)
+        ):
+            remove_file(name, directory)
+    return total
+
+
+def _is_abandoned(lock: str, directory: int) -> bool:
+    try:
+        touched = os.stat(lock, dir_fd=directory, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return False
+    return is_expired(touched, time.time(), ABANDONED_SECONDS)

@@ -1,0 +1,228 @@
+"""CachedStorage: a Storage whose streams read blocks from a local disk where it has them.
+
+Rules:
+- The bytes are those of one version, as without the cache. The version is that of a listing, of a
+  HEAD or of an answer of this run; a state's or an index's own version is compared with it first.
+- Blocks that are missing are read by the store's own streams, with all their retries and parallel
+  requests, and written by another thread while they pass.
+- Objects without version or size are not cached.
+- Only what is read is cached: everything that writes uses the Storage as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from streamrec.display import SENSITIVE, warn_once
+from streamrec.errors import StreamrecError
+from streamrec.storage.backend import Backend, ObjectInfo, Replaced
+from streamrec.storage.base import ByteStream, Storage
+from streamrec.storage.cache.disk_cache import CacheMode
+from streamrec.storage.cache.names import ObjectKey, identifies_bytes
+from streamrec.storage.cache.opening import OpenCache
+from streamrec.storage.cache.set_index import SetIndex
+from streamrec.storage.cache.stream import CachedStream, StreamContext
+from streamrec.storage.options import ClientOptions
+from streamrec.storage.statistics import Tally
+from streamrec.storage.tasks import finish
+from streamrec.storage.upload import Upload
+from streamrec.storage.urls import Glob
+from streamrec.store_kinds import kind_of
+
+FLUSH_SECONDS: Final = 5.0
+"""How long the end of a run waits for what is still being written."""
+
+ASKED: Final = 4
+"""After so many HEADs in one directory, it is listed."""
+
+LISTED: Final = 20_000
+"""A directory with more objects is not listed to learn their versions."""
+
+STATISTICS: Final = "cache"
+"""The name of the cache's disk among the stores of the statistics."""
+
+
+class CachedStorage(Storage):
+    """A Storage in front of which there is a cache.
+
+    Args:
+        cache: The cache of this process.
+        store: What tells this store from others with the same URLs.
+        others: The arguments of Storage.
+    """
+
+    def __init__(self, cache: OpenCache, store: str, *others: Any) -> None:
+        super().__init__(*others)
+        self.cache = cache
+        self.disk_tally = self._traffic.statistics.backend(STATISTICS)
+        self._store = store
+        self._known: dict[str, ObjectInfo] = {}
+        self._indexes: dict[str, SetIndex | None] = {}
+        self._asked: dict[str, int] = {}
+        self._listed: set[str] = set()
+        self._listing = asyncio.Lock()
+
+    async def list(
+        self, prefix: str, glob: Glob | None = None, hidden: bool = False, most: int | None = None
+    ) -> AsyncIterator[ObjectInfo]:
+        """Lists as Storage does, and remembers the versions."""
+        async for info in super().list(prefix, glob, hidden, most):
+            self._known[info.path] = info
+            yield info
+
+    async def stat(self, path: str) -> ObjectInfo:
+        """Asks as Storage does, and remembers the version."""
+        info = self._known[path] = await super().stat(path)
+        return info
+
+    async def stream(
+        self,
+        path: str,
+        start: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+        tally: Tally | None = None,
+        *,
+        size: int | None = None,
+    ) -> ByteStream:
+        """Opens one object as Storage does; its bytes come from the disk or from the store."""
+        if self.cache.disk.state is CacheMode.OFF or "::" in path or start == end:
+            return await super().stream(path, start, end, version, tally, size=size)
+        info = await self._find_version(path)
+        inner = None
+        if info is None or self.key_of(info) is None or version not in (None, info.version):
+            # if the version differs, the store's own error says that the object was changed
+            inner = await super().stream(path, start, end, version, tally, size=size)
+            self._known[path] = info = inner.info
+        index = await self._find_index_of(info)
+        if index is None:
+            return inner or await super().stream(path, start, end, version, tally, size=size)
+        context = StreamContext(
+            cache=self.cache,
+            index=index,
+            open_store=self._open_store,
+            key_of=self.key_of,
+            statistics=self._traffic.statistics,
+            tally=inner.tally if inner else tally or Tally(self._traffic.tally),
+            disk_tally=self.disk_tally,
+            end=end,
+            size=size,
+        )
+        stream = CachedStream(context, replace(info, path=path), start)
+        stream.pinned = version
+        if inner is not None:
+            await stream.begin_with(inner)
+        return stream
+
+    async def upload(self, path: str, **terms: Any) -> Upload:
+        """Uploads as Storage does; the version of the old object counts no longer."""
+        self._known.pop(path, None)
+        return await super().upload(path, **terms)
+
+    async def write_short(self, path: str, data: bytes, replaces: Replaced) -> str | None:
+        """Writes as Storage does; the version of the old object counts no longer."""
+        self._known.pop(path, None)
+        return await super().write_short(path, data, replaces)
+
+    async def aclose(self) -> None:
+        """Waits a moment for what is being written, and closes as Storage does."""
+        with suppress(RuntimeError):  # the interpreter ends, and starts no threads
+            await finish(asyncio.to_thread(self.cache.writer.flush, FLUSH_SECONDS))
+        await super().aclose()
+
+    async def _open_store(
+        self,
+        path: str,
+        start: int,
+        tally: Tally,
+        *,
+        end: int | None,
+        version: str | None,
+        size: int | None,
+    ) -> ByteStream:
+        """Opens the store's own stream, and remembers the version."""
+        stream = await super().stream(path, start, end, version, tally, size=size)
+        self._known[path] = stream.info
+        return stream
+
+    async def find_index(self, key: ObjectKey) -> SetIndex | None:
+        """Returns what is known of the blocks of a data set; None if the cache is off."""
+        name = key.set_name
+        if name not in self._indexes:
+            self._indexes[name] = await finish(asyncio.to_thread(self.cache.disk.index, key))
+        return self._indexes[name]
+
+    async def _find_index_of(self, info: ObjectInfo) -> SetIndex | None:
+        """Returns the known blocks next to an object; None if it is not cached."""
+        key = self.key_of(info)
+        if key is None:
+            self._say_why(info)
+            return None
+        return await self.find_index(key)
+
+    async def _find_version(self, path: str) -> ObjectInfo | None:
+        """Returns size and version as this run knows them; it asks if there are blocks of this
+        object.
+        """
+        known = self._known.get(path)
+        if known is not None:
+            return known
+        key = ObjectKey(self._store, path, "", 0)
+        index = await self.find_index(key)
+        if index is None or not index.has_path(key.path_name):
+            return None
+        with suppress(StreamrecError):  # the stream's own request reports it
+            asked = self._asked[key.directory] = self._asked.get(key.directory, 0) + 1
+            if asked > ASKED:
+                await self._list_once(key.directory)
+            return self._known.get(path) or await self.stat(path)
+        return None
+
+    async def _list_once(self, directory: str) -> None:
+        """Lists the directory of an object, which is cheaper than asking for each one in it."""
+        async with self._listing:
+            if directory in self._listed:
+                return
+            self._listed.add(directory)
+            with suppress(StreamrecError):  # the client may not list
+                async for _ in self.list(directory, most=LISTED):
+                    pass
+
+    def key_of(self, info: ObjectInfo) -> ObjectKey | None:
+        """Returns what identifies an object's bytes; None if they are not cached."""
+        if info.version is None or info.size is None or info.encoding:
+            return None
+        if not identifies_bytes(info.version):
+            return None
+        return ObjectKey(self._store, info.path, info.version, info.size)
+
+    def _say_why(self, info: ObjectInfo) -> None:
+        if info.version is None or not identifies_bytes(info.version):
+            scheme, _, rest = info.path.partition("://")
+            warn_once(
+                f"{scheme}://{rest.partition('/')[0]} gives its objects no ETags and no "
+                "generations, so that the cache could not tell when one was replaced: they are not "
+                "cached"
+            )
+
+
+def name_store(source: ClientOptions, backend: Backend) -> str:
+    """Returns what tells this store from others with the same URLs.
+
+    That is the server's URL, and for filesystems of fsspec the options that may say which server or
+    account it is. Secrets are not among them, because they change.
+    """
+    if source.filesystem is None and kind_of(source.protocol).module:
+        return backend.endpoint
+    options = {} if source.filesystem is None else source.filesystem.storage_options
+    told = {
+        name: value
+        for name, value in {**options, **source.options}.items()
+        if isinstance(value, str | int) and not re.search(SENSITIVE, name, re.IGNORECASE)
+    }
+    return f"{backend.endpoint} {sorted(told.items())}"

@@ -1,0 +1,82 @@
+"""How many bytes the cache takes, counted by all its processes in one file."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from streamrec.storage.cache.files import locked, open_counter
+from streamrec.storage.cache.names import USAGE
+
+_COUNT: Final = struct.Struct("<8sq")
+_MAGIC: Final = b"SRusage1"
+
+
+class Usage:
+    """The count of bytes on the disk, and of those that writers have reserved.
+
+    A process that is killed while it writes leaves its reservation. It is gone when the cache is
+    measured the next time: by the first process of a job, while no other uses the cache.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._file = open_counter(USAGE, root)
+        # The lock of a file does not exclude the threads of one process.
+        self._threads = threading.Lock()
+
+    def measure(self, count: Callable[[], int]) -> None:
+        """Sets the count to what `count` finds on the disk, while no process changes it."""
+        with self._hold():
+            self._write(count())
+
+    def is_known(self) -> bool:
+        """Whether the file holds a count."""
+        with self._hold():
+            return self._read() is not None
+
+    def used(self) -> int:
+        """Returns the bytes on the disk."""
+        with self._hold():
+            return self._read() or 0
+
+    def reserve(self, charge: int, limit: int) -> int:
+        """Adds to the count if it stays within the limit; returns 0, or the bytes that exceed
+        it.
+        """
+        with self._hold():
+            used = self._read() or 0
+            if used + charge > limit:
+                return used + charge - limit
+            self._write(used + charge)
+            return 0
+
+    def release(self, charge: int) -> None:
+        """Takes bytes from the count."""
+        if charge:
+            with self._hold():
+                self._write(max(0, (self._read() or 0) - charge))
+
+    def close(self) -> None:
+        """Closes the file. May be called twice."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        with self._threads, locked(self._file):
+            yield
+
+    def _read(self) -> int | None:
+        data = os.pread(self._file, _COUNT.size, 0)
+        if len(data) < _COUNT.size:
+            return None
+        magic, used = _COUNT.unpack(data)
+        return int(used) if magic == _MAGIC and used >= 0 else None
+
+    def _write(self, used: int) -> None:
+        os.pwrite(self._file, _COUNT.pack(_MAGIC, used), 0)

@@ -1,0 +1,338 @@
+"""The cache with a fault at each of its system calls, and with processes that are killed: the
+records are right, nothing hangs, and there is one warning.
+"""
+
+import errno
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from streamrec import TFRecordDataset
+from streamrec.storage.cache import (
+    block_file,
+    close_caches,
+    disk_cache,
+    files,
+    runs,
+    set_index,
+    usage,
+)
+from streamrec.storage.cache.names import writer_of
+from tests.effort import THOROUGH
+from tests.servers.real import Store
+from tests.servers.small_store import SmallStore, small_store
+from tests.storage.cache.test_cached_reads import (
+    blocks,
+    many_shards,
+    names,
+    on_disk,
+    records_of,
+    shard,
+)
+
+CALLS = (
+    *("open", "write", "pwrite", "pread", "preadv", "mkdir", "makedirs", "link", "unlink"),
+    *("utime", "listdir", "stat", "fstat", "rmdir"),
+)
+MODULES = (block_file, disk_cache, files, runs, set_index, usage)
+
+
+class Disk:
+    """`os` as the cache sees it: each call is counted, and those that `fails` chooses fail."""
+
+    def __init__(self, fails: Callable[[int, str], int | None]) -> None:
+        self.calls: list[str] = []
+        self._fails = fails
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in CALLS:
+            return real
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            number = self._fails(len(self.calls), name)
+            self.calls.append(name)
+            if number is not None:
+                raise OSError(number, os.strerror(number))
+            return real(*args, **kwargs)
+
+        return call
+
+
+def install(monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
+    module: ModuleType
+    for module in MODULES:
+        monkeypatch.setattr(module, "os", disk)
+
+
+@pytest.fixture
+def store() -> Iterator[SmallStore]:
+    with small_store({f"d/s-{index}": shard(index, 6) for index in range(3)}) as running:
+        yield running
+    close_caches()
+
+
+def read_three_times(store: SmallStore, directory: Path) -> None:
+    """Reads with a full life of a cache: a new one, one that is full, and a new process."""
+    options = store.options("s3") | {"cache_dir": directory, "cache_bytes": 8 << 20}
+    expected = [record for data in store.objects.values() for record in records_of(data)]
+    for epoch in range(3):
+        dataset = TFRecordDataset(names(store), storage_options=options)
+        assert list(dataset) == expected
+        if epoch == 1:
+            close_caches()
+    close_caches()
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT]
+)
+def test_a_fault_at_any_call_costs_nothing_but_the_cache(
+    store: SmallStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    counting = Disk(lambda at, name: None)
+    install(monkeypatch, counting)
+    read_three_times(store, tmp_path / "whole")
+    total = len(counting.calls)
+    assert {"open", "write", "pwrite", "mkdir", "link", "unlink", "listdir"} <= {*counting.calls}
+    assert warned(caplog) == []
+    step = (1 if THOROUGH else 3) if number == errno.EIO else 7
+    for begin in range(number % step, total, step):
+        for lasts in (False, True) if number == errno.EIO else (True,):
+            failing = Disk(
+                lambda at, name, begin=begin, lasts=lasts: (  # type: ignore[misc]
+                    number if at == begin or (lasts and at > begin) else None
+                )
+            )
+            install(monkeypatch, failing)
+            read_three_times(store, tmp_path / f"{begin}-{lasts}")
+            # one for each of the two processes; a fault that matters to none is not told
+            assert len(warned(caplog)) <= 2, (begin, counting.calls[begin])
+
+
+def test_a_full_disk_stops_writing_and_not_reading(
+    store: SmallStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = store.options("s3") | {"cache_dir": tmp_path / "c", "cache_bytes": 8 << 20}
+    first = list(TFRecordDataset(store.url("s3", "d/s-0"), storage_options=options))
+    install(monkeypatch, Disk(lambda at, name: errno.ENOSPC if name == "write" else None))
+    everything = TFRecordDataset(names(store), storage_options=options)
+    found = list(everything)
+    assert found[: len(first)] == first
+    assert ["without adding to it" in line for line in warned(caplog)] == [True]
+    records = everything.iterate()
+    assert list(records) == found
+    assert records.stats().storage.backends["cache"].bytes == len(store.objects["d/s-0"])
+    assert not [path for path in (tmp_path / "c").rglob("*") if writer_of(path.name)]
+
+
+READ = """
+import json, resource, sys
+from streamrec import TFRecordDataset
+
+pattern, options, epochs, most = json.loads(sys.argv[1])
+if most:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+print("ready", flush=True)
+for _ in range(epochs):
+    records = TFRecordDataset(pattern, storage_options=options).iterate()
+    count = sum(map(len, records))
+    backends = records.stats().storage.backends
+    read = {name: counts.bytes for name, counts in backends.items()}
+    print(json.dumps([count, read]), flush=True)
+"""
+
+
+def start_reading(
+    pattern: str, options: dict[str, Any], epochs: int = 1, most: int = 0
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", READ, json.dumps([pattern, options, epochs, most])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def results(process: subprocess.Popen[str]) -> tuple[list[tuple[int, dict[str, int]]], str]:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    ready, *lines = out.splitlines()
+    assert ready == "ready"
+    return [tuple(json.loads(line)) for line in lines], err  # type: ignore[misc]
+
+
+def test_a_disk_that_takes_no_more_bytes_is_one_warning(store: SmallStore, tmp_path: Path) -> None:
+    store.objects = many_shards("d")
+    options = store.options("s3") | {"cache_dir": str(tmp_path / "c"), "cache_bytes": 1 << 30}
+    pattern = store.url("s3", "d/*")
+    found, err = results(start_reading(pattern, options, epochs=2, most=600_000))
+    assert found[0][0] == found[1][0]
+    assert err.count("the cache in ") == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_process_leaves_a_cache_that_is_right(store: SmallStore, tmp_path: Path) -> None:
+    store.objects = many_shards("d")
+    total = sum(map(len, store.objects.values()))
+    directory = tmp_path / "c"
+    options = store.options("s3") | {"cache_dir": str(directory), "cache_bytes": total * 2}
+    pattern = store.url("s3", "d/*")
+    expected = list(TFRecordDataset(pattern, storage_options=store.options("s3")))
+    for blocks_before in (1, 9):
+        process = start_reading(pattern, options, epochs=50)
+        while len(blocks(directory)) < blocks_before and process.poll() is None:
+            os.sched_yield()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert list(TFRecordDataset(pattern, storage_options=options)) == expected
+        close_caches()
+    records = TFRecordDataset(pattern, storage_options=options).iterate()
+    assert list(records) == expected
+    assert records.stats().storage.backends["s3"].bytes == 0
+    left = [path for path in directory.rglob("*") if writer_of(path.name)]
+    assert left == []
+    assert on_disk(directory) <= 2 * total
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.thorough)])
+@pytest.mark.timeout(120)
+def test_processes_that_start_together_fetch_each_block_once(
+    store: SmallStore, tmp_path: Path, count: int
+) -> None:
+    store.objects = {f"d/s-{index}": shard(index, 30, 100_000) for index in range(3)}
+    total = sum(map(len, store.objects.values()))
+    options = store.options("s3") | {"cache_dir": str(tmp_path / "c"), "cache_bytes": total * 2}
+    processes = [start_reading(store.url("s3", "d/*"), options) for _ in range(count)]
+    found = [results(process)[0][0] for process in processes]
+    assert len({records for records, _ in found}) == 1
+    # a holder that gets no processor for seconds may be overtaken
+    assert total <= sum(counts["s3"] for _, counts in found) <= 1.5 * total
+    assert on_disk(tmp_path / "c") <= 1.1 * total
+
+
+@pytest.mark.timeout(60)
+def test_what_a_running_job_uses_is_never_removed(store: SmallStore, tmp_path: Path) -> None:
+    store.objects = many_shards("d") | many_shards("e")
+    total = sum(map(len, many_shards("d").values()))
+    directory = tmp_path / "c"
+    options = store.options("s3") | {"cache_dir": str(directory), "cache_bytes": total * 11 // 10}
+    running = start_reading(store.url("s3", "d/*"), options, epochs=1000)
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.stdout.readline()
+        before = blocks(directory)
+        for _ in range(2):
+            list(TFRecordDataset(store.url("s3", "e/*"), storage_options=options))
+            close_caches()
+        assert {*before} <= {*blocks(directory)}
+        assert on_disk(directory) <= options["cache_bytes"]
+    finally:
+        running.kill()
+        running.communicate()
+    list(TFRecordDataset(store.url("s3", "e/*"), storage_options=options))
+    records = TFRecordDataset(store.url("s3", "e/*"), storage_options=options).iterate()
+    list(records)
+    assert records.stats().storage.backends["s3"].bytes == 0
+
+
+def count_records(pattern: str, options: dict[str, Any], answers: Any) -> None:
+    records = TFRecordDataset(pattern, storage_options=options).iterate()
+    count = sum(1 for _ in records)
+    answers.put((count, records.stats().storage.backends["s3"].bytes))
+
+
+@pytest.mark.timeout(60)
+def test_a_forked_child_uses_the_cache_as_a_process_of_its_own(
+    store: SmallStore, tmp_path: Path
+) -> None:
+    options = store.options("s3") | {"cache_dir": tmp_path / "c", "cache_bytes": 1 << 26}
+    pattern = store.url("s3", "d/*")
+    count = len(list(TFRecordDataset(pattern, storage_options=options)))
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=count_records, args=(pattern, options, answers))
+    child.start()
+    assert answers.get() == (count, 0)
+    child.join()
+    store.objects["d/s-3"] = shard(3)
+    records = TFRecordDataset(pattern, storage_options=options).iterate()
+    assert sum(1 for _ in records) == count + 40
+    assert len(blocks(tmp_path / "c")) == 4
+
+
+def test_what_a_worker_used_stays_in_use_while_its_job_runs(tmp_path: Path) -> None:
+    """A DataLoader starts other workers for each epoch: between two of them, none lives."""
+    directory = files.open_directory(str(tmp_path))
+    try:
+        context = multiprocessing.get_context("fork")
+        worker = context.Process(target=use_a_set, args=(str(tmp_path),))
+        worker.start()
+        worker.join()
+        assert runs.Runs(directory).in_use() == {"a" * 32}
+        assert not runs.is_running({"pid": os.getpid(), "started": "0", "system": runs.system()})
+    finally:
+        os.close(directory)
+
+
+def use_a_set(path: str) -> None:
+    runs.Runs(files.open_directory(path)).use("a" * 32)
+    os._exit(0)
+
+
+# Real servers.
+
+
+def check_epochs(store: Store, prefix: str, directory: Path) -> None:
+    """Blocks longer than one, parallel requests, three epochs, and half a cache."""
+    objects = {f"{store.url}/{prefix}/s-{index}": shard(index, 120, 100_000) for index in range(3)}
+    store.put(objects)
+    total = sum(map(len, objects.values()))
+    pattern = f"{store.url}/{prefix}/*"
+    plain = list(TFRecordDataset(pattern, storage_options=store.options))
+    for fraction in (1.1, 0.5):
+        options = dict(store.options) | {
+            "cache_dir": directory / str(fraction),
+            "cache_bytes": int(total * fraction),
+        }
+        for epoch in range(3):
+            records = TFRecordDataset(pattern, storage_options=options).iterate()
+            assert list(records) == plain
+            backends = records.stats().storage.backends
+            read = sum(counts.bytes for name, counts in backends.items() if name != "cache")
+            assert read + backends["cache"].bytes == total
+            if epoch:
+                assert read <= max(0, 1 - fraction + 0.02) * total + (8 << 20) * (fraction < 1)
+        close_caches()
+
+
+def test_epochs_from_seaweedfs(s3_store: Store, tmp_path: Path) -> None:
+    check_epochs(s3_store, "disk-cache", tmp_path)
+
+
+def test_epochs_from_fake_gcs(gcs_store: Store, tmp_path: Path) -> None:
+    check_epochs(gcs_store, "disk-cache", tmp_path)
