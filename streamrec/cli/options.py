@@ -305,7 +305,8 @@ split = click.option(
     callback=Sources.keep,
     help=(
         "Read only this split of a directory or pattern, such as train for "
-        "ints-train.tfrecord-00000-of-00008; all reads every split."
+        "ints-train.tfrecord-00000-of-00008; all reads every split. In a folder of TensorFlow "
+        "Datasets also a slice or a sum: 'train[:10%]+test'."
     ),
 )
 target = click.argument("target", shell_complete=complete_files)

@@ -28,7 +28,7 @@ from streamrec.cli.output import Meter, progress
 from streamrec.cli.records import check_where, find_matching, kind_of_all
 from streamrec.cli.sources import Item, storages_for
 from streamrec.example import Kind, describe_other, kind_of
-from streamrec.shards import LONG_BYTES, Expected, Portion, ReadOptions, ShardRange, ShardReader
+from streamrec.shards import LONG_BYTES, Expected, ReadOptions, ShardRange, ShardReader
 
 PARALLEL: Final = 8
 """How many shards are read at the same time without `--jobs`."""
@@ -164,7 +164,7 @@ async def batches(
         meter: Counts the bytes that are read.
         reading: Further arguments of `TFRecordDataset`.
     """
-    portions = [Portion(path=shard.path, expected=shard.expected) for shard in shards]
+    portions = [shard.portion for shard in shards]
     options = shards[0].storage_options if shards else {}
     dataset = import_module("streamrec.pipeline").read_portions(
         portions, storage_options=options, **reading

@@ -11,6 +11,8 @@
 - The names of shards show which splits there are (`ints-train...`, `ints-test...`) and which shards
   are missing (`-00005-of-00008`). Notes say so; `--split` selects one split of a directory or
   pattern.
+- A folder of TensorFlow Datasets says which shards and how many records there are, and `--split`
+  takes its expressions, such as `train[:10%]` (`tfds_folders.py`).
 - Any other name is what `TFRecordDataset` takes: a URL, a path, a glob, braces.
 """
 
@@ -26,12 +28,14 @@ import click
 
 from streamrec.cli.options import Sources
 from streamrec.cli.output import plural, print_note
+from streamrec.cli.tfds_folders import open_folder, portions_of
 from streamrec.display import display_name
 from streamrec.errors import ManifestError, NotFoundError, StorageError
 from streamrec.shards import (
     Expected,
     Gap,
     Manifest,
+    Portion,
     expand_name,
     find_gaps,
     find_splits,
@@ -75,6 +79,8 @@ class Item:
         expected: The size and version that the object must have when it is opened, as the listing
             or the manifest gives them.
         storage_options: The options of the store that it is opened with.
+        first: The first record that is read; the others are those of a slice that is left out.
+        last: One past the last record that is read; None for all.
     """
 
     path: str
@@ -82,6 +88,13 @@ class Item:
     records: int | None = None
     expected: Expected = field(default=Expected(size=None), compare=False)
     storage_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    first: int = 0
+    last: int | None = None
+
+    @property
+    def portion(self) -> Portion:
+        """The records that are read."""
+        return Portion(path=self.path, first=self.first, last=self.last, expected=self.expected)
 
     @classmethod
     def from_listing(cls, info: ObjectInfo) -> Item:
@@ -125,6 +138,7 @@ async def find_records(
     manifests: list[str] | None = None,
     gaps: list[Gap] | None = None,
     mixes: bool = True,
+    slices: bool = False,
 ) -> list[Item]:
     """Finds the shards that the names stand for, with sizes.
 
@@ -141,6 +155,7 @@ async def find_records(
             it, notes name them.
         mixes: Whether several splits of a directory may be read together without `--split`. A note
             says so.
+        slices: Whether an item may be a part of a shard, as `--split train[:10%]` makes it.
     """
     split = None
     if isinstance(names, Sources):
@@ -157,9 +172,12 @@ async def find_records(
             if len(shards) > 1:
                 missing.extend(find_gaps(item.path for item in shards))
         elif directory:
-            shards = await shards_below(storages, directory, manifests)
-            shards = take_split(shards, name, split, mixes=mixes)
-            missing.extend(find_gaps(item.path for item in shards))
+            parts = await shards_of_folder(storages, directory, split, mixes=mixes)
+            shards = parts or []
+            if parts is None:
+                shards = await shards_below(storages, directory, manifests)
+                shards = take_split(shards, name, split, mixes=mixes)
+                missing.extend(find_gaps(item.path for item in shards))
         else:
             shards, is_pattern = await find_matching(storages, name)
             if is_pattern:
@@ -168,6 +186,11 @@ async def find_records(
             else:
                 typed += shards
         found += shards
+    if not slices and any(not item.portion.is_all for item in found):
+        raise click.UsageError(
+            f"--split {split}: this command takes whole shards, and the slice ends within one: "
+            "take a whole split, or shards, as in train[:2shard]"
+        )
     missing.extend(await find_gaps_of_typed(storages, typed))
     if gaps is not None:
         gaps.extend(missing)
@@ -175,6 +198,32 @@ async def find_records(
         for gap in missing:
             print_note(gap)
     return await add_sizes(storages, found)
+
+
+async def shards_of_folder(
+    storages: Storages, directory: str, split: str | None, *, mixes: bool
+) -> list[Item] | None:
+    """The shards of a folder of TensorFlow Datasets, or the parts of a slice.
+
+    None if the directory is no such folder, or shards are missing and no split was asked for.
+    """
+    folder = await open_folder(storages, directory)
+    portions = None if folder is None else portions_of(folder, split)
+    if portions is None:
+        return None
+    items = [
+        Item(
+            path=portion.path,
+            size=portion.expected.size,
+            records=(portion.last or portion.expected.records) - portion.first,
+            expected=portion.expected,
+            first=portion.first,
+            last=portion.last,
+        )
+        for portion in portions
+        if portion.expected is not None and portion.expected.records is not None
+    ]
+    return items if split is not None else take_split(items, directory, None, mixes=mixes)
 
 
 async def shards_of_manifest(storages: Storages, name: str, shard_root: str | None) -> list[Item]:

@@ -171,7 +171,7 @@ async def show(names: options.Sources, printer: Printer, selection: Selection) -
     byte = selection.byte
     limited = selection.left is not None
     async with storages_for(names.storage_options) as storages:
-        found = await find_records(storages, names)
+        found = await find_records(storages, names, slices=True)
         shards, selection.skip = without_first(found, selection.skip)
         await check_present(storages, found[: len(found) - len(shards)])
     if byte is not None and len(shards) > 1:
@@ -211,11 +211,15 @@ async def show_shard(
     """
     where = selection.where
     expected = shard.expected if selection.byte is None else None
-    async for frames in blocks(reader, meter, expected):
+    async for block in blocks(reader, meter, expected):
+        # Of a slice of a split, a shard may have records before it and after it.
+        start = reader.place.record - len(block)
+        bounds = shard.portion.within(start, len(block))
+        frames = block.window(*bounds)
         first, end = selection.window(len(frames))
         kept = frames.window(first, end)
         # Where reading began within the shard, the number of its records before is unknown.
-        number = None if selection.byte else reader.place.record - len(frames) + first
+        number = None if selection.byte else start + bounds[0] + first
         rows = [(0, len(kept))] if len(kept) else []
         if where is not None:
             matching = find_matching(kept, where, selection.seen, number or 0)
@@ -224,7 +228,7 @@ async def show_shard(
             place = None if number is None else number + begin
             printer.show(shard.path, place, kept.window(begin, end))
             selection.print_some(end - begin)
-        if selection.left == 0:
+        if selection.left == 0 or (shard.last is not None and start + len(block) >= shard.last):
             break
 
 

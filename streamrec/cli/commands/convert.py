@@ -327,7 +327,7 @@ async def convert(
         storages_for(conversion.storage_options) as storages,
         storages_for(conversion.target.storage_options) as target_storages,
     ):
-        found = await find_records(storages, sources, mixes=False)
+        found = await find_records(storages, sources, mixes=False, slices=True)
         files = [*found, *(() if schema is None else [Item(path=schema, size=None)])]
         spared = await writing.check_target(
             storages,

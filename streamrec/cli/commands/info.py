@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,9 +24,20 @@ from streamrec.cli.output import (
 from streamrec.cli.reading import Sample, count_all, run, take_sample, total_bytes
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
-from streamrec.cli.sources import Item, check_present, find, find_records, storages_for
+from streamrec.cli.sources import (
+    Item,
+    check_present,
+    directory_of,
+    find,
+    find_records,
+    storages_for,
+)
+from streamrec.cli.tfds_folders import open_folder
 from streamrec.example import FeatureSummary
 from streamrec.shards import Gap
+
+if TYPE_CHECKING:
+    from streamrec.tfds import Folder
 
 
 @click.command(
@@ -127,7 +138,7 @@ async def find_present(sources: options.Sources) -> tuple[list[Item], list[Gap]]
     """
     gaps: list[Gap] = []
     async with storages_for(sources.storage_options) as storages:
-        shards = await find_records(storages, sources, gaps=gaps)
+        shards = await find_records(storages, sources, gaps=gaps, slices=True)
         await check_present(storages, shards)
     return shards, gaps
 
@@ -182,6 +193,9 @@ def print_inspected(inspected: Inspected) -> None:
         print_table(
             columns, (feature_row(item, len(sample.records)) for item in all_features(sample))
         )
+    for folder in inspected.folders:
+        click.echo("\nfeatures, as the description of the data set gives them")
+        print_line(*folder.lines())
     # Names and kinds alone do not show what a feature means: the values of one record do.
     if sample.records:
         click.echo("\nthe first record")
@@ -198,12 +212,14 @@ class Inspected:
         gaps: Which shards are missing, as the names of the others show.
         sample: Records from the beginnings of shards.
         records: The number of all records; None if they were not counted.
+        folders: The folders of TensorFlow Datasets among the names.
     """
 
     shards: Sequence[Item]
     gaps: Sequence[Gap]
     sample: Sample
     records: int | None
+    folders: Sequence[Folder] = ()
 
     @property
     def size(self) -> int | None:
@@ -223,7 +239,16 @@ async def inspect(sources: options.Sources, exact: bool) -> Inspected:
         gaps=gaps,
         sample=sample,
         records=sum(await count_all(shards)) if exact or cheap else None,
+        folders=await folders_among(sources),
     )
+
+
+async def folders_among(sources: options.Sources) -> list[Folder]:
+    """The folders of TensorFlow Datasets among the names."""
+    async with storages_for(sources.storage_options) as storages:
+        directories = filter(None, map(directory_of, sources))
+        found = [await open_folder(storages, directory) for directory in directories]
+    return [folder for folder in found if folder is not None]
 
 
 def describe_count(inspected: Inspected) -> str:

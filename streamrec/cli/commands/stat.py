@@ -115,7 +115,7 @@ async def collect(
 ) -> tuple[list[Item], DatasetStats]:
     """Reads all records, and writes the page if there is one; returns the shards and statistics."""
     async with storages_for(sources.storage_options) as storages:
-        shards = await find_records(storages, sources)
+        shards = await find_records(storages, sources, slices=True)
         sample = await take_sample(shards)
         stats = DatasetStats(sample.schema, lambda name: wanted is None or name in wanted)
         check_names(wanted, sample)

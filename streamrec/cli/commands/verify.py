@@ -20,6 +20,7 @@ from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import blocks, jobs, map_concurrently, open_item, run, total_bytes
 from streamrec.cli.sources import MANIFESTS, Item, find_records, storages_for
+from streamrec.cli.tfds_folders import INFO
 from streamrec.cli.writing import copy_paths, end_dry_run, open_set, refuse_existing, refuse_sources
 from streamrec.shards import LONG_BYTES, Expected, Gap, VerifyProblem
 from streamrec.storage import Replacement
@@ -229,7 +230,33 @@ async def verify_sources(
                     scans = [
                         replace(each, copy=copy) for each, copy in zip(found, copies, strict=True)
                     ]
-    return Findings(reports=compared.reports, scans=scans, gaps=compared.gaps)
+    reports = [*compared.reports, *compare_with_folders(shards, scans)]
+    return Findings(reports=reports, scans=scans, gaps=compared.gaps)
+
+
+def compare_with_folders(
+    shards: Sequence[Item], scans: Sequence[ShardScan]
+) -> list[streamrec.shards.VerifyReport]:
+    """What differs from the descriptions of folders of TensorFlow Datasets: numbers of records."""
+    checked: dict[str, list[tuple[Item, ShardScan]]] = {}
+    for shard, found in zip(shards, scans, strict=True):
+        description = shard.expected.manifest
+        # Of a damaged shard, the damage is told.
+        if description is not None and description.endswith(INFO) and not found.damages:
+            checked.setdefault(description, []).append((shard, found))
+    return [
+        streamrec.shards.VerifyReport(
+            manifest=description,
+            shards=len(pairs),
+            bytes=sum(found.bytes for _, found in pairs),
+            problems=tuple(
+                VerifyProblem(shard.path, "records", f"{shard.records:,}", f"{found.records:,}")
+                for shard, found in pairs
+                if shard.records is not None and found.records != shard.records
+            ),
+        )
+        for description, pairs in checked.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
