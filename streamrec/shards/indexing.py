@@ -85,6 +85,7 @@ async def assemble(
 
 
 async def read_indexed_shard(storage: Storage, index: Index, number: int) -> IndexedShard:
+    """The shard of this number, with the lengths of its records, from an index."""
     first, last = index.first_blocks[number : number + 2].tolist()
     data = b"".join(await read_blocks(storage, index, first, last))
     info = index.shards[number]
@@ -187,9 +188,11 @@ async def write_index(
             else await idx_of(storages, paths, idx_files, filesystem)
         )
         number, parts = part or (0, 1)
-        first, last = number * len(paths) // parts, (number + 1) * len(paths) // parts
-        storage, known = await storages.at(target), dict[str, tuple[Index, int]]()
-        if update:
+        first = number * len(paths) // parts
+        last = (number + 1) * len(paths) // parts
+        storage = await storages.at(target)
+        known = dict[str, tuple[Index, int]]()
+        if update:  # a shard that the store still has in this version need not be read
             with suppress(NotFoundError):
                 old = await open_index(storage, target)
                 known = {shard.path: (old, number) for number, shard in enumerate(old.shards)}
@@ -207,6 +210,7 @@ async def write_index(
             partial(index_shard, portable(url, path), idx)
             for path, idx in zip(paths, idx_paths, strict=True)
         ]
+        # Asked before the index is replaced: then the old one can still say what it describes.
         told = await find_described(storages, target, paths) if overwrite else None
         made = await assemble(
             storage, target, jobs[first:last], pattern=None, overwrite=overwrite, parallel=parallel
@@ -261,6 +265,7 @@ async def join_index(
                 partial(read_indexed_shard, storage, indexes[-1], number) for number in numbers
             ]
         check_named_once(shard.path for found in indexes for shard in found.shards)
+        # The parts of one data set have one pattern; of several sets, none describes all.
         patterns = {found.pattern for found in indexes}
         pattern = patterns.pop() if len(patterns) == 1 else None
         target = await storages.at(url)
@@ -313,6 +318,7 @@ async def idx_of(
     idx_files: Filenames,
     filesystem: AbstractFileSystem | None,
 ) -> list[str | None]:
+    """The `.idx` file of each shard, in the order of the shards; refuses another number of them."""
     found = await find_shards(storages, [locate(name, filesystem) for name in to_names(idx_files)])
     if len(found) != len(paths):
         raise ManifestError(

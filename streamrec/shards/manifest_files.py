@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import Literal, Self, Unpack
@@ -108,9 +108,11 @@ class VerifyReport:
 
     def __str__(self) -> str:
         rows = [f"  {problem}" for problem in self.problems]
-        name, fine = "", "nothing is damaged"
+        name = ""
+        fine = "nothing is damaged"
         if self.manifest is not None:
-            name, fine = f"{display_name(self.manifest)}: ", "all as the manifest says"
+            name = f"{display_name(self.manifest)}: "
+            fine = "all as the manifest says"
         found = f"{len(rows):,} problem{'s' * (len(rows) > 1)}" if rows else fine
         return "\n".join(
             [f"{name}{self.shards:,} shards, {self.bytes:,} bytes read: {found}", *rows]
@@ -159,55 +161,79 @@ async def verify(
     filesystem = store.get("filesystem")
     path = locate(source, filesystem)
     check_keywords("verify", store)
-    problems: list[VerifyProblem] = []
-    sizes: list[int] = []
     async with Storages(**store) as storages:
         root = None if shard_root is None else locate(shard_root, filesystem)
         manifest = None
         if is_manifest(path):
             manifest = await read_manifest(await storages.at(path), path)
-        elif not is_pattern(path):
+        elif not is_pattern(path):  # a manifest may have any name
             manifest = await read_if_manifest(await storages.at(path), path)
         if manifest is None:
-            listing = await list_shards(storages, path)
-            paths = listing.paths
-
-            async def check(path: str) -> None:
-                storage = await storages.at(path)
-                stream = await open_bytes(storage, path, size=listing.size_of(path))
-                found, _, damage = await scan(storage, stream, verify=True, to_end=True)
-                sizes.append(found.bytes)
-                if damage is not None:
-                    text = f"{found.records:,} good records before this: {damage}"
-                    problems.append(VerifyProblem(path, "damage", "", text))
-
-            await for_each(check, paths, parallel)
-            gaps = gaps_of(path, paths) if is_glob(path) else []
-            problems += [each for gap in gaps for each in VerifyProblem.of_gap(gap)]
+            found = await verify_shards(storages, path, parallel)
         else:
-            expected = manifest.follow(root)
-            paths = [shard.path for shard in expected.shards]
+            found = await verify_manifest(storages, path, manifest.follow(root), parallel)
+    problems = sorted(found.problems, key=attrgetter("path", "kind"))
+    name = None if manifest is None else path
+    return VerifyReport(name, found.shards, sum(found.sizes), tuple(problems))
 
-            async def compare(shard: ShardInfo) -> None:
-                nbytes, differences = await compare_shard(storages, expected, shard)
-                sizes.append(nbytes)
-                problems.extend(differences)
 
-            async def find_extra_shards() -> None:
-                named = set(paths)
-                async for info in list_numbered(storages, expected.pattern):
-                    if info.path not in named:
-                        size = f"an object of {info.size:,} bytes"
-                        problems.append(VerifyProblem(info.path, "extra", "nothing of it", size))
+@dataclass(slots=True)
+class Verified:
+    """What reading some shards has found so far."""
 
-            await run_concurrently(
-                find_extra_shards, partial(for_each, compare, expected.shards, parallel)
-            )
-            reported = {problem.path for problem in problems if problem.kind == "missing"}
-            told = [each for gap in gaps_of(path, paths) for each in VerifyProblem.of_gap(gap)]
-            problems += [each for each in told if each.path not in reported]
-    problems.sort(key=attrgetter("path", "kind"))
-    return VerifyReport(None if manifest is None else path, len(paths), sum(sizes), tuple(problems))
+    shards: int
+    sizes: list[int] = field(default_factory=list)
+    problems: list[VerifyProblem] = field(default_factory=list)
+
+
+async def verify_shards(storages: Storages, names: str, parallel: int) -> Verified:
+    """Reads the shards that a name or pattern stands for, and checks each record."""
+    listing = await list_shards(storages, names)
+    verified = Verified(len(listing.paths))
+
+    async def check(path: str) -> None:
+        storage = await storages.at(path)
+        stream = await open_bytes(storage, path, size=listing.size_of(path))
+        found, _, damage = await scan(storage, stream, verify=True, to_end=True)
+        verified.sizes.append(found.bytes)
+        if damage is not None:
+            text = f"{found.records:,} good records before this: {damage}"
+            verified.problems.append(VerifyProblem(path, "damage", "", text))
+
+    await for_each(check, listing.paths, parallel)
+    # A name alone tells of no other shards; a glob should have matched all of them.
+    for gap in gaps_of(names, listing.paths) if is_glob(names) else []:
+        verified.problems += VerifyProblem.of_gap(gap)
+    return verified
+
+
+async def verify_manifest(
+    storages: Storages, path: str, expected: Manifest, parallel: int
+) -> Verified:
+    """Compares the shards of a manifest with what it says, and looks for shards that it lacks."""
+    paths = [shard.path for shard in expected.shards]
+    verified = Verified(len(paths))
+
+    async def compare(shard: ShardInfo) -> None:
+        nbytes, differences = await compare_shard(storages, expected, shard)
+        verified.sizes.append(nbytes)
+        verified.problems.extend(differences)
+
+    async def find_extra_shards() -> None:
+        named = set(paths)
+        async for info in list_numbered(storages, expected.pattern):
+            if info.path not in named:
+                size = f"an object of {info.size:,} bytes"
+                verified.problems.append(VerifyProblem(info.path, "extra", "nothing of it", size))
+
+    compare_all = partial(for_each, compare, expected.shards, parallel)
+    await run_concurrently(find_extra_shards, compare_all)
+    # A shard that the manifest names and the store lacks is reported once, not as a gap, too.
+    reported = {problem.path for problem in verified.problems if problem.kind == "missing"}
+    for gap in gaps_of(path, paths):
+        told = VerifyProblem.of_gap(gap)
+        verified.problems += [each for each in told if each.path not in reported]
+    return verified
 
 
 verify_sync = bridge.synchronous(verify)
@@ -229,6 +255,7 @@ async def compare_shard(
         with anyio.CancelScope(shield=True):
             await stream.aclose()
         return 0, [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
+    # The CRC32C of all bytes proves those of the records, too, and costs less than checking both.
     verify_records = shard.crc32c is None
     found, _, damage = await scan(
         storage, stream, manifest.compression_type, verify=verify_records, to_end=True
@@ -279,10 +306,8 @@ async def write_manifest(
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
-    target, names = (
-        locate(manifest, filesystem),
-        [locate(name, filesystem) for name in to_names(filenames)],
-    )
+    target = locate(manifest, filesystem)
+    names = [locate(name, filesystem) for name in to_names(filenames)]
     check_keywords("write_manifest", store)
     async with Storages(**store) as storages:
         listing = await list_shards(storages, names)
@@ -299,6 +324,7 @@ async def write_manifest(
         await for_each(count, paths, parallel)
         shards = tuple(scans[path].info for path in paths)
         data = Manifest(target, paths[0], compression_of(scans), shards).to_json()
+        # Asked before the old manifest is replaced.
         told = await find_described(storages, target, paths) if overwrite else None
         async with await (await storages.at(target)).upload(target, overwrite=overwrite) as upload:
             await upload.write(data)

@@ -153,7 +153,9 @@ class TFRecordWriter:
 
     def _send(self) -> None:
         try:
-            block, self._block, self._block_bytes = self._block, [], 0
+            block = self._block
+            self._block = []
+            self._block_bytes = 0
             if block:
                 bridge.run(self._writer.write_block, block)
         except BaseException:  # a shard that lacks records must not appear

@@ -75,22 +75,24 @@ def describe_answer(
     'an HTML page (a 200, text/html, from 10.0.0.1:80, Server: portal)'
     """  # noqa: E501
     found = {name.lower(): value for name, value in headers.items()}
+
+    def named(*titles: str) -> list[str]:
+        """The headers of these names that the answer has."""
+        values = [(title, found.get(title.lower())) for title in titles]
+        return [f"{title}: {value}" for title, value in values if value]
+
     try:
         said = f"a {status} ({HTTPStatus(status).phrase})" if status != 200 else "a 200"
-    except ValueError:
+    except ValueError:  # a number that HTTP does not have
         said = f"a {status}"
-    details = [found[name] for name in ("content-type",) if found.get(name)]
-    details += [
-        f"{title}: {found[title.lower()]}"
-        for title in ("Content-Encoding", "Location")
-        if found.get(title.lower())
-    ]
-    details += [f"from {sender}"] * bool(sender)
-    details += [
-        f"{title}: {found[title.lower()]}"
-        for title in ("Server", "Via")
-        if found.get(title.lower())
-    ]
+    details = []
+    if found.get("content-type"):
+        details.append(found["content-type"])
+    details += named("Content-Encoding", "Location")
+    # A proxy or a portal between shows itself by the address, or by these names.
+    if sender:
+        details.append(f"from {sender}")
+    details += named("Server", "Via")
     page = describe_page(head)
     if page is not None:
         return f"{page} ({', '.join([said, *details])})"

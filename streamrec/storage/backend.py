@@ -333,13 +333,14 @@ class BytesBody:
         self._left = memoryview(data)
 
     async def readinto(self, buffer: memoryview) -> int:
+        """Copies the bytes left that fit; returns their number, 0 at the end."""
         count = min(len(buffer), len(self._left))
         buffer[:count] = self._left[:count]
         self._left = self._left[count:]
         return count
 
     async def aclose(self) -> None:
-        pass
+        """Does nothing: memory has no connection."""
 
 
 logger = logging.getLogger("streamrec")
@@ -360,6 +361,7 @@ class FastPath:
         self._disabled: set[Hashable] = set()
 
     def is_enabled(self, key: Hashable) -> bool:
+        """Whether the fast path is taken for this key."""
         return key not in self._disabled
 
     def disable(self, key: Hashable, reason: BaseException | str) -> None:

@@ -193,6 +193,7 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 def check_endpoint(url: str, place: str, endpoint: Any) -> None:
+    """Refuses a server without a scheme, which clients misunderstand in different ways."""
     if endpoint and "://" not in str(endpoint):
         raise StorageError(
             f"{place} has no scheme: write 'http://{endpoint}' or 'https://{endpoint}'", url

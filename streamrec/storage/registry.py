@@ -132,6 +132,7 @@ class Storages:
             return self._storages[scope]
 
     async def identities(self, urls: Iterable[str]) -> list[frozenset[Identity]]:
+        """What objects each URL names, in any spelling; see `identity.py`."""
         located = [(url, (await self.at(url)).endpoint) for url in urls]
         return await asyncio.to_thread(lambda: list(starmap(identities, located)))
 

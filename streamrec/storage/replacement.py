@@ -290,6 +290,8 @@ class Replacement:
             await self._check_in_place(direct)
             self._members.clear()
             return {}
+        # Not every store compares and acts in one step, so the directories are locked meanwhile.
+        # The journal says how far it came: once it is complete, nothing is put back any more.
         places = ((member.storage, directory_of(member.path)) for member in staged)
         async with DirectoryLocks(places, LOCK_PATIENCE) as locks:
             journal = JournalFile(self._number)
@@ -317,7 +319,8 @@ class Replacement:
         It removes no object that another writer has written since. The `cause` gets a note about
         each object that cannot be removed.
         """
-        members, self._members = self._members, []
+        members = self._members
+        self._members = []
         # new objects among old ones, or among another writer's, would be neither data set
         keeps = (
             self._rules.keeps and not self._staging and not isinstance(cause, ObjectChangedError)
@@ -363,10 +366,12 @@ class Replacement:
         """Adds an object, and decides under which URL it is written."""
         storage = await self.storages.at(path)
         [identities] = await self.storages.identities([path])
-        existing, final = Existing.ABSENT, path
+        existing = Existing.ABSENT
+        final = path
         if self._rules.stages:
             existing, final = await storage.look_up(path)
         keeps = stays_unsecured(path, existing, overwrite)
+        # One object after the other: whether this one is staged depends on those before it.
         async with self._lock:
             if identities & self._rules.spared:
                 raise StorageError(
@@ -481,6 +486,8 @@ class Replacement:
                 raise
             found[member.asked] = info
 
+        # Secured first, all of them; then what describes the set is taken away, and is put back
+        # last, so that at no time it names shards that are not there.
         await each(staged, self._secure)
         if any(member.keeps for member in staged):
             await self._begin(journal, staged)
@@ -492,6 +499,7 @@ class Replacement:
 
     async def _secure(self, member: WrittenObject) -> None:
         """Keeps a copy of the object that will be replaced."""
+        # Without the right to read or copy, only "unsecured" allows to go on without a copy.
         held = None
         if member.existing is not Existing.UNKNOWN:
             try:
@@ -504,7 +512,8 @@ class Replacement:
                 return
         if held is None:
             return
-        version, size = held.info.version, held.info.size
+        version = held.info.version
+        size = held.info.size
         member.replaces = Precondition.ANY if version is None else version
         member.old = hidden_name(member.path, "old-", self._number)
         try:
@@ -547,6 +556,7 @@ class Replacement:
             )
             self._members.clear()
             return
+        # What describes the set comes last here, too.
         for describes in (False, True):
             await each([member for member in touched if member.describes == describes], restore)
         if touched and isinstance(cause, StorageTimeoutError):
@@ -580,10 +590,11 @@ class Replacement:
         """
 
         async def remove(member: WrittenObject) -> None:
-            storage, name = member.storage, member.written
+            storage = member.storage
+            name = member.written
             try:
                 held = await find_held(storage, name)
-                if held is None and member.is_in_doubt:
+                if held is None and member.is_in_doubt:  # its last request may still be on its way
                     await anyio.sleep(LATE_SECONDS)
                     held = await find_held(storage, name)
                 if held is None:

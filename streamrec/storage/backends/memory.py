@@ -37,6 +37,8 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> MemoryBackend:
 
 
 class MemoryBackend(Backend):
+    """The files of fsspec's memory filesystem, in this process."""
+
     may_stall = False
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
@@ -46,14 +48,14 @@ class MemoryBackend(Backend):
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
         start = prefix.removeprefix("memory://").lstrip("/")
-        files = {
-            name.lstrip("/"): file for name, file in self._fs.store.items()
-        }  # a name with "::" begins without "/"
-        return [
+        # A name with "::" begins without "/".
+        files = {name.lstrip("/"): file for name, file in self._fs.store.items()}
+        found = [
             _info(f"memory://{name}", file)
             for name, file in files.items()
             if name.startswith(start)
-        ], None
+        ]
+        return found, None
 
     async def stat(self, path: str) -> ObjectInfo:
         return _info(path, self._file(path))

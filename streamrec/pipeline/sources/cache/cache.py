@@ -88,13 +88,13 @@ class Cache(ChainSource):
         return f"Cache({'memory' if self.file is None else 'file'})"
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        within = replace(within, epoch=0)
+        context = replace(context, epoch=0)
         # The same budget whether the chain fills the cache or not, since orders may depend on it.
-        share, feeding = within.take(MEMORY if self.file is None else UPLOAD)
+        share, feeding = context.take(MEMORY if self.file is None else UPLOAD)
         limit = share.nbytes
-        async with aclosing(await self._source(state, within, feeding, limit)) as chunks:
+        async with aclosing(await self._source(state, context, feeding, limit)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -105,7 +105,7 @@ class Cache(ChainSource):
     async def _source(
         self,
         state: Mapping[str, Any] | None,
-        within: RunContext,
+        context: RunContext,
         feeding: RunContext,
         limit: int,
     ) -> AsyncGenerator[Chunk]:
@@ -113,7 +113,7 @@ class Cache(ChainSource):
 
         The chain runs within `feeding`; at most `limit` bytes are stored in memory.
         """
-        reader = reader_of(self.inner, within)
+        reader = reader_of(self.inner, context)
         lines = readers_lines(self.inner, reader)
         file = self._file_of(reader)
         cached = self.memo.setdefault(lines, CacheState())
@@ -123,10 +123,10 @@ class Cache(ChainSource):
         if cached.parts is not None:
             return number_chunks(read_parts(cached.parts), first)
         if file is not None:
-            version = await file.find(lines, within)
+            version = await file.find(lines, context)
             if version is not None:
                 same = bool(version) and state is not None and state.get("version") == version
-                chunks = within.chunks(file.chain, state["inner"] if state and same else None)
+                chunks = context.chunks(file.chain, state["inner"] if state and same else None)
                 return number_chunks(
                     chunks, first, first if same else 0, FileVersion(file.path, version)
                 )
@@ -281,12 +281,12 @@ class Saved(Source):
         yield "Saved"
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
-        if await self.file.find(None, within) is None:
+        if await self.file.find(None, context) is None:
             raise NotFoundError("save() wrote no file of this name: check the path", self.file.path)
         async with aclosing(
-            nest(within.chunks(self.file.chain, state and state["inner"]))
+            nest(context.chunks(self.file.chain, state and state["inner"]))
         ) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -302,10 +302,10 @@ class Saving(ChainSource):
         return "Saving"
 
     async def chunks(
-        self, state: Mapping[str, Any] | None, within: RunContext
+        self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         # The share has a name, or its account would end here.
-        _share, feeding = within.take(UPLOAD)
+        _share, feeding = context.take(UPLOAD)
         chunks = feeding.chunks(self.inner, None)
         lines = tuple(self.inner.lines())
         async with aclosing(nest(self.file.write_through(chunks, lines, alone=True))) as saved:

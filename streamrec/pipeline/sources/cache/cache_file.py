@@ -104,13 +104,13 @@ class CacheFile:
         """A chain that gives the elements."""
         return Chain(self.shards, (Unpack(self.path),))
 
-    async def find(self, lines: Sequence[str] | None, within: RunContext) -> str | None:
+    async def find(self, lines: Sequence[str] | None, context: RunContext) -> str | None:
         """The version of the file, "" if the store has none; None without a file.
 
         A CacheError says that it is not a cache, or not of the pipeline with these lines; None for
         any.
         """
-        storage = await (await self.shards.opened(within)).storages.at(self.path)
+        storage = await (await self.shards.opened(context)).storages.at(self.path)
         try:
             cursor = await ShardCursor.open(storage, self.path, self.shards.options)
         except NotFoundError:

@@ -148,7 +148,8 @@ class FsspecBackend(Backend):
         root = self._name(common.parent(prefix)) or (
             "/" if protocol_of(prefix) in repairs.SFTP else ""
         )
-        infos, directories = list[ObjectInfo](), [root]
+        infos = list[ObjectInfo]()
+        directories = [root]
         with translate_errors(prefix):
             if not common.lists_directories(repairs.below(self._fs)):
                 with suppress(FileNotFoundError):
@@ -198,11 +199,10 @@ class FsspecBackend(Backend):
                     await self._fs._cat_file(self._name(info.path), start=start, end=start + count)
                 )
         end = start + len(data)
-        is_short = (
-            len(data) != count and info.size is not None
-            if file is None
-            else not data and stop is not None
-        )
+        if file is None:
+            is_short = len(data) != count and info.size is not None
+        else:  # a file may return fewer bytes than it was asked for, and more the next time
+            is_short = not data and stop is not None
         if is_short:
             raise TransientError(
                 Cause.BROKEN, f"the file ended at byte {end:,} of {stop or start + count:,}"
@@ -284,7 +284,8 @@ class FsspecBackend(Backend):
         source_version: str | None = None,
     ) -> str | None:
         """Copies an object; in a sync filesystem under a temporary name, which is then moved."""
-        old, new = self._name(source), self._name(target)
+        old = self._name(source)
+        new = self._name(target)
         if source_version is not None:
             await self._check_target(source, source_version)
         await self._check_target(target, replaces)
@@ -456,8 +457,10 @@ class _BlocksBody:
         """Abandons the block in progress; a file that a thread still reads is closed after that
         read.
         """
-        task, self._block = self._block, None
-        file, self._file = self._file, None
+        task = self._block
+        self._block = None
+        file = self._file
+        self._file = None
         self._left = memoryview(b"")
         if task is not None:
             task.cancel()

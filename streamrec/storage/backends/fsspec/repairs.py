@@ -99,7 +99,8 @@ def connect_again(filesystem: Any) -> None:
         except all_errors:
             filesystem._connect()
     elif _is_sftp(filesystem):
-        transport, channel = filesystem.client.get_transport(), filesystem.ftp.get_channel()
+        transport = filesystem.client.get_transport()
+        channel = filesystem.ftp.get_channel()
         if (
             transport is None
             or not transport.is_active()

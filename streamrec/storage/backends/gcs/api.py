@@ -117,11 +117,13 @@ class GcsApi:
         self._renewal = Renewal(self._renew)
 
     async def metadata(self, path: str) -> dict[str, Any]:
+        """Returns the resource of an object."""
         return await self.json(path, "GET", "/storage/v1" + resource(path))
 
     async def json(
         self, path: str, method: str, place: str, query: Mapping[str, str | None] | None = None
     ) -> dict[str, Any]:
+        """Sends a request without a body; returns the JSON of its answer."""
         with translate_errors(path):
             async with await self.send(method, place, query) as answer:
                 await check(answer, path)
@@ -201,5 +203,6 @@ class GcsApi:
         self._renewed = held.token
 
     async def aclose(self) -> None:
+        """Closes the session."""
         await self._renewal.aclose()
         await self._fs.session.close()

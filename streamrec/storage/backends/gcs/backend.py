@@ -92,6 +92,8 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> GcsBackend:
 
 
 class GcsBackend(Backend):
+    """Google Cloud Storage, by its JSON API."""
+
     remote = True
     verifies_first = False
 

@@ -73,6 +73,8 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> HttpBackend:
 
 
 class HttpBackend(Backend):
+    """Web servers: objects are read, and neither listed nor written."""
+
     remote = True
 
     def __init__(self, filesystem: HTTPFileSystem) -> None:
@@ -150,7 +152,8 @@ class HttpBackend(Backend):
                 "a web server does not see what follows a #: write %23 for a # in a name", path
             )
         own_headers = {"Accept-Encoding": "identity", **headers}  # the bytes as they are stored
-        session, options = self._session, dict(self._fs.kwargs)
+        session = self._session
+        options = dict(self._fs.kwargs)
         options["headers"] = {**(options.get("headers") or {}), **own_headers}
         follows = options.pop("allow_redirects", True)
         url: URL = self._fs.encode_url(path)
@@ -176,10 +179,8 @@ class HttpBackend(Backend):
                     path,
                 ) from error
             if session is self._session and not _is_same_server(answer.url, url):
-                session, options = (
-                    self._open_bare(),
-                    {key: options[key] for key in options.keys() - FOR_ONE_SERVER},
-                )
+                session = self._open_bare()
+                options = {key: options[key] for key in options.keys() - FOR_ONE_SERVER}
                 options["headers"] = own_headers
             answer = await session.request(method, url, allow_redirects=False, **options)
         return answer

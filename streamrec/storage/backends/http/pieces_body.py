@@ -59,10 +59,8 @@ class PiecesBody(aiohttp.Payload):
         return b"".join(self._pieces).decode(encoding, errors)
 
     def read(self, size: int = -1) -> bytes:
-        start, stop = (
-            self._position,
-            self._length if size is None or size < 0 else self._position + size,
-        )
+        start = self._position
+        stop = self._length if size is None or size < 0 else self._position + size
         self._position = max(start, min(stop, self._length))
         return b"".join(between(self._pieces, start, stop))
 
@@ -83,7 +81,8 @@ def between(pieces: Sequence[memoryview], start: int, stop: int) -> Sequence[mem
     >>> [bytes(piece) for piece in between([memoryview(b"abc"), memoryview(b"def")], 1, 5)]
     [b'bc', b'de']
     """
-    found, offset = [], 0
+    found: list[memoryview] = []
+    offset = 0
     for piece in pieces:
         found.append(piece[max(0, start - offset) : max(0, stop - offset)])
         offset += len(piece)

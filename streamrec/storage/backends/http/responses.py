@@ -311,6 +311,7 @@ def sender(response: aiohttp.ClientResponse) -> str:
 def translate(
     error: BaseException, path: str, start: int | None = None, end: int | None = None
 ) -> StorageError | TransientError:
+    """Returns our error for one of aiohttp or the network: what went wrong, and what to do."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, aiohttp.ClientSSLError):
         return tls_failed(said, path, start, end)
@@ -330,6 +331,7 @@ def translate(
 def tls_failed(
     said: str, path: str, start: int | None = None, end: int | None = None
 ) -> StorageError:
+    """Returns the error of a connection whose TLS failed."""
     if any(
         word in said
         for word in ("WRONG_VERSION_NUMBER", "wrong version number", "record layer failure")

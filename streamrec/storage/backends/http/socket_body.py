@@ -205,7 +205,8 @@ class SocketBody(asyncio.Protocol):
     def _read(self, target: memoryview) -> int:
         if self._spilled:
             count = min(len(target), len(self._spilled))
-            target[:count], self._spilled = self._spilled[:count], self._spilled[count:]
+            target[:count] = self._spilled[:count]
+            self._spilled = self._spilled[count:]
             return count
         if self._tls is not None:
             return self._tls.read(target, self._socket.fileno())

@@ -77,6 +77,8 @@ class TLSReader:
             raise AttributeError(
                 f"TLS by {type(transport).__name__} is not asyncio's own over a socket"
             )
+        # These are private: any other shape than asyncio's today is an error, and the caller then
+        # reads through asyncio.
         self.transport: asyncio.Transport = below
         parts: Any = protocol
         self._protocol = parts
@@ -91,7 +93,8 @@ class TLSReader:
 
     def is_idle(self) -> bool:
         """Whether asyncio has no pending work on the connection."""
-        state, backlog = self._protocol._state, self._protocol._write_backlog
+        state = self._protocol._state
+        backlog = self._protocol._write_backlog
         return state is SSLProtocolState.WRAPPED and not backlog and not self.transport.is_closing()
 
     def begin(self) -> None:

@@ -128,6 +128,8 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> LocalBackend:
 
 
 class LocalBackend(Backend):
+    """Files of this machine, or of what is mounted on it."""
+
     may_stall = False
     reads_short = True
 
@@ -275,7 +277,8 @@ class _LocalBody:
         ObjectChangedError.
         """
         await take_turn(self._turns)
-        file, position = self._number, self._position
+        file = self._number
+        position = self._position
         with _translate_errors(self.info.path, position):
             count = _read_cached(file, buffer, position)
             if count is None:
@@ -348,6 +351,7 @@ class _LocalUpload(PartSink):
             raise exists_error(self._path) from error
         except OSError as error:
             if error.errno in _NO_LINKS and not self._terms.guaranteed:
+                # Another writer may come between the look and the rename; the caller accepts that.
                 if os.path.lexists(self._final):
                     raise exists_error(self._path) from error
                 put_in_place(self._temporary, self._final)
@@ -461,7 +465,8 @@ def _write_all(file: int, offset: int, pieces: Sequence[memoryview]) -> None:
     for piece in pieces:
         while piece:
             count = os.pwrite(file, piece, offset)
-            offset, piece = offset + count, piece[count:]
+            offset = offset + count
+            piece = piece[count:]
 
 
 def _stat_file(path: Path) -> os.stat_result:
@@ -519,7 +524,8 @@ def _walk(
         return
     for entry in entries:
         path = directory + entry.name
-        entered, wanted = enters(path + "/"), wants(path)
+        entered = enters(path + "/")
+        wanted = wants(path)
         if (entered or wanted) and _is_directory(entry):
             if entered:
                 yield from _walk(path + "/", enters, wants, walked)
@@ -550,11 +556,9 @@ def _translate(error: OSError, path: str, start: int | None, end: int | None) ->
                 start,
                 end,
             )
-        advice = (
-            r"write it with / and no drive (in WSL, C:\ is /mnt/c/)"
-            if "\\" in path
-            else "check the path"
-        )
+        advice = "check the path"
+        if "\\" in path:  # pasted from Windows
+            advice = r"write it with / and no drive (in WSL, C:\ is /mnt/c/)"
         return NotFoundError(f"there is no such file: {advice}", path, start, end)
     if isinstance(error, PermissionError):
         return PermissionDeniedError(

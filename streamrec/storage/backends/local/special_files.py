@@ -116,7 +116,8 @@ class DirectUpload(PartSink):
 
     async def abort(self) -> None:
         """Closes the file; written data stays."""
-        number, self._number = self._number, None
+        number = self._number
+        self._number = None
         if number is not None:
             await run_to_completion(partial(os.close, number))
 

@@ -63,7 +63,8 @@ def put_in_place(temporary: Path, final: Path) -> None:
     replace.
     """
     with suppress(OSError):  # nothing is replaced, or this is not allowed
-        old, new = os.stat(staged_object(str(final)) or final), os.stat(temporary)
+        old = os.stat(staged_object(str(final)) or final)
+        new = os.stat(temporary)
         if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
             with suppress(OSError):
                 os.chown(temporary, old.st_uid, old.st_gid)
@@ -146,6 +147,7 @@ def lock_directory(path: Path) -> Callable[[], None] | None:
 
 
 def sync_directory(path: Path) -> None:
+    """Makes the names in a directory durable: a rename alone may be lost in a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

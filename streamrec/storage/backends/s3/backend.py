@@ -239,6 +239,8 @@ _load_descriptions(None)  # with this module, so that forked processes inherit t
 
 
 class S3Backend(Backend):
+    """S3, and all stores that speak its protocol."""
+
     remote = True
     verifies_first = False
 
@@ -313,7 +315,10 @@ class S3Backend(Backend):
             if version is not None and body.info.version != version:
                 raise changed_error(path, start) from error
             return body
-        raw, etag, head = answer.raw, answer.headers.get("etag"), b""
+        raw = answer.raw
+        etag = answer.headers.get("etag")
+        head = b""
+        # The body is aiohttp's, unless the client wraps it in an unknown way: see `fast_paths`.
         try:
             if isinstance(raw, aiohttp.ClientResponse):
                 with translate_errors(path, start, end):
@@ -333,7 +338,8 @@ class S3Backend(Backend):
         """Sends a GET by the client, which `RepeatedGets` repeats for other objects."""
         extra = {name.replace("-", ""): value for name, value in headers.items()}
         response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
-        meta, body = response["ResponseMetadata"], response["Body"]
+        meta = response["ResponseMetadata"]
+        body = response["Body"]
         wrapped = (
             getattr(body, name, None) for name in ("raw_stream", "_raw_stream", "__wrapped__")
         )  # of any release
@@ -373,7 +379,8 @@ class S3Backend(Backend):
         keys = {
             f"CopySource{name}": value for name, value in theirs if name.startswith("SSECustomer")
         }
-        (bucket, key), (new_bucket, new_key) = split_object(source), split_object(target)
+        bucket, key = split_object(source)
+        new_bucket, new_key = split_object(target)
         with translate_errors(source):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
         if source_version not in (None, head.get("ETag")):

@@ -114,11 +114,9 @@ class _Watch:
         fresh = await AioSession(**self._session_kwargs).get_credentials()
         if fresh is None or (fresh.access_key, fresh.token) == (held.access_key, held.token):
             raise CredentialRetrievalError(provider=held.method, error_msg="it has no newer ones")
-        held.access_key, held.secret_key, held.token = (
-            fresh.access_key,
-            fresh.secret_key,
-            fresh.token,
-        )
+        held.access_key = fresh.access_key
+        held.secret_key = fresh.secret_key
+        held.token = fresh.token
 
 
 def _code_of(parsed: Any) -> str:
@@ -156,7 +154,8 @@ class _Refresh:
                 self._fresh, seconds = await self._renewed()
             except BotoCoreError as error:
                 setattr(error, _REPORTED, True)
-                self._failure, self._failed_at = error, time.monotonic()
+                self._failure = error
+                self._failed_at = time.monotonic()
                 raise
             self._failure = None
             self._until = time.monotonic() + 0.75 * seconds

@@ -111,7 +111,8 @@ def _from_answer(
     meta = answer.get("ResponseMetadata", {})
     status = int(meta.get("HTTPStatusCode", 500))
     fault = answer.get("Error", {})
-    code, message = str(fault.get("Code", "")), str(fault.get("Message", ""))
+    code = str(fault.get("Code", ""))
+    message = str(fault.get("Message", ""))
     if status == 416:
         past = PastTheEndError(message, path, start, end)
         past.headers = CIMultiDict(meta.get("HTTPHeaders", {}))

@@ -135,7 +135,8 @@ class RepeatedGets:
     ) -> Response:
         client = await self._fs.get_s3(bucket)
         for attempt in range(2):
-            url, headers = template.base + _quote_key(key), {**template.headers, **headers}
+            url = template.base + _quote_key(key)
+            headers = {**template.headers, **headers}
             request = AWSRequest("GET", url, headers, stream_output=True)
             request.context.update(template.context)
             await client._request_signer.sign("GetObject", request)
@@ -162,6 +163,7 @@ class RepeatedGets:
                 name: value.decode() if isinstance(value, bytes) else value
                 for name, value in request.headers.items()
             }
+            # Only a request whose URL and signature are as this module makes them is repeated.
             is_signed_as_usual = headers.get("Authorization", "AWS4").startswith("AWS4")
             if (
                 bucket

@@ -97,7 +97,8 @@ def difference(
     if found is not None:
         wanted = _compose(parts) if "-" in found else encode_crc32c(sent.crc32c)
         return None if found == wanted else f"its CRC32C is {found} where {wanted} was sent"
-    etag, made = str(head.get("ETag", "")).strip('"'), _etag(parts)
+    etag = str(head.get("ETag", "")).strip('"')
+    made = _etag(parts)
     own = head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head
     if made is None or own or not re.fullmatch(rf"[0-9a-f]{{32}}-{len(parts)}", etag):
         return None
@@ -120,7 +121,8 @@ def _etag(parts: Sequence[StoredPart]) -> str | None:
 
 def is_md5(etag: str, pieces: Sequence[memoryview]) -> bool:
     """Whether an etag is the MD5 of the bytes."""
-    found, made = _MD5.fullmatch(etag), hashlib.md5(usedforsecurity=False)
+    found = _MD5.fullmatch(etag)
+    made = hashlib.md5(usedforsecurity=False)
     for piece in pieces:
         made.update(piece)
     return found is not None and found[1] == made.hexdigest()
