@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "bench": "Measures how fast a store delivers objects, and says what to set.",
     "doctor": "Checks step by step whether a store works as it should.",
     "recover": "Finishes or undoes a replacement that was interrupted.",
+    "cache": "Shows, fills and empties a cache on a local disk.",
     "demo": "Writes a small data set to try the commands on.",
 }
 

@@ -1,5 +1,6 @@
 from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
 from streamrec.storage.base import ByteStream, Existing, Overwrite, Storage, read_full
+from streamrec.storage.cache.contents import CachedSet, list_cache, trim_cache
 from streamrec.storage.connections import MAX_CONNECTIONS
 from streamrec.storage.directory_lock import LEASE_SECONDS, LockedError
 from streamrec.storage.faults import RetryPolicy
@@ -45,6 +46,7 @@ __all__ = [
     "MAGIC",
     "MAX_CONNECTIONS",
     "ByteStream",
+    "CachedSet",
     "Counts",
     "Distribution",
     "Existing",
@@ -76,6 +78,7 @@ __all__ = [
     "import_client",
     "is_temporary",
     "is_url",
+    "list_cache",
     "local_path",
     "locate",
     "protocol_of",
@@ -83,4 +86,5 @@ __all__ = [
     "recover",
     "secured_object",
     "split_chain",
+    "trim_cache",
 ]
