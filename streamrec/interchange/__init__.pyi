@@ -14,7 +14,7 @@ from streamrec.interchange.features import (
     join_schemas,
 )
 from streamrec.interchange.gunzip import BoundedGzip
-from streamrec.interchange.record_limit import RECORD_BYTES, LimitedFile
+from streamrec.interchange.record_limit import RECORD_BYTES, LimitedFile, describe_limit
 
 __all__ = [
     "FORMATS",
@@ -29,6 +29,7 @@ __all__ = [
     "Look",
     "Reading",
     "codec_of",
+    "describe_limit",
     "example_of",
     "features_of",
     "format_of",

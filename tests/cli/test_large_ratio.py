@@ -110,6 +110,23 @@ def test_a_record_that_would_take_several_times_its_size_is_refused(
     assert str(source) in done.err
 
 
+@pytest.mark.parametrize("target", ["tar", "jsonl", "parquet"])
+def test_a_large_record_of_a_shard_is_refused_by_number_and_name(
+    tmp_path: Path, called: Call, target: str
+) -> None:
+    """Neither a shard before it nor a small record of its own shard counts."""
+    rows = [[b"a", b"b"], [b"c", bytes(1 << 20)]]
+    for number, values in enumerate(rows):
+        records = [streamrec.encode_example({"x": value}) for value in values]
+        (tmp_path / f"{number}").write_bytes(streamrec.encode_records(records))
+    words = ["convert", "--record-limit", "1MB", tmp_path / "0", tmp_path / "1"]
+    new = tmp_path / f"new.{target}"
+    done = called.refused(1, "record 1: a record of more than 1,000,000 bytes", *words, new)
+    assert f"(in {tmp_path}/1)" in done.err
+    assert not new.exists()
+    called.well(*words, tmp_path / "new.tfrecord")
+
+
 @pytest.mark.parametrize("ending", ["tar", "jsonl", "tar.gz"])
 def test_the_limit_of_records_is_raised_and_lowered(
     tmp_path: Path, called: Call, ending: str

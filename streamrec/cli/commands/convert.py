@@ -44,6 +44,7 @@ from streamrec.interchange import (
     Look,
     Reading,
     codec_of,
+    describe_limit,
     example_of,
     features_of,
     format_of,
@@ -156,7 +157,7 @@ class Conversion:
     show_default=True,
     callback=options.parse_size,
     help=(
-        "Refuse larger records of JSON lines and tar. A record takes up to 8 times its size in "
+        "Refuse larger records. One that becomes another format takes up to 8 times its size in "
         "memory."
     ),
 )
@@ -519,6 +520,8 @@ async def read(
             if file_format.name == "tfrecord":
                 sample = await take_sample(files)
                 blocks = batches(files, sample.record_bytes, meter)
+                if conversion.target_format.name != "tfrecord":
+                    blocks = refuse_large(blocks, conversion.record_limit, number)
             else:
                 blocks = decode(storages, files, file_format, conversion, meter)
             async with aclosing(keep_matching(blocks, conversion.where)) as matching:
@@ -533,6 +536,23 @@ async def read(
                         )
                     number += len(frames)
                     yield frames
+
+
+async def refuse_large(
+    blocks: AsyncGenerator[Frames, None], most: int, first: int
+) -> AsyncGenerator[Frames, None]:
+    """Passes blocks of records on; `first` numbers the first record.
+
+    Raises:
+        FeatureError: A record has more than `most` bytes.
+    """
+    async with aclosing(blocks) as taken:
+        async for frames in taken:
+            large = frames.lengths > most
+            if large.any():
+                raise FeatureError(describe_limit(most), None, first + int(large.argmax()))
+            first += len(frames)
+            yield frames
 
 
 def select_features(frames: Frames, first: int, conversion: Conversion) -> Frames:
