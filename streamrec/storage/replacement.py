@@ -35,6 +35,7 @@ import math
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -476,9 +477,8 @@ class Replacement:
             held = await find_held(member.storage, member.written)
             if held is None or not owns_hidden(member, held):
                 raise ObjectChangedError(RIVAL, member.path)
-            locks.check()
             try:
-                info = await put_in_place(member, held.info.version)
+                info = await put_in_place(member, held.info.version, locks.check)
             except ObjectChangedError:
                 if locks.is_held:
                     locks.check()
@@ -492,7 +492,7 @@ class Replacement:
         if any(member.keeps for member in staged):
             await self._begin(journal, staged)
         describing = [member for member in staged if member.describes]
-        await each(describing, take_away)
+        await each(describing, partial(take_away, check=locks.check))
         await each([member for member in staged if not member.describes], put)
         await each(describing, put)
         return found
@@ -589,7 +589,7 @@ class Replacement:
         object on a condition.
         """
 
-        async def remove(member: WrittenObject) -> None:
+        async def remove(member: WrittenObject, locks: DirectoryLocks | None = None) -> None:
             storage = member.storage
             name = member.written
             try:
@@ -607,6 +607,8 @@ class Replacement:
                     )
                     report(f"{name} was not removed: {why}", cause)
                     return
+                if locks is not None:
+                    locks.check()
                 await storage.remove(name, held.info.version)
             except ObjectChangedError:
                 report(f"{name} was not removed: another writer has written it since", cause)
@@ -619,8 +621,8 @@ class Replacement:
             return
         places = ((member.storage, directory_of(member.path)) for member in visible)
         try:
-            async with DirectoryLocks(places, CLEANUP_PATIENCE):
-                await each(visible, remove)
+            async with DirectoryLocks(places, CLEANUP_PATIENCE) as locks:
+                await each(visible, partial(remove, locks=locks))
         except StreamrecError as error:
             names = ", ".join(member.path for member in visible)
             report(f"{names} could not be removed ({error}): remove it yourself", cause)
@@ -676,8 +678,14 @@ def owns_hidden(member: WrittenObject, held: Held) -> bool:
     return is_own(held, member.mark, version)
 
 
-async def put_in_place(member: WrittenObject, version: str | None) -> ObjectInfo:
-    """Copies this version of a staged object to its name, if that still holds what was secured."""
+async def put_in_place(
+    member: WrittenObject, version: str | None, check: Callable[[], object]
+) -> ObjectInfo:
+    """Copies this version of a staged object to its name, if that still holds what was secured.
+
+    `check` raises an error if another writer may have taken the lock over. It is called just before
+    the copy, because not every store compares what a copy replaces.
+    """
     storage = member.storage
     if member.existing is Existing.UNKNOWN:
         return await create_again(member, version)
@@ -685,6 +693,7 @@ async def put_in_place(member: WrittenObject, version: str | None) -> ObjectInfo
     found = Precondition.ABSENT if held is None else held.info.version
     if member.replaces is not Precondition.ANY and found not in (None, member.replaces):
         raise rival_error(member.path)
+    check()
     member.touched = True
     try:
         mark = await storage.copy(member.written, member.path, member.replaces, version)
@@ -788,9 +797,12 @@ FOREIGN: Final = "was left as it is: another writer has written it since"
 NOT_COMPARED: Final = "was left as it is: the store does not say whose it is"
 
 
-async def take_away(member: WrittenObject) -> None:
-    """Removes an old object that describes others, before these change."""
+async def take_away(member: WrittenObject, check: Callable[[], object]) -> None:
+    """Removes an old object that describes others, before these change; `check` is that of
+    `put_in_place`.
+    """
     if member.old is not None:
+        check()
         member.touched = True
         version = member.replaces if isinstance(member.replaces, str) else None
         try:
