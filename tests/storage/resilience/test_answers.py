@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -214,6 +215,19 @@ def test_a_cache_of_a_web_server_is_not_filled_with_answers_without_bytes(
                 retry=IMPATIENT,
             )
         )
+
+
+def test_a_cache_refuses_answers_without_bytes_when_the_process_used_web_servers_before(
+    store: SmallStore, tmp_path: Path
+) -> None:
+    """Fsspec shares one filesystem of web servers, with its session, with the whole process."""
+    shared = fsspec.filesystem("http")
+    assert shared.cat_file(store.url("http", "s-0")) == shard(0)
+    test_a_cache_of_a_web_server_is_not_filled_with_answers_without_bytes(
+        store, "simplecache", 204, True, tmp_path
+    )
+    only(store, "read", "s-1", Answer(204))
+    assert shared.cat_file(store.url("http", "s-1")) == b"", "its own user has it as it was"
 
 
 @pytest.mark.parametrize("status", [202, 204])

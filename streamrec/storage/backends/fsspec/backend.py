@@ -138,7 +138,7 @@ class FsspecBackend(Backend):
         self.remote = self._async = is_async
         self._fs = filesystem
         self._ours = ours
-        repairs.mend(filesystem)
+        repairs.mend(filesystem, ours=ours)
         self._lock = threading.RLock() if not is_async and _is_shared(filesystem) else None
         self._opening: WeakValueDictionary[str, threading.Semaphore] = WeakValueDictionary()
 

@@ -71,14 +71,22 @@ def _find_copy(filesystem: Any, name: str) -> str | None:
     return (copy[1] if isinstance(copy, tuple) else copy) or None
 
 
-def mend(filesystem: Any) -> None:
+def mend(filesystem: Any, *, ours: bool) -> None:
     """Makes an FTP filesystem close its old connection when it opens a new one, and one of web
     servers, in a chain of ours, refuse answers without the bytes.
+
+    fsspec shares what a cache wraps with the whole process: with `ours`, it gets an instance of its
+    own, so that another user of the same server neither has our check nor takes it away.
     """
     if _is_ftp(filesystem):
         filesystem._connect = partial(_reconnect, weakref.ref(filesystem))
     inner = below(filesystem)
-    if inner is not filesystem and _is_web(inner) and inner._session is None:
+    if inner is filesystem or not _is_web(inner):
+        return
+    if ours:
+        options = {**inner.storage_options, "skip_instance_cache": True}
+        inner = filesystem.fs = type(inner)(*inner.storage_args, **options)
+    if inner._session is None:
         inner.client_kwargs = {"raise_for_status": _refuse_without_bytes, **inner.client_kwargs}
 
 
