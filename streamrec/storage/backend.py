@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import secrets
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,6 +32,7 @@ from typing import Final, Protocol
 
 from streamrec.display import display_repr
 from streamrec.errors import UnsupportedOperationError
+from streamrec.storage.faults import changed_error
 from streamrec.storage.urls import Glob
 
 
@@ -90,6 +92,16 @@ MARK: Final = "streamrec-upload"
 """The name of the metadata that holds an upload's token."""
 
 
+def check_replaced(path: str, found: Replaced | None, replaces: Replaced) -> None:
+    """Raises an ObjectChangedError if something else is there than what may be replaced.
+
+    `found` is the version that is there, or ABSENT; None if the store has no versions, so that
+    nothing can be compared.
+    """
+    if replaces is not Precondition.ANY and found is not None and found != replaces:
+        raise changed_error(path)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadTerms:
     """What an upload may replace, and whose it is.
@@ -105,6 +117,15 @@ class UploadTerms:
     overwrite: bool = True
     guaranteed: bool = True
     token: str = ""
+
+    @property
+    def mark(self) -> str | None:
+        """What a store that keeps tokens says of the object (`Held.mark`); None without a token."""
+        return self.token or None
+
+    def make_mark(self) -> str:
+        """The token, or a new one, for a store in which each object has one."""
+        return self.token or secrets.token_hex(16)
 
 
 class Body(Protocol):

@@ -25,6 +25,7 @@ from streamrec.storage.backend import (
     Precondition,
     Replaced,
     UploadTerms,
+    check_replaced,
 )
 from streamrec.storage.faults import RetryPolicy, changed_error, exists_error
 from streamrec.storage.options import ClientOptions
@@ -103,12 +104,9 @@ class MemoryBackend(Backend):
 
     def _check(self, path: str, replaces: Replaced) -> None:
         """Raises an ObjectChangedError if something else is there than what may be replaced."""
-        if replaces is Precondition.ANY:
-            return
         file = self._fs.store.get(self._fs._strip_protocol(path))
         found = Precondition.ABSENT if file is None else _info(path, file).version
-        if found != replaces:
-            raise changed_error(path)
+        check_replaced(path, found, replaces)
 
     def _file(self, path: str) -> Any:
         try:
@@ -119,7 +117,7 @@ class MemoryBackend(Backend):
 
 class _MemoryUpload(PartSink):
     def __init__(self, filesystem: MemoryFileSystem, path: str, terms: UploadTerms) -> None:
-        self.mark = terms.token or None
+        self.mark = terms.mark
         self._fs = filesystem
         self._path = path
         self._overwrite = terms.overwrite

@@ -54,6 +54,7 @@ from streamrec.storage.backend import (
     Precondition,
     Replaced,
     UploadTerms,
+    check_replaced,
 )
 from streamrec.storage.backends.fsspec import common, repairs
 from streamrec.storage.backends.fsspec.common import translate_errors
@@ -305,14 +306,13 @@ class FsspecBackend(Backend):
 
     async def _check_target(self, path: str, replaces: Replaced) -> None:
         """Raises an ObjectChangedError if something else is there than what may be replaced."""
-        if replaces is Precondition.ANY:
+        if replaces is Precondition.ANY:  # then a request would be in vain
             return
         try:
             found: Replaced | None = (await self.stat(path)).version
         except NotFoundError:
             found = Precondition.ABSENT
-        if found is not None and found != replaces:
-            raise changed_error(path)
+        check_replaced(path, found, replaces)
 
     async def remove(self, path: str, version: str | None = None) -> None:
         if version is not None:
@@ -499,7 +499,7 @@ class _SpooledUpload(PartSink):
         file: IO[bytes],
         terms: UploadTerms,
     ) -> None:
-        self.mark = terms.token if backend.keeps_tokens and terms.token else None
+        self.mark = terms.mark if backend.keeps_tokens else None
         self._terms = terms
         self._backend = backend
         self._path = path

@@ -252,7 +252,7 @@ class GcsUpload(PartSink):
     """A resumable upload, or one request if there is only one part."""
 
     def __init__(self, api: GcsApi, path: str, terms: UploadTerms) -> None:
-        self.mark = terms.token or secrets.token_hex(16)
+        self.mark = terms.make_mark()
         self._terms = terms
         self._target = GcsTarget(api, path, self.mark, terms.overwrite)
         self._resumable = ResumableUpload(self._target)

@@ -51,6 +51,7 @@ from streamrec.storage.backend import (
     Replaced,
     ShortObject,
     UploadTerms,
+    check_replaced,
 )
 from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
@@ -406,14 +407,13 @@ def _mark(status: os.stat_result) -> str:
 
 def _check_version(url: str, path: Path, replaces: Replaced) -> None:
     """Raises an ObjectChangedError if something else is there than what may be replaced."""
-    if replaces is Precondition.ANY:
+    if replaces is Precondition.ANY:  # then the file need not exist
         return
     try:
         found: Replaced | None = _info(url, os.stat(path)).version
     except FileNotFoundError:
         found = Precondition.ABSENT
-    if found != replaces:
-        raise changed_error(url)
+    check_replaced(url, found, replaces)
 
 
 def _resolve(url: str) -> Path:

@@ -28,7 +28,6 @@ result.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -64,7 +63,7 @@ class S3Upload(PartSink):
     grows = True
 
     def __init__(self, client: ClientUploads, path: str, terms: UploadTerms) -> None:
-        self.mark = terms.token or secrets.token_hex(16)
+        self.mark = terms.make_mark()
         self._client = client
         self._target = S3Target(client, path, self.mark)
         self._terms = terms
