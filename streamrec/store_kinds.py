@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, Literal
 
-__all__ = ["KINDS", "StoreKind", "kind_of"]
+__all__ = ["KINDS", "StoreKind", "kind_of_protocol"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +166,13 @@ OWN_PROTOCOLS: Final = tuple(protocol for protocol, kind in _BY_PROTOCOL.items()
 
 
 @cache
-def kind_of(protocol: str) -> StoreKind:
+def kind_of_protocol(protocol: str) -> StoreKind:
     """The kind of a protocol in lower case; one with all defaults if the table does not have it.
 
-    >>> kind_of("s3a").name, kind_of("s3a").module, kind_of("ftp").name, kind_of("ftp").module
-    ('s3', 's3', 'ftp', '')
+    >>> kind_of_protocol("s3a").name, kind_of_protocol("s3a").module
+    ('s3', 's3')
+    >>> kind_of_protocol("ftp").name, kind_of_protocol("ftp").module
+    ('ftp', '')
     """
     return _BY_PROTOCOL.get(protocol) or StoreKind(protocols=(protocol,))
 
@@ -188,4 +190,4 @@ def shows_login(scheme: str) -> bool:
     """
     if scheme in MISNOMERS:
         return any(kind.login_in_url and scheme in kind.misnomers for kind in KINDS)
-    return kind_of(scheme).login_in_url
+    return kind_of_protocol(scheme).login_in_url

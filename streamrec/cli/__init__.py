@@ -5,6 +5,7 @@
 - `commands/`: the commands: their arguments, what they do, and what they print. `ls`, `count` and
   `info` are in `info.py`, `head` and `cat` in `cat.py`, `manifest` in `index.py`; any other command
   is in a file of its name.
+- `library`: the names of the library that the command line uses, besides those of `streamrec`.
 - `options.py`: options and arguments that several commands share.
 - `sources.py`, `reading.py`: from names to shards, and from shards to blocks of records.
 - `writing.py`: new shards.
@@ -16,7 +17,7 @@ import os
 import sys
 from importlib import import_module
 
-from streamrec.errors import install_command
+from streamrec.cli.library import install_command
 
 __all__ = ["main"]
 

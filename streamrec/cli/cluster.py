@@ -19,8 +19,8 @@ import anyio
 import click
 
 from streamrec import StorageError, StreamrecError
+from streamrec.cli.library import MissingExtraError, install_command
 from streamrec.cli.reading import run
-from streamrec.errors import MissingExtraError, install_command
 
 ENDING_SECONDS: Final = 10
 """How long a cluster may take to accept a connection, and cancelled tasks to end."""

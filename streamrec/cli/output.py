@@ -17,7 +17,7 @@ from typing import Any, Final, TextIO
 
 import click
 
-from streamrec.display import display_text, escape, escape_json, mask_secrets
+from streamrec.cli.library import display_text, escape, escape_json, mask_secrets
 
 UNITS = ("kB", "MB", "GB", "TB", "PB")
 PROGRESS: Final = "streamrec.progress"

@@ -19,19 +19,17 @@ from typing import Any, Final
 import click
 
 import streamrec
-from streamrec.cli.options import QUIET_OPTIONS
-from streamrec.cli.output import print_error, print_json
-from streamrec.display import display_text
-from streamrec.errors import (
+from streamrec import CorruptRecordError, FeatureError, StreamrecError
+from streamrec.cli.library import (
     AlreadyExistsError,
-    CorruptRecordError,
-    FeatureError,
     IntegrityError,
     ManifestError,
     MissingExtraError,
-    StreamrecError,
     TruncatedShardError,
+    display_text,
 )
+from streamrec.cli.options import QUIET_OPTIONS
+from streamrec.cli.output import print_error, print_json
 
 BAD_DATA: Final = 1
 STORE_FAILED: Final = 3

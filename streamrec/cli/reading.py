@@ -15,7 +15,6 @@ from collections.abc import (
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib import import_module
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -23,12 +22,22 @@ import click
 import numpy as np
 
 import streamrec
+from streamrec.cli import library
+from streamrec.cli.library import (
+    LONG_BYTES,
+    Expected,
+    Kind,
+    ReadOptions,
+    Schema,
+    ShardRange,
+    ShardReader,
+    describe_other,
+    kind_of,
+)
 from streamrec.cli.options import JOBS
 from streamrec.cli.output import Meter, progress
 from streamrec.cli.records import check_where, find_matching, kind_of_all
 from streamrec.cli.sources import Item, storages_for
-from streamrec.example import Kind, describe_other, kind_of
-from streamrec.shards import LONG_BYTES, Expected, ReadOptions, ShardRange, ShardReader
 
 PARALLEL: Final = 8
 """How many shards are read at the same time without `--jobs`."""
@@ -166,9 +175,8 @@ async def batches(
     """
     portions = [shard.portion for shard in shards]
     options = shards[0].storage_options if shards else {}
-    dataset = import_module("streamrec.pipeline").read_portions(
-        portions, storage_options=options, **reading
-    )
+    # The pipeline is imported here: commands that list or copy shards do without it.
+    dataset = library.read_portions(portions, storage_options=options, **reading)
     size = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1))))
     batched = dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES)
     done = 0
@@ -238,7 +246,7 @@ class Sample:
         return KINDS[self.kind]
 
     @cached_property
-    def schema(self) -> streamrec.example.Schema | None:
+    def schema(self) -> Schema | None:
         """The features of the records; None unless they are Examples or SequenceExamples."""
         if self.kind == "bytes" or self.kind == "example_list":
             return None

@@ -19,17 +19,20 @@ from typing import Any, Final, NoReturn
 import click
 
 from streamrec import FeatureError, Frames
-from streamrec.cli.options import COMPARISONS
-from streamrec.display import escape, image_type, join_names, text_of
-from streamrec.example import (
+from streamrec.cli.library import (
     ExampleListWithContext,
     Feature,
     Kind,
     describe_other,
+    escape,
+    image_type,
     is_example_list,
+    join_names,
     kind_of,
     parse_exact,
+    text_of,
 )
+from streamrec.cli.options import COMPARISONS
 
 KINDS: Final[tuple[Kind, ...]] = ("bytes", "example_list", "sequence_example", "example")
 """The kinds of records, the one that includes most first.

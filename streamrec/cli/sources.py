@@ -26,24 +26,27 @@ from typing import Any, Final
 
 import click
 
-from streamrec.cli.options import Sources
-from streamrec.cli.output import plural, print_note
-from streamrec.cli.tfds_folders import open_folder, portions_of
-from streamrec.display import display_name
-from streamrec.errors import ManifestError, NotFoundError, StorageError
-from streamrec.shards import (
+from streamrec import NotFoundError, RetryPolicy, StorageError
+from streamrec.cli.library import (
     Expected,
     Gap,
     Manifest,
+    ManifestError,
+    ObjectInfo,
     Portion,
+    Storages,
+    display_name,
     expand_name,
     find_gaps,
     find_splits,
+    is_url,
     list_shards,
     read_manifest,
     sizes_of,
 )
-from streamrec.storage import ObjectInfo, RetryPolicy, Storages, is_url
+from streamrec.cli.options import Sources
+from streamrec.cli.output import plural, print_note
+from streamrec.cli.tfds_folders import open_folder, portions_of
 
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
 MANIFESTS = (".json", ".index")

@@ -15,9 +15,9 @@ from typing import Final
 
 import click
 
+from streamrec.cli.library import Distribution
 from streamrec.cli.output import format_bytes, plural
 from streamrec.cli.sources import Item
-from streamrec.storage import Distribution
 
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
 SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}

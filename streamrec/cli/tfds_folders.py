@@ -11,18 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from streamrec import FeatureError, NotFoundError
+from streamrec.cli.library import ManifestError, Portion, Storages, UnsupportedOperationError
 from streamrec.cli.output import print_note
-from streamrec.errors import (
-    FeatureError,
-    ManifestError,
-    NotFoundError,
-    UnsupportedOperationError,
-)
-from streamrec.shards import Portion
-from streamrec.storage import Storages
 
 if TYPE_CHECKING:
-    from streamrec.tfds import Folder
+    from streamrec.cli.library import Folder
 
 INFO = "dataset_info.json"
 

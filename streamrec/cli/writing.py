@@ -18,7 +18,27 @@ from typing import Any, Final
 import anyio
 import click
 
-from streamrec import Frames, NotFoundError, RetryPolicy, ShardWriter
+from streamrec import Frames, NotFoundError, RetryPolicy, ShardWriter, StorageError
+from streamrec.cli.library import (
+    AlreadyExistsError,
+    Identity,
+    Manifest,
+    ManifestError,
+    PermissionDeniedError,
+    Replacement,
+    ShardInfo,
+    Storages,
+    display_name,
+    fill_total,
+    is_below,
+    is_numbered,
+    is_shard_of,
+    is_url,
+    list_numbered,
+    location_of,
+    read_manifest,
+    shard_path,
+)
 from streamrec.cli.options import DRY_RUN, Overwrite
 from streamrec.cli.output import (
     format_bytes,
@@ -30,26 +50,6 @@ from streamrec.cli.output import (
 )
 from streamrec.cli.reading import total_bytes
 from streamrec.cli.sources import MANIFESTS, Item, directory_of, is_absent
-from streamrec.display import display_name
-from streamrec.errors import (
-    AlreadyExistsError,
-    ManifestError,
-    PermissionDeniedError,
-    StorageError,
-)
-from streamrec.shards import (
-    Manifest,
-    ShardInfo,
-    fill_total,
-    is_below,
-    is_numbered,
-    is_shard_of,
-    list_numbered,
-    location_of,
-    read_manifest,
-    shard_path,
-)
-from streamrec.storage import Identity, Replacement, Storages, is_url
 
 COMPRESSIONS = ("none", "gzip", "zlib", "zstd")
 ENDINGS = {

@@ -44,7 +44,7 @@ from streamrec.storage import (
     protocol_of,
 )
 from streamrec.storage.tasks import for_each
-from streamrec.store_kinds import kind_of
+from streamrec.store_kinds import kind_of_protocol
 from streamrec.tfrecord import PackedLengths
 from streamrec.tracebacks import border
 
@@ -112,7 +112,7 @@ async def scan_shard(
     storage = await storages.at(path)
     if idx is not None:
         return await scan_idx(storage, path, await storages.at(idx), idx)
-    if local and kind_of(protocol_of(path)).name == "file":
+    if local and kind_of_protocol(protocol_of(path)).name == "file":
         return await scan_file(storage, path, local_path(path))
     return await scan_stream(storage, path, size)
 

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 from streamrec.errors import ManifestError
 from streamrec.storage import is_url, local_path, split_chain
 from streamrec.storage.identity import PORTS
-from streamrec.store_kinds import kind_of
+from streamrec.store_kinds import kind_of_protocol
 
 
 def absolute(path: str, name: str) -> str:
@@ -166,7 +166,7 @@ def location_of(url: str) -> tuple[str, str]:
     """
     before, link, after = split_chain(url)
     scheme, _, rest = link.partition("://") if is_url(link) else ("file", "", link)
-    kind = kind_of(scheme.lower())
+    kind = kind_of_protocol(scheme.lower())
     scheme = kind.name
     if before or after:
         return f"{before}{scheme}://{after}", rest

@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from streamrec.storage.urls import CACHES, is_url, local_path, protocol_of, split_chain
-from streamrec.store_kinds import kind_of
+from streamrec.store_kinds import kind_of_protocol
 
 Identity = tuple[str | int, ...]
 """The kind of store, and the object's name in it."""
@@ -43,7 +43,7 @@ def identities(url: str, endpoint: str = "") -> frozenset[Identity]:
     protocol = protocol_of(url)
     if protocol in CACHES:
         return targets
-    protocol = kind_of(protocol).name
+    protocol = kind_of_protocol(protocol).name
     if protocol == "file":
         return targets if after else _identify_file(url)
     return targets | {
@@ -95,7 +95,7 @@ def _normalize_name(protocol: str, url: str) -> str:
     """Returns bucket and key, or host and path."""
     if is_url(url):  # fsspec's class strips only some of the spellings
         url = f"{protocol}://{url.partition('://')[2]}"
-    if not kind_of(protocol).has_buckets:
+    if not kind_of_protocol(protocol).has_buckets:
         import fsspec
 
         with suppress(ImportError, ValueError):  # such a URL cannot be read or written either

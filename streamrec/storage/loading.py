@@ -17,7 +17,7 @@ from streamrec.storage.backend import Backend
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, parameter_names
 from streamrec.storage.urls import is_url, protocol_of, split_chain, suggest_scheme
-from streamrec.store_kinds import OWN_PROTOCOLS, StoreKind, kind_of, kind_of_filesystem
+from streamrec.store_kinds import OWN_PROTOCOLS, StoreKind, kind_of_filesystem, kind_of_protocol
 
 if TYPE_CHECKING:
     import fsspec
@@ -39,7 +39,7 @@ def load_backend(source: ClientOptions) -> Connect:
         MissingExtraError: The package of the store's client is not installed.
         StorageError: No filesystem has this protocol.
     """
-    kind = kind_of(source.protocol)
+    kind = kind_of_protocol(source.protocol)
     if source.filesystem is not None:
         name, kind = _own_backend(source.filesystem)
     else:
@@ -77,13 +77,13 @@ def client_scope(url: str) -> str:
     if ":" not in url:
         return "file://"
     scheme, colon, _ = url.partition("://")
-    if colon and kind_of(scheme.lower()).module:
+    if colon and kind_of_protocol(scheme.lower()).module:
         return f"{scheme.lower()}://"
     chain = split_chain(url)
     scheme, colon, rest = chain.url.partition("://")
     if not is_url(chain.url):
         colon = rest = ""
-    if kind_of(scheme.lower()).module or chain.after:
+    if kind_of_protocol(scheme.lower()).module or chain.after:
         rest = ""
     return f"{chain.before}{scheme.lower() if colon else 'file'}://{rest.partition('/')[0]}{chain.after}"
 
@@ -112,7 +112,7 @@ def _find_class(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
             f"no filesystem is known for {protocol}://{suggest_scheme(protocol, known)}", url
         ) from error
     except ImportError as error:
-        kind = kind_of(protocol)
+        kind = kind_of_protocol(protocol)
         advice = str(error)
         if kind.extra:
             advice = install_command(kind.extra)
@@ -159,7 +159,7 @@ def _own_backend(filesystem: fsspec.AbstractFileSystem) -> tuple[str, StoreKind]
     arguments = (*filesystem.storage_args, *filesystem.storage_options.values())
     wraps = any(isinstance(value, fsspec.AbstractFileSystem) for value in arguments)
     is_async = filesystem.async_impl and (filesystem.asynchronous or not wraps)
-    return (ASYNC if is_async else SYNC), kind_of("")
+    return (ASYNC if is_async else SYNC), kind_of_protocol("")
 
 
 def locate(path: str | os.PathLike[str], filesystem: fsspec.AbstractFileSystem | None) -> str:

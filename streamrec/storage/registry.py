@@ -38,7 +38,7 @@ from streamrec.storage.statistics import PeriodicReport, Statistics, run_statist
 from streamrec.storage.tasks import finish
 from streamrec.storage.traffic import Traffic
 from streamrec.storage.urls import protocol_of
-from streamrec.store_kinds import kind_of
+from streamrec.store_kinds import kind_of_protocol
 
 if TYPE_CHECKING:
     import fsspec
@@ -218,7 +218,7 @@ def _check_name(url: str) -> None:
     if url.isascii() and "\0" not in url:
         return
     try:
-        is_local = kind_of(protocol_of(url)).name == "file"
+        is_local = kind_of_protocol(protocol_of(url)).name == "file"
         data = os.fsencode(url) if is_local else url.encode()
     except UnicodeEncodeError as error:
         raise StorageError(

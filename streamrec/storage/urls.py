@@ -28,7 +28,7 @@ from typing import Final, Literal, NamedTuple
 
 from streamrec.display import join_names
 from streamrec.errors import StorageError
-from streamrec.store_kinds import MISNOMERS, kind_of
+from streamrec.store_kinds import MISNOMERS, kind_of_protocol
 
 CACHES: Final = frozenset({"simplecache", "filecache", "blockcache", "cached"})
 """Filesystems whose paths are those of what they cache."""
@@ -110,7 +110,11 @@ def _links(parts: list[str]) -> bool:
     in it.
     """
     first = _PROTOCOL.match(parts[0])
-    if first is None or kind_of(first[1].lower()).module or (not first[2] and first[0] != parts[0]):
+    if (
+        first is None
+        or kind_of_protocol(first[1].lower()).module
+        or (not first[2] and first[0] != parts[0])
+    ):
         return False
     import fsspec
 

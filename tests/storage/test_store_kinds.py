@@ -18,8 +18,8 @@ from streamrec.store_kinds import (
     MISNOMERS,
     OWN_PROTOCOLS,
     StoreKind,
-    kind_of,
     kind_of_filesystem,
+    kind_of_protocol,
     shows_login,
 )
 
@@ -30,7 +30,7 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 def test_each_protocol_is_in_one_row() -> None:
     counts = Counter(protocol for kind in KINDS for protocol in kind.protocols)
     assert max(counts.values()) == 1
-    assert all(kind_of(protocol) is kind for kind in KINDS for protocol in kind.protocols)
+    assert all(kind_of_protocol(protocol) is kind for kind in KINDS for protocol in kind.protocols)
 
 
 def test_each_misnomer_is_in_one_row_and_no_protocol() -> None:
@@ -98,5 +98,5 @@ def test_a_name_before_the_at_sign_is_shown_where_it_is_no_secret(scheme: str) -
 
 
 def test_a_protocol_without_a_row_has_all_defaults() -> None:
-    assert kind_of("ftp") == StoreKind(protocols=("ftp",))
-    assert kind_of("ftp") is kind_of("ftp")
+    assert kind_of_protocol("ftp") == StoreKind(protocols=("ftp",))
+    assert kind_of_protocol("ftp") is kind_of_protocol("ftp")

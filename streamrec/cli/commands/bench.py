@@ -18,6 +18,7 @@ import click
 import streamrec
 from streamrec.cli import options
 from streamrec.cli.bench_chart import curve, curves_svg
+from streamrec.cli.library import Storage, element, page, table
 from streamrec.cli.output import (
     Meter,
     plural,
@@ -41,8 +42,6 @@ from streamrec.cli.sweep import (
     median_of,
 )
 from streamrec.cli.writing import temporary_objects, write_text
-from streamrec.html import element, page, table
-from streamrec.storage import Storage
 
 WRITTEN_SHARDS: Final = 8
 COLUMNS: Final = (

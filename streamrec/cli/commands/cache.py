@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from streamrec.cli import options
+from streamrec.cli.library import CachedSet, Storages, list_cache, trim_cache
 from streamrec.cli.output import (
     Meter,
     format_bytes,
@@ -22,7 +23,6 @@ from streamrec.cli.output import (
 )
 from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.sources import Item, find_records
-from streamrec.storage import CachedSet, Storages, list_cache, trim_cache
 
 READ_BYTES: Final = 1 << 20
 """Bytes that are read at a time."""

@@ -12,6 +12,15 @@ import click
 
 import streamrec
 from streamrec.cli import options
+from streamrec.cli.library import (
+    Kind,
+    ShardReader,
+    describe_other,
+    display_name,
+    escape_json,
+    join_names,
+    kind_of,
+)
 from streamrec.cli.output import Meter, print_line, print_record, progress
 from streamrec.cli.reading import blocks, open_item, run, total_bytes
 from streamrec.cli.records import (
@@ -23,9 +32,6 @@ from streamrec.cli.records import (
     parts_of,
 )
 from streamrec.cli.sources import Item, check_present, find_records, storages_for
-from streamrec.display import display_name, escape_json, join_names
-from streamrec.example import Kind, describe_other, kind_of
-from streamrec.shards import ShardReader
 
 
 @click.command(

@@ -27,12 +27,7 @@ import click
 from streamrec import CorruptRecordError, FeatureError, Frames
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.output import Meter, print_json, print_line, print_note, print_written, progress
-from streamrec.cli.reading import batches, count_one, keep_matching, run, take_sample, total_bytes
-from streamrec.cli.records import names_in, refuse_unknown
-from streamrec.cli.sources import Item, directory_of, find_records, storages_for
-from streamrec.display import display_name
-from streamrec.interchange import (
+from streamrec.cli.library import (
     FORMATS,
     RECORD_BYTES,
     BoundedGzip,
@@ -42,15 +37,25 @@ from streamrec.interchange import (
     Format,
     LimitedFile,
     Look,
+    ObjectInfo,
     Reading,
+    Replacement,
+    ShardInfo,
+    Storage,
+    Storages,
     codec_of,
     describe_limit,
+    display_name,
     example_of,
     features_of,
     format_of,
+    is_numbered,
+    shard_path,
 )
-from streamrec.shards import ShardInfo, is_numbered, shard_path
-from streamrec.storage import ObjectInfo, Replacement, Storage, Storages
+from streamrec.cli.output import Meter, print_json, print_line, print_note, print_written, progress
+from streamrec.cli.reading import batches, count_one, keep_matching, run, take_sample, total_bytes
+from streamrec.cli.records import names_in, refuse_unknown
+from streamrec.cli.sources import Item, directory_of, find_records, storages_for
 
 FORMAT: Final = click.Choice([*FORMATS])
 ENDING: Final = re.compile(r"\.[A-Za-z]\w*$")

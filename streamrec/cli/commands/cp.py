@@ -13,7 +13,18 @@ from typing import Any
 
 import click
 
+from streamrec import NotFoundError, StorageError
 from streamrec.cli import options, writing
+from streamrec.cli.library import (
+    LONG_BYTES,
+    AlreadyExistsError,
+    IntegrityError,
+    ReadOptions,
+    Replacement,
+    ShardInfo,
+    ShardReader,
+    Storages,
+)
 from streamrec.cli.output import (
     Meter,
     plural,
@@ -31,9 +42,6 @@ from streamrec.cli.sources import (
     find_records,
     storages_for,
 )
-from streamrec.errors import AlreadyExistsError, IntegrityError, NotFoundError, StorageError
-from streamrec.shards import LONG_BYTES, ReadOptions, ShardInfo, ShardReader
-from streamrec.storage import Replacement, Storages
 
 
 @click.command(

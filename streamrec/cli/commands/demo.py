@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 import streamrec
 from streamrec.cli import options
+from streamrec.cli.library import ShardInfo, png
 from streamrec.cli.output import print_json, print_line, print_written
 from streamrec.cli.reading import run
 from streamrec.cli.sources import directory_of, storages_for
 from streamrec.cli.writing import open_set, refuse_existing, refuse_matching
-from streamrec.html import png
-from streamrec.shards import ShardInfo
 
 EXAMPLES: Final = 1000
 NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")

@@ -28,22 +28,25 @@ from fsspec.core import url_to_fs
 from streamrec import NotFoundError, RetryPolicy, StreamrecError
 from streamrec.cli import options
 from streamrec.cli.commands.bench import measure
+from streamrec.cli.library import (
+    AlreadyExistsError,
+    ObjectChangedError,
+    Storages,
+    UnsupportedOperationError,
+    describe_leftover,
+    display_name,
+    find_journals,
+    is_temporary,
+    kind_of_protocol,
+    mask_values,
+    secured_object,
+)
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.program import STORE_FAILED
 from streamrec.cli.reading import run
 from streamrec.cli.sources import Item, directory_of, find, storages_for
 from streamrec.cli.sweep import BenchPlan
 from streamrec.cli.writing import remove_all, temporary_objects
-from streamrec.display import display_name, mask_values
-from streamrec.errors import AlreadyExistsError, ObjectChangedError, UnsupportedOperationError
-from streamrec.storage import (
-    Storages,
-    describe_leftover,
-    find_journals,
-    is_temporary,
-    secured_object,
-)
-from streamrec.store_kinds import kind_of
 
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "-   "}
 
@@ -203,7 +206,7 @@ def endpoint_of(url: str, storage_options: Mapping[str, Any]) -> Endpoint | None
         >>> endpoint_of("https://example.org/x", {}), endpoint_of("/local/file", {})
         (Endpoint(host='example.org', port=443, secure=True), None)
     """
-    kind = kind_of(scheme_of(url))
+    kind = kind_of_protocol(scheme_of(url))
     if kind.module == "http":
         said = url
     elif kind.host:
@@ -333,7 +336,7 @@ def scheme_of(url: str) -> str:
         >>> [scheme_of(url) for url in ("s3a://bucket/a", "gcs://bucket/a", "https://host/a", "/a")]
         ['s3', 'gs', 'https', '']
     """
-    return kind_of(urlsplit(url).scheme).name
+    return kind_of_protocol(urlsplit(url).scheme).name
 
 
 async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, str], Any]) -> Any:

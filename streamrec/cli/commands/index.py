@@ -18,6 +18,15 @@ import streamrec
 from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.commands.stat import Moments
+from streamrec.cli.library import (
+    Index,
+    IndexedRecords,
+    ShardInfo,
+    Storages,
+    join_index,
+    open_index,
+    part_of,
+)
 from streamrec.cli.output import (
     format_bytes,
     format_number,
@@ -31,8 +40,6 @@ from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import jobs, map_concurrently, run, total_bytes
 from streamrec.cli.sources import find, find_records, storages_for
 from streamrec.cli.writing import end_dry_run, refuse_existing, refuse_sources, temporary_objects
-from streamrec.shards import IndexedRecords, join_index, open_index
-from streamrec.storage import Storages
 
 ENDING = ".index"
 
@@ -75,7 +82,7 @@ def manifest_command(
 
 async def count_shards(
     sources: options.Sources, target: str, overwrite: options.Overwrite
-) -> tuple[streamrec.shards.ShardInfo, ...]:
+) -> tuple[ShardInfo, ...]:
     """Reads the shards, and writes their manifest; returns what it lists."""
     async with storages_for(sources.storage_options) as storages:
         if not overwrite:
@@ -225,7 +232,7 @@ async def build(
     idx_files: str | None,
     part: tuple[int, int] | None,
     update: bool,
-) -> streamrec.shards.Index:
+) -> Index:
     """Writes an index.
 
     Args:
@@ -241,7 +248,7 @@ async def build(
         update: Whether only shards that changed are read.
     """
     storage_options = typed.storage_options
-    target = index if part is None else streamrec.shards.part_of(index, *part)
+    target = index if part is None else part_of(index, *part)
     async with storages_for(storage_options) as storages:
         if not overwrite:
             await refuse_existing(storages, [target])
@@ -283,10 +290,10 @@ async def build_on(
     *,
     overwrite: options.Overwrite,
     storage_options: Mapping[str, Any],
-) -> streamrec.shards.Index:
+) -> Index:
     """Writes up to 64 parts of an index on a cluster, joins them here, and removes them."""
     count = min(len(paths), 64)
-    names = [streamrec.shards.part_of(index, number, count) for number in range(count)]
+    names = [part_of(index, number, count) for number in range(count)]
     async with storages_for(storage_options) as storages:
         await refuse_existing(storages, names, "move it away")
     async with temporary_objects(storage_options) as parts:
@@ -332,7 +339,7 @@ async def check_index(index: str, typed: options.Sources, as_json: bool) -> int:
     return BAD_DATA if differing else 0
 
 
-async def difference(storages: Storages, shard: streamrec.shards.ShardInfo) -> str | None:
+async def difference(storages: Storages, shard: ShardInfo) -> str | None:
     """How a shard differs from what the index says of it; None if it does not."""
     try:
         about = await (await storages.at(shard.path)).stat(shard.path)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamrec.cli import options
+from streamrec.cli.library import FeatureSummary, Gap
 from streamrec.cli.output import (
     format_bytes,
     mask_value,
@@ -33,11 +34,9 @@ from streamrec.cli.sources import (
     storages_for,
 )
 from streamrec.cli.tfds_folders import open_folder
-from streamrec.example import FeatureSummary
-from streamrec.shards import Gap
 
 if TYPE_CHECKING:
-    from streamrec.tfds import Folder
+    from streamrec.cli.library import Folder
 
 
 @click.command(

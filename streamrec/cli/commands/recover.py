@@ -9,12 +9,11 @@ from typing import Any
 import click
 
 from streamrec.cli import options
+from streamrec.cli.library import LEASE_SECONDS, Recovery, display_name, find_unexplained, recover
 from streamrec.cli.output import plural, print_error, print_json, print_line
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import run
 from streamrec.cli.sources import directory_of, storages_for
-from streamrec.display import display_name
-from streamrec.storage import LEASE_SECONDS, Recovery, find_unexplained, recover
 
 
 @click.command(

@@ -23,6 +23,14 @@ import numpy as np
 from streamrec import Framer, Frames, ShardWriter, StorageError, encode_records
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
+from streamrec.cli.library import (
+    Expected,
+    Replacement,
+    ShardInfo,
+    assign_records,
+    read_portions,
+    shard_path,
+)
 from streamrec.cli.output import (
     Meter,
     print_json,
@@ -40,9 +48,6 @@ from streamrec.cli.reading import (
     total_bytes,
 )
 from streamrec.cli.sources import Item, find_records, storages_for
-from streamrec.pipeline import read_portions
-from streamrec.shards import Expected, ShardInfo, assign_records, shard_path
-from streamrec.storage import Replacement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,20 @@ from streamrec import (
     parse_sequence_example,
 )
 from streamrec.cli import options
+from streamrec.cli.library import (
+    CAN_COPY,
+    Schema,
+    describe_other,
+    element,
+    image,
+    image_type,
+    join_names,
+    kind_of,
+    page,
+    table,
+    text_of,
+    whole_text,
+)
 from streamrec.cli.output import (
     format_bytes,
     format_number,
@@ -48,9 +62,6 @@ from streamrec.cli.reading import Sample, batches, run, take_sample, total_bytes
 from streamrec.cli.records import plain, quote_text
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.cli.writing import write_text
-from streamrec.display import image_type, join_names, text_of
-from streamrec.example import CAN_COPY, Schema, describe_other, kind_of
-from streamrec.html import element, image, page, table, whole_text
 
 COLUMNS: Final = (
     "feature",

@@ -16,14 +16,22 @@ import click
 import streamrec
 from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
+from streamrec.cli.library import (
+    LONG_BYTES,
+    Expected,
+    Gap,
+    Loss,
+    Replacement,
+    ShardReader,
+    VerifyProblem,
+    VerifyReport,
+)
 from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_line, progress
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import blocks, jobs, map_concurrently, open_item, run, total_bytes
 from streamrec.cli.sources import MANIFESTS, Item, find_records, storages_for
 from streamrec.cli.tfds_folders import INFO
 from streamrec.cli.writing import copy_paths, end_dry_run, open_set, refuse_existing, refuse_sources
-from streamrec.shards import LONG_BYTES, Expected, Gap, VerifyProblem
-from streamrec.storage import Replacement
 
 
 @click.command(
@@ -81,7 +89,7 @@ class Findings:
         gaps: Which shards are missing, as the names of the others show.
     """
 
-    reports: Sequence[streamrec.shards.VerifyReport]
+    reports: Sequence[VerifyReport]
     scans: Sequence[ShardScan]
     gaps: Sequence[Gap]
 
@@ -149,7 +157,7 @@ class Comparison:
 
     listed: list[Item]
     manifests: list[str]
-    reports: list[streamrec.shards.VerifyReport]
+    reports: list[VerifyReport]
     gaps: list[Gap]
 
     def paths(self, *kinds: str) -> set[str]:
@@ -234,9 +242,7 @@ async def verify_sources(
     return Findings(reports=reports, scans=scans, gaps=compared.gaps)
 
 
-def compare_with_folders(
-    shards: Sequence[Item], scans: Sequence[ShardScan]
-) -> list[streamrec.shards.VerifyReport]:
+def compare_with_folders(shards: Sequence[Item], scans: Sequence[ShardScan]) -> list[VerifyReport]:
     """What differs from the descriptions of folders of TensorFlow Datasets: numbers of records."""
     checked: dict[str, list[tuple[Item, ShardScan]]] = {}
     for shard, found in zip(shards, scans, strict=True):
@@ -245,7 +251,7 @@ def compare_with_folders(
         if description is not None and description.endswith(INFO) and not found.damages:
             checked.setdefault(description, []).append((shard, found))
     return [
-        streamrec.shards.VerifyReport(
+        VerifyReport(
             manifest=description,
             shards=len(pairs),
             bytes=sum(found.bytes for _, found in pairs),
@@ -276,7 +282,7 @@ class ShardScan:
     path: str
     bytes: int
     records: int
-    losses: tuple[streamrec.tfrecord.Loss, ...]
+    losses: tuple[Loss, ...]
     damages: int
     lost_bytes: int
     copy: str | None
@@ -351,9 +357,7 @@ async def scan(
     )
 
 
-async def copy_long_records(
-    reader: streamrec.shards.ShardReader, writer: streamrec.ShardWriter
-) -> None:
+async def copy_long_records(reader: ShardReader, writer: streamrec.ShardWriter) -> None:
     """Copies records that are too long for memory: reads their bytes again, piece by piece."""
     for record in reader.take_long_records():
         frame = reader.plain_bytes(record.offset, record.offset + record.nbytes)

@@ -36,7 +36,7 @@ from typing import Any, Final
 from streamrec import html
 from streamrec.storage import Counts, Snapshot
 from streamrec.storage.counters import Metric, counter, explain_counters, metrics_of
-from streamrec.store_kinds import kind_of
+from streamrec.store_kinds import kind_of_protocol
 
 
 @explain_counters
@@ -172,7 +172,7 @@ def slowest(chain: ChainStats, backends: Collection[str]) -> str:
 
 def reading(source: StageStats, backends: Collection[str]) -> str:
     """The bottleneck of a source without chains by rule 5."""
-    media = {kind_of(protocol).medium for protocol in backends} - {"memory"}
+    media = {kind_of_protocol(protocol).medium for protocol in backends} - {"memory"}
     if not backends or ":" in source.title:
         return source.title
     if source.busy > source.waited_for_input or not media:

@@ -32,7 +32,7 @@ from streamrec.storage.statistics import Tally
 from streamrec.storage.tasks import finish
 from streamrec.storage.upload import Upload
 from streamrec.storage.urls import Glob
-from streamrec.store_kinds import kind_of
+from streamrec.store_kinds import kind_of_protocol
 
 FLUSH_SECONDS: Final = 5.0
 """How long the end of a run waits for what is still being written."""
@@ -217,7 +217,7 @@ def name_store(source: ClientOptions, backend: Backend) -> str:
     That is the server's URL, and for filesystems of fsspec the options that may say which server or
     account it is. Secrets are not among them, because they change.
     """
-    if source.filesystem is None and kind_of(source.protocol).module:
+    if source.filesystem is None and kind_of_protocol(source.protocol).module:
         return backend.endpoint
     options = {} if source.filesystem is None else source.filesystem.storage_options
     told = {
