@@ -65,6 +65,7 @@ def test_it_holds_the_package_and_no_tests() -> None:
         "streamrec",
         f"{WHEEL.name.split('-cp')[0]}.dist-info",
     }
+    assert not [name for name in names if name.endswith((".c", ".h")) or "/tests/" in name]
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "streamrec").rglob("*.py")}
     assert modules <= set(names)
 
