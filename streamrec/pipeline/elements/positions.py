@@ -290,6 +290,74 @@ class Joined(Positions):
         return max((positions.weight(count) for positions, _, _ in self.slices), default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class OneElement(Positions):
+    """Positions of a single element: before it and after it, wherever these are.
+
+    Args:
+        slices: What it was made of, if anything: the first slice begins where a run resumes
+            before it.
+        end: Positions and the index after it; None at the end of the input.
+    """
+
+    slices: ChunkSlices
+    end: tuple[Positions, int] | None
+
+    def at(self, index: int) -> Position:
+        if index and self.end is not None:
+            positions, inner = self.end
+            return positions.at(inner)
+        positions, inner, _ = self.slices[0]
+        return {**positions.at(inner), "ended": True} if index else positions.at(inner)
+
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
+        return Joined(self.slices).origins(row, 0)
+
+
+class SeveralInputs(Positions):
+    """Positions of elements that several inputs gave, with a cursor in each input.
+
+    A subclass says which `inputs` there are, how many elements each gave before an element
+    (`shares`), which ones gave the element (`givers`), and what a position says besides the cursors
+    (`source`).
+    """
+
+    __slots__ = ()
+
+    def inputs(self) -> Sequence[Joined | None]:
+        """The positions of each input in this chunk; None where there is none."""
+        raise NotImplementedError
+
+    def shares(self, index: int) -> Sequence[int]:
+        """How many elements each input gave before element `index`."""
+        raise NotImplementedError
+
+    def givers(self, index: int) -> Sequence[int]:
+        """The inputs that gave element `index`, by their places in `inputs`."""
+        raise NotImplementedError
+
+    def source(self, index: int, cursors: Sequence[Position | None]) -> dict[str, Any]:
+        """The state of the source, with the position of each input before element `index`."""
+        raise NotImplementedError
+
+    def at(self, index: int) -> Position:
+        cursors = [
+            None if positions is None else positions.at(share)
+            for positions, share in zip(self.inputs(), self.shares(index), strict=True)
+        ]
+        return {"source": self.source(index, cursors)}
+
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
+        inputs = self.inputs()
+        shares = self.shares(index)
+        found: list[Origin | Location] = []
+        for giver in self.givers(index):
+            positions = inputs[giver]
+            if positions is not None:
+                found += positions.origins(shares[giver], row)
+        return found
+
+
 def with_state(position: Position, stage: str, state: Any) -> Position:
     """A position with the JSON state of one more stage."""
     return {**position, "stages": {**position.get("stages", {}), stage: state}}

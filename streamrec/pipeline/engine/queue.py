@@ -70,7 +70,9 @@ class Fillable:
 class ByteQueue(Fillable):
     """A queue between two tasks of one loop, bounded by `limit` bytes and `most_elements`.
 
-    One chunk always fits.
+    Contract: chunks come out one by one, in the order of `put`. `put` waits until a chunk fits; one
+    chunk always does. The error that ended the queue comes after all chunks, once. The consumer may
+    `close` it at any time, which lets a waiting `put` go on.
     """
 
     def __init__(self, limit: int) -> None:

@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk
 from streamrec.pipeline.elements.columns import window
-from streamrec.pipeline.elements.positions import ChunkSlices, Joined, Position, Positions
+from streamrec.pipeline.elements.positions import ChunkSlices, Joined, OneElement, Position
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.queue import Fillable, Signal, fill
@@ -32,17 +31,6 @@ from streamrec.tfrecord import Frames
 
 AHEAD = Share(4, name="inputs")
 """How many bytes a chain may run ahead of the others, as a share of its part of the budget."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailurePositions(Positions):
-    """The positions before and after an element that failed."""
-
-    before: Joined
-    after: Positions
-
-    def at(self, index: int) -> Position:
-        return self.after.at(0) if index else self.before.at(0)
 
 
 class TakenElements(NamedTuple):
@@ -83,7 +71,7 @@ class ArrivedElements:
         count = len(chunk.elements)
         if chunk.error is not None:
             self.failures += 1
-            positions = FailurePositions(self._end(), chunk.positions)
+            positions = OneElement(((self._end(), 0, 0),), (chunk.positions, 0))
             # A failure counts as one element, so that it has a turn like any other.
             chunk = Chunk((None,), positions, FAILURE_BYTES, chunk.error)
             count = 1

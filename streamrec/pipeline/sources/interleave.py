@@ -35,7 +35,11 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from streamrec.arguments import check_flag, check_integer
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import in_turn
-from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
+from streamrec.pipeline.elements.positions import (
+    Joined,
+    Position,
+    SeveralInputs,
+)
 from streamrec.pipeline.engine.description import AUTOTUNE
 from streamrec.pipeline.sources.inputs import ArrivedElements
 from streamrec.pipeline.sources.pulls import (
@@ -297,7 +301,7 @@ class Interleave(Generic[I]):
 
 
 @dataclass(frozen=True, slots=True)
-class InterleavedPositions(Positions):
+class InterleavedPositions(SeveralInputs):
     """Positions of `count` elements that inputs gave in turn.
 
     They hold the positions of the open inputs, and what a position says of the next one
@@ -316,21 +320,20 @@ class InterleavedPositions(Positions):
         """
         raise NotImplementedError
 
-    def at(self, index: int) -> Position:
-        cycle, block = self.turns.next(index)
-        ready = self.turns.ready
-        shares = dict(zip(ready, shares_of(index, len(ready), self.turns.block), strict=True))
-        positions = [
-            slot and slot.positions.at(shares.get(number, 0))
-            for number, slot in enumerate(self.slots)
-        ]
-        return {"source": {**self.state(positions), "cycle": cycle, "block": block}}
+    def inputs(self) -> Sequence[Joined | None]:
+        return [None if slot is None else slot.positions for slot in self.slots]
 
-    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
+    def shares(self, index: int) -> Sequence[int]:
+        shares = [0] * len(self.slots)
         ready = self.turns.ready
-        block = self.turns.block
-        number = index // block % len(ready) if len(ready) > 1 else 0
-        slot = self.slots[ready[number]]
-        if slot is None:
-            return ()
-        return slot.positions.origins(shares_of(index, len(ready), block)[number], row)
+        for slot, share in zip(ready, shares_of(index, len(ready), self.turns.block), strict=True):
+            shares[slot] = share
+        return shares
+
+    def givers(self, index: int) -> Sequence[int]:
+        ready = self.turns.ready
+        return (ready[index // self.turns.block % len(ready) if len(ready) > 1 else 0],)
+
+    def source(self, index: int, cursors: Sequence[Position | None]) -> dict[str, Any]:
+        cycle, block = self.turns.next(index)
+        return {**self.state(cursors), "cycle": cycle, "block": block}

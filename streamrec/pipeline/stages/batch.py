@@ -28,12 +28,8 @@ from streamrec.pipeline.elements.columns import (
     window,
 )
 from streamrec.pipeline.elements.positions import (
-    ChunkSlices,
     IndexMap,
-    Joined,
-    Location,
-    Origin,
-    Position,
+    OneElement,
     Positions,
     shift,
 )
@@ -180,7 +176,8 @@ class BatchStep(Step):
 
     def _try_batch(self, end: tuple[Positions, int] | None) -> list[Chunk]:
         """Joins the held elements to a batch, or to a failure."""
-        positions = HeldPositions(tuple(self._slices), end)
+        # Its end is not where its size puts it: it spans chunks, or the input ended or failed.
+        positions = OneElement(tuple(self._slices), end)
         parts = self._release()
         try:
             batch = self._join(join_windows(parts))
@@ -236,31 +233,6 @@ def chunk_of(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
     """
     first = end - len(batches)
     return [Chunk.weigh(batches, shift(positions, first))] if batches else []
-
-
-@dataclass(frozen=True, slots=True)
-class HeldPositions(Positions):
-    """Positions of a batch whose end is not where its size puts it.
-
-    It spans several chunks, or is smaller since the input ended or an element failed.
-
-    Args:
-        slices: Its elements.
-        end: The chunk's positions and the index after the batch; None at the end of the input.
-    """
-
-    slices: ChunkSlices
-    end: tuple[Positions, int] | None
-
-    def at(self, index: int) -> Position:
-        if index and self.end is not None:
-            positions, inner = self.end
-            return positions.at(inner)
-        positions, inner, _ = self.slices[0]
-        return {**positions.at(inner), "ended": True} if index else positions.at(inner)
-
-    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        return Joined(self.slices).origins(row, 0)
 
 
 def make_batch(elements: Any) -> Any:

@@ -28,11 +28,9 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, merge_windows
 from streamrec.pipeline.elements.positions import (
     Joined,
-    Location,
     Numbers,
-    Origin,
     Position,
-    Positions,
+    SeveralInputs,
 )
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.description import Chain, Source
@@ -297,11 +295,10 @@ def rank_choices(chosen: Numbers, parts: int) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampledPositions(Positions):
-    """Positions of mixed elements.
+class SampledPositions(SeveralInputs):
+    """Positions of mixed elements: a choice says which part gives each.
 
-    They hold the positions of the choices, of which `count` were followed or skipped, and those of
-    the parts.
+    They hold the positions of the choices, too, of which `count` were followed or skipped.
 
     `kept` has the indices of the choices that gave an element, and `chosen` the part that gave
     each.
@@ -313,12 +310,16 @@ class SampledPositions(Positions):
     chosen: Numbers
     parts: tuple[Joined, ...]
 
-    def at(self, index: int) -> Position:
-        shares = np.bincount(self.chosen[:index], minlength=len(self.parts)).tolist()
-        choice = int(self.kept[index]) if index < len(self.kept) else self.count
-        parts = [positions.at(share) for positions, share in zip(self.parts, shares, strict=True)]
-        return {"source": {"choices": self.choices.at(choice), "parts": parts}}
+    def inputs(self) -> Sequence[Joined]:
+        return self.parts
 
-    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        part = int(self.chosen[index])
-        return self.parts[part].origins(int(np.count_nonzero(self.chosen[:index] == part)), row)
+    def shares(self, index: int) -> Sequence[int]:
+        shares: list[int] = np.bincount(self.chosen[:index], minlength=len(self.parts)).tolist()
+        return shares
+
+    def givers(self, index: int) -> Sequence[int]:
+        return (int(self.chosen[index]),)
+
+    def source(self, index: int, cursors: Sequence[Position | None]) -> dict[str, Any]:
+        choice = int(self.kept[index]) if index < len(self.kept) else self.count
+        return {"choices": self.choices.at(choice), "parts": list(cursors)}

@@ -8,7 +8,11 @@ from typing import Any
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, leaves, map_nest, nest_of
-from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
+from streamrec.pipeline.elements.positions import (
+    Joined,
+    Position,
+    SeveralInputs,
+)
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.engine.ranks import Rank
@@ -88,13 +92,19 @@ def fail_row(buffers: Sequence[InputBuffer]) -> Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class ZippedPositions(Positions):
-    """Positions of joined elements: those of each chain."""
+class ZippedPositions(SeveralInputs):
+    """Positions of joined elements: each chain gives one of each."""
 
     parts: tuple[Joined, ...]
 
-    def at(self, index: int) -> Position:
-        return {"source": {"parts": [positions.at(index) for positions in self.parts]}}
+    def inputs(self) -> Sequence[Joined]:
+        return self.parts
 
-    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        return [origin for positions in self.parts for origin in positions.origins(index, row)]
+    def shares(self, index: int) -> Sequence[int]:
+        return [index] * len(self.parts)
+
+    def givers(self, index: int) -> Sequence[int]:
+        return range(len(self.parts))
+
+    def source(self, index: int, cursors: Sequence[Position | None]) -> dict[str, Any]:
+        return {"parts": list(cursors)}

@@ -1,4 +1,10 @@
-"""Shard queues hold the records of one shard that wait for their turn; and their interleave."""
+"""Shard queues hold the records of one shard that wait for their turn; and their interleave.
+
+Contract of this queue: the task of a shard pushes blocks, and the interleave looks at all queues
+before it takes records of some. Nothing waits here: whether the next block may be read is decided
+before (`open_ahead.py`, `fetch.py`), and the bytes count in the account of the ledger. An error
+that ended the shard comes at its turn, after all records before it.
+"""
 
 from __future__ import annotations
 

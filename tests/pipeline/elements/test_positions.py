@@ -1,0 +1,91 @@
+"""Positions of several inputs: each has a cursor of its own, which moves with what it gives."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.pipeline.elements.positions import (
+    Joined,
+    NumberedPositions,
+    OneElement,
+    RecordLocation,
+    SeveralInputs,
+    trace_origins,
+)
+from streamrec.pipeline.sources.combine.sample import SampledPositions
+from streamrec.pipeline.sources.combine.zip import ZippedPositions
+from streamrec.pipeline.sources.interleave import InterleavedPositions, OpenSlot
+from streamrec.pipeline.sources.pulls import TurnShares
+
+
+class Recorded(NumberedPositions):
+    """Elements that were made of records of one shard."""
+
+    __slots__ = ()
+
+    def origins(self, index: int, row: int) -> tuple[RecordLocation]:
+        return (RecordLocation("shard", self.first + index),)
+
+
+def input_from(first: int) -> Joined:
+    """An input whose elements have numbers from `first` on."""
+    return Joined(((Recorded(first), 0, 1000),))
+
+
+@st.composite
+def several_inputs(draw: st.DrawFn) -> tuple[SeveralInputs, int]:
+    """Positions of up to 30 elements of each kind, and how many elements there are."""
+    inputs = tuple(input_from(1000 * number) for number in range(draw(st.integers(1, 4))))
+    count = draw(st.integers(1, 30))
+    kind = draw(st.sampled_from(["zipped", "sampled", "interleaved"]))
+    if kind == "zipped":
+        return ZippedPositions(inputs), count
+    if kind == "sampled":
+        chosen = draw(
+            st.lists(st.integers(0, len(inputs) - 1), min_size=count, max_size=count), "chosen"
+        )
+        positions = SampledPositions(
+            choices=input_from(0),
+            count=count,
+            kept=np.arange(count),
+            chosen=np.array(chosen),
+            parts=inputs,
+        )
+        return positions, count
+    slots = draw(st.permutations([*inputs, None]))
+    ready = tuple(slot for slot, each in enumerate(slots) if each is not None)
+    turns = TurnShares(ready, ready, draw(st.integers(1, 4)), 0)
+    opened = tuple(each and OpenSlot(None, each) for each in slots)
+    return InterleavedPositions(opened, turns, count, None), count
+
+
+@given(several_inputs())
+def test_the_cursors_of_those_who_give_move_by_one(drawn: tuple[SeveralInputs, int]) -> None:
+    positions, count = drawn
+    inputs = positions.inputs()
+    assert [*positions.shares(0)] == [0] * len(inputs)
+    for index in range(count):
+        before = positions.shares(index)
+        after = positions.shares(index + 1)
+        givers = positions.givers(index)
+        assert [new - old for old, new in zip(before, after, strict=True)] == [
+            int(number in givers) for number in range(len(inputs))
+        ]
+        numbers = [
+            input_.at(before[giver])["source"]["next"]
+            for giver in givers
+            if (input_ := inputs[giver]) is not None
+        ]
+        assert list(trace_origins(positions, index)) == [
+            RecordLocation("shard", number) for number in numbers
+        ]
+
+
+def test_one_element_has_a_place_before_it_and_one_after_it() -> None:
+    inputs = input_from(5)
+    middle = OneElement(((inputs, 1, 2),), (input_from(50), 0))
+    assert [middle.at(index) for index in (0, 1)] == [inputs.at(1), input_from(50).at(0)]
+    last = OneElement(((inputs, 1, 2),), None)
+    assert last.at(1) == {**inputs.at(1), "ended": True}
+    numbers = [list(trace_origins(middle, 0, row)) for row in (0, 1, 2)]
+    assert numbers == [[RecordLocation("shard", 6)], [RecordLocation("shard", 7)], []]
