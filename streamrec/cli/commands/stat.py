@@ -157,7 +157,7 @@ def summary(shards: Sequence[Item], stats: DatasetStats) -> str:
     """The numbers of shards, records and bytes in one line."""
     size = total_bytes(shards)
     return (
-        f"{plural(len(shards), 'shard')}, {plural(stats.records.records, 'record')}, "
+        f"{plural(len(shards), 'shard')}, {plural(stats.records.counts.records, 'record')}, "
         f"{format_bytes(size)}"
     )
 
@@ -201,7 +201,7 @@ def to_json(shards: Sequence[Item], stats: DatasetStats) -> dict[str, Any]:
     return {
         "shards": len(shards),
         "bytes": total_bytes(shards),
-        "records": stats.records.records,
+        "records": stats.records.counts.records,
         "record_bytes": moments_json(stats.records.numbers),
         "features": [feature_json(item) for item in stats.features],
     }
@@ -213,8 +213,8 @@ def feature_json(item: FeatureStats) -> dict[str, Any]:
         "name": item.name,
         "kind": item.kind,
         "feature_list": item.is_list,
-        "missing": item.missing,
-        "values_per_record": moments_json(item.per_record),
+        "missing": item.counts.missing,
+        "values_per_record": moments_json(item.counts.per_record),
         "lengths" if item.kind == "bytes" else "numbers": moments_json(item.numbers),
         "not_finite": item.not_finite,
         "histogram": item.numbers.bins(BARS),
@@ -304,13 +304,14 @@ def value_text(value: object) -> str:
 
 def missing_share(item: FeatureStats) -> str:
     """How many records lack the feature, in percent; empty without records."""
-    return f"{item.missing / item.records:.1%}" if item.records else ""
+    counts = item.counts
+    return f"{counts.missing / counts.records:.1%}" if counts.records else ""
 
 
 def values_per_record(item: FeatureStats) -> str:
     """The smallest and largest number of values in a record that has the feature."""
-    least = item.per_record.least
-    most = item.per_record.most
+    least = item.counts.per_record.least
+    most = item.counts.per_record.most
     return (
         format_number(least)
         if least == most
@@ -537,6 +538,33 @@ class FrequentValues:
         return sorted(safe, key=lambda pair: (-pair[1], str(pair[0])))[:number]
 
 
+class ValueCounts:
+    """How many values the records have.
+
+    Attributes:
+        records: The number of records.
+        missing: How many records have no value.
+        per_record: The numbers of values in the other records.
+
+    >>> counts = ValueCounts()
+    >>> counts.add(np.array([0, 2, 4]))
+    >>> counts.records, counts.missing, counts.per_record.least, counts.per_record.most
+    (3, 1, 2, 4)
+    """
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.missing = 0
+        self.per_record = Moments()
+
+    def add(self, counts: npt.NDArray[Any]) -> None:
+        """Adds records with these numbers of values."""
+        present = counts[counts > 0]
+        self.records += len(counts)
+        self.missing += len(counts) - len(present)
+        self.per_record.add(present)
+
+
 class FeatureStats:
     """The statistics of one feature: of its numbers, or of the lengths of its strings in bytes.
 
@@ -545,9 +573,7 @@ class FeatureStats:
         kind: "int64", "float32" or "bytes".
         is_list: Whether it is a feature list of SequenceExamples, whose context may have a feature
             of the same name.
-        records: The number of records.
-        missing: How many records have no value of the feature.
-        per_record: The numbers of values in the other records.
+        counts: How many values the records have.
         numbers: The moments and bins of finite numbers, or of the lengths of strings.
         not_finite: How many numbers are infinite or NaN.
         frequent: The most frequent numbers, or strings of up to 64 bytes.
@@ -559,9 +585,7 @@ class FeatureStats:
         self.name = name
         self.kind = kind
         self.is_list = is_list
-        self.records = 0
-        self.missing = 0
-        self.per_record = Moments()
+        self.counts = ValueCounts()
         self.numbers = Histogram(whole=kind != "float32")
         self.not_finite = 0
         self.frequent = FrequentValues()
@@ -580,10 +604,7 @@ class FeatureStats:
             values: The values of all these records, one after the other.
             counts: The number of values of each record.
         """
-        self.records += len(counts)
-        present = counts[counts > 0]
-        self.missing += len(counts) - len(present)
-        self.per_record.add(present)
+        self.counts.add(counts)
         if not isinstance(values, BytesColumn):
             finite = values[np.isfinite(values)]
             self.not_finite += len(values) - len(finite)
@@ -653,7 +674,7 @@ class DatasetStats:
         counts = [values_each(column.nested_row_splits) for column in columns]
         if counts:
             self._check_empty(frames, np.flatnonzero(np.logical_or.reduce(counts) == 0))
-        self.records.records += len(frames)
+        self.records.counts.records += len(frames)
         self.records.numbers.add(frames.lengths)
         for figures, column, each in zip(self.features, columns, counts, strict=True):
             figures.add(column.flat_values, each)
@@ -662,7 +683,7 @@ class DatasetStats:
         """Checks that the records of these rows, which have none of the features, are messages."""
         for row in rows.tolist():
             if kind_of(record := frames[row]) == "bytes":
-                number = self.records.records + row
+                number = self.records.counts.records + row
                 raise FeatureError(f"{describe_other(record)}: {CAN_COPY}", None, number)
 
     def _columns(self, frames: Frames) -> list[Any]:

@@ -86,9 +86,7 @@ class Repeat(ChainSource):
                     yield replace(chunk, positions=Nested(chunk.positions, {"epoch": epoch}))
             if is_empty and self.count < 0 and epoch == 0:
                 return
-            empty_epochs = empty_epochs + 1 if is_empty else 0
-            if is_empty:
-                await self._pass_empty_epoch(empty_epochs)
+            empty_epochs = await count_empty(empty_epochs, is_empty)
             epoch += 1
             position = None
 
@@ -103,15 +101,22 @@ class Repeat(ChainSource):
         size = source.count or 0
         return source.rows(0, size) if 0 < size <= SHORT_ROWS else None
 
-    @staticmethod
-    async def _pass_empty_epoch(in_a_row: int) -> None:
-        """An endless repetition of nothing must not block the event loop, nor go unnoticed."""
-        if in_a_row == 100:
-            logger.warning(
-                "repeat(): %d epochs in a row had no elements: can its source be read only once?",
-                in_a_row,
-            )
-        await anyio.lowlevel.checkpoint()
+
+async def count_empty(in_a_row: int, is_empty: bool) -> int:
+    """How many epochs in a row had no element after one more.
+
+    An endless repetition of nothing must not block the event loop, nor go unnoticed.
+    """
+    if not is_empty:
+        return 0
+    in_a_row += 1
+    if in_a_row == 100:
+        logger.warning(
+            "repeat(): %d epochs in a row had no elements: can its source be read only once?",
+            in_a_row,
+        )
+    await anyio.lowlevel.checkpoint()
+    return in_a_row
 
 
 def first_row(state: Mapping[str, Any] | None, size: int) -> int:

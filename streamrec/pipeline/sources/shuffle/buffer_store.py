@@ -155,15 +155,10 @@ class BufferStore:
         numbers = rows[:, TAG] >> BUFFER_BITS
         weights = rows[:, END] - rows[:, START]
         live = np.bincount(numbers, weights=weights, minlength=len(self._blocks)).astype(np.int64)
-        held = np.array([0 if block is None else block.nbytes for block in self._blocks])
-        # More than the excess, so that this does not come again with the next chunk; the emptiest
-        # blocks first, since they have the fewest bytes to copy (110 kB: 0.2 records for each new
-        # one).
+        # More than the excess, so that this does not come again with the next chunk.
         excess = self.held_bytes - limit
         wanted = excess + (limit - live_bytes) // FREED if excess > 0 else 0
-        victims = emptiest(live, held, wanted)
-        if crowded:
-            victims = np.union1d(victims, np.flatnonzero(held < SMALL_BYTES))
+        victims = self._victims(live, wanted, crowded)
         records: list[int] = []
         for number in victims.tolist():
             block = self._blocks[number]
@@ -173,6 +168,16 @@ class BufferStore:
                 self._tidy_others(number, block, rows, numbers == number)
         if records:
             self._tidy_records(np.array(records), live[records], rows, numbers)
+
+    def _victims(self, live: Numbers, wanted: int, crowded: bool) -> Numbers:
+        """The blocks whose live elements are copied out, to free about `wanted` bytes.
+
+        The emptiest ones, since they have the fewest bytes to copy (110 kB: 0.2 records for each
+        new one). If there are many small ones, these too.
+        """
+        held = np.array([0 if block is None else block.nbytes for block in self._blocks])
+        victims = emptiest(live, held, wanted)
+        return np.union1d(victims, np.flatnonzero(held < SMALL_BYTES)) if crowded else victims
 
     def _tidy_records(
         self, victims: Numbers, live: Numbers, rows: Numbers, numbers: Numbers
