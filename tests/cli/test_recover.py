@@ -110,7 +110,7 @@ def test_after_a_kill_at_any_step_the_data_set_is_whole(
         assert not (complete and found != new), number
         assert shown(killed) in (old, new) or half_way, number
         assert not [name for name in tree(folder) if "-old-" in name or "-set-" in name]
-        assert "nothing is to be recovered" in called("recover", folder).out
+        assert "there is nothing to recover" in called("recover", folder).out
         seen.add((half_way, complete))
         number += 1 if THOROUGH else 3
     assert seen == {(False, False), (True, False), (False, True)}
