@@ -151,6 +151,7 @@ def make_terms(
 
 
 def rival_error(path: str) -> ObjectChangedError:
+    """The error of a writer whose name another writer took meanwhile."""
     return ObjectChangedError(
         "another writer has written this name since this one began: run one of them, and then the "
         "other",
@@ -159,6 +160,7 @@ def rival_error(path: str) -> ObjectChangedError:
 
 
 def new_token() -> str:
+    """A token that no other writer has."""
     return secrets.token_hex(16)
 
 
@@ -270,6 +272,8 @@ class Storage:
             )
         self._check_open(path)
         tally = tally or Tally(self._traffic.tally)
+        # Memory and local files neither stall nor break off: their streams need no timer, no hedge
+        # and no second connection.
         if not self._backend.may_stall and start != end:
             direct = DirectStream(
                 self._backend,

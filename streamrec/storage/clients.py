@@ -79,7 +79,8 @@ class _Loop:
         try:
             yield
         finally:
-            clients, self.clients = [*self.clients.values(), *self.closing], {}
+            clients = [*self.clients.values(), *self.closing]
+            self.clients = {}
             for client in clients:
                 if client.timer is not None:
                     client.timer.cancel()

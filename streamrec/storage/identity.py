@@ -60,7 +60,10 @@ def _normalize_endpoint(endpoint: str) -> str:
     if not endpoint:
         return ""
     parts = urlsplit(endpoint)
-    scheme, host, port, path = parts.scheme, parts.hostname or "", parts.port, parts.path
+    scheme = parts.scheme
+    host = parts.hostname or ""
+    port = parts.port
+    path = parts.path
     if host.endswith((".amazonaws.com", ".googleapis.com")):
         return ""  # bucket names are unique across these
     return f"{HERE.get(host, host)}:{port or PORTS.get(scheme, '')}{path.rstrip('/')}"

@@ -90,6 +90,7 @@ class Journal:
 
 
 def directory_of(path: str) -> str:
+    """The directory of an object, with a slash at its end; "" for a plain name."""
     return path[: path.rfind("/") + 1]
 
 

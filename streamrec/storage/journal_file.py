@@ -106,7 +106,8 @@ class JournalFile:
         it.
         """
         assert self._journal is not None, "begin comes first"
-        home, data = self._journal.home, self._journal.to_json()
+        home = self._journal.home
+        data = self._journal.to_json()
         storage = self._storages[directory_of(home)]
         try:
             self._version = await storage.write_short(home, data, replaces)

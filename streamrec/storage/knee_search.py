@@ -40,12 +40,14 @@ class KneeSearch:
         """
         if self._before is None:
             return True
-        (count, before), self._before = self._before, None
+        count, before = self._before
+        self._before = None
         if enough or rate - before >= 0.5 * before * (self.target / count - 1):
             return True
         self.target = count
         self.failed = True
-        self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, 256)
+        self._rest = self._next_rest
+        self._next_rest = min(2 * self._next_rest, 256)
         return False
 
     def rests(self) -> bool:

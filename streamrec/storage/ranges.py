@@ -44,6 +44,8 @@ class RangeLimits(NamedTuple):
 
 
 class ByteRange(NamedTuple):
+    """The bytes from `start` to before `stop`."""
+
     start: int
     stop: int
 

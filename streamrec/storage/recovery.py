@@ -130,6 +130,7 @@ def patience_for(lease: float) -> float:
 async def recover_one(
     storages: Storages, name: str, journal: Journal, locks: DirectoryLocks
 ) -> Recovery:
+    """Undoes or finishes one replacement; `locks` are those of its directories."""
     done = Recovery(journal=name, state=journal.state)
     if journal.state != COMPLETE and await is_superseded(storages, journal):
         done.state = SUPERSEDED
@@ -147,10 +148,12 @@ async def recover_one(
 
     if done.state == UNDER_WAY:
         await for_each(put_back, journal.objects, AT_ONCE)
+    # An old object stays where the new one could not be judged: a person must compare the two.
     spare = [item for item in journal.objects if item.path not in done.left]
     await for_each(remove_old, spare, AT_ONCE)
     await for_each(remove_new, journal.objects, AT_ONCE)
     if not done.left:
+        # The journal of its home goes last: until then a second run finds it, and ends this one.
         for directory in sorted(
             journal.directories, key=lambda each: each == directory_of(journal.home)
         ):
@@ -177,13 +180,15 @@ async def is_superseded(storages: Storages, journal: Journal) -> bool:
     """Whether other writers have replaced every object of a replacement since."""
     for item in journal.objects:
         storage = await storages.at(item.path)
-        held, old = await find_held(storage, item.path), await find_held(storage, item.old)
+        held = await find_held(storage, item.path)
+        old = await find_held(storage, item.old)
         if held is None or held.mark in (None, item.mark) or (old is not None and same(held, old)):
             return False
     return True
 
 
 async def find_held(storage: Storage, path: str) -> Held | None:
+    """What an object is and whose, or None if there is none."""
     with suppress(NotFoundError):
         return await storage.identify(path)
     return None
@@ -191,7 +196,8 @@ async def find_held(storage: Storage, path: str) -> Held | None:
 
 async def put_item_back(storage: Storage, item: ReplacedObject, done: Recovery) -> None:
     """Puts the old object back over the killed writer's, or where there is none."""
-    held, old = await find_held(storage, item.path), await find_held(storage, item.old)
+    held = await find_held(storage, item.path)
+    old = await find_held(storage, item.old)
     if held is not None and (held.mark is None or held.mark != item.mark):
         if old is not None and not same(held, old):
             done.left[item.path] = describe_foreign(held, item)

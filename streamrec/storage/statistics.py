@@ -286,6 +286,7 @@ def format_lines(snapshot: Snapshot) -> Iterator[str]:
     """
     for scheme, counts in snapshot.backends.items():
         median, most = (counts.first_byte.quantile(share) * 1000 for share in (0.5, 0.99))
+        # What is usually zero is left out, so that it is seen when it happens.
         retries = {cause: count for cause, count in counts.retries.items() if count}
         causes = ", ".join(f"{count:,} {cause}" for cause, count in retries.items())
         usual = (

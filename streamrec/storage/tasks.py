@@ -103,6 +103,7 @@ async def call_in_thread(
     abandoned = False
     results: list[T] = []
 
+    # A thread cannot be cancelled: who comes second, the caller or the thread, frees the result.
     def call() -> T:
         result = function()
         with lock:

@@ -77,7 +77,8 @@ def split_chain(url: str) -> UrlChain:
     if len(links) == 1 or not _links(links):
         return UrlChain("", url, "")
     number = next((number for number, link in enumerate(links) if _has_path(link)), len(links) - 1)
-    before, after = links[:number], links[number + 1 :]
+    before = links[:number]
+    after = links[number + 1 :]
     return UrlChain(
         "".join(f"{link}::" for link in before),
         links[number],
@@ -173,7 +174,8 @@ def is_slip(written: str, meant: str) -> bool:
     same = 0
     while same < min(len(written), len(meant)) and written[same] == meant[same]:
         same += 1
-    rest, other = written[same:], meant[same:]
+    rest = written[same:]
+    other = meant[same:]
     swapped = rest[:2] == other[1::-1] and rest[2:] == other[2:]
     return rest[1:] == other[1:] or rest[1:] == other or rest == other[1:] or swapped
 
@@ -213,6 +215,7 @@ def split_prefix(url: str) -> tuple[str, str, str]:
 
 
 def split_object(url: str) -> tuple[str, str]:
+    """Splits the URL of an object into bucket and key; a URL without a key is an error."""
     scheme, bucket, key = split_prefix(url)
     if not key:
         raise StorageError(
@@ -384,6 +387,7 @@ class Glob:
         self._directories = [_compile(name) for name in directories[:level]]
 
     def matches(self, url: str) -> bool:
+        """Whether the pattern stands for this URL."""
         return self._whole.fullmatch(self._inner(url)) is not None
 
     def wants(self, url: str) -> bool:

@@ -43,6 +43,7 @@ class PiecesBody(aiohttp.Payload):
         return self._length
 
     async def write(self, writer: Any) -> None:
+        """Sends the pieces, as aiohttp asks its payloads to."""
         try:
             for piece in self._pieces:
                 for start in range(0, len(piece), CHUNK_BYTES):
@@ -59,19 +60,20 @@ class PiecesBody(aiohttp.Payload):
         return b"".join(self._pieces).decode(encoding, errors)
 
     def read(self, size: int = -1) -> bytes:
+        """Reads on from the position, as botocore does when it signs the body."""
         start = self._position
         stop = self._length if size is None or size < 0 else self._position + size
         self._position = max(start, min(stop, self._length))
         return b"".join(between(self._pieces, start, stop))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = (
-            offset
-            + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
-        )
+        """Moves the position, and returns it."""
+        places = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}
+        self._position = places[whence] + offset
         return self._position
 
     def tell(self) -> int:
+        """The position in bytes."""
         return self._position
 
 
