@@ -82,9 +82,6 @@ FULL_SECONDS: Final = 1.0
 ABANDONED_SECONDS: Final = 60.0
 """A lock without progress for so long is removed when the cache is measured."""
 
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
-"""Faults of link(2) on filesystems without hard links."""
-
 
 class CacheUnusableError(Exception):
     """This directory cannot be a cache; the text says why."""
@@ -305,12 +302,11 @@ class DiskCache:
         write_all(block.file, foot)
         block.close()
         charge = charge_of(file_bytes(span.length))
-        # link(2) and not rename(2): a name that exists already was counted by its writer.
-        try:
-            link_or_rename(temporary, name, directory)
-        except FileExistsError:
-            charge = 0
-        remove_file(temporary, directory)
+        if exists(name, directory):
+            remove_file(temporary, directory)
+            charge = 0  # its writer counted it
+        else:
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         block.settle(charge)
         index.add(key.path_name, key.version_name, span)
 
@@ -584,22 +580,13 @@ def check_format(root: int) -> None:
         )
 
 
-def link_or_rename(source: str, target: str, directory: int) -> None:
-    """Gives a file a second name, or its only one on a filesystem without links.
-
-    FileExistsError if there is a file of that name.
-    """
+def exists(name: str, directory: int) -> bool:
+    """Whether there is anything of this name; a symbolic link counts as itself."""
     try:
-        os.link(source, target, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        with suppress(FileNotFoundError):
-            os.stat(target, dir_fd=directory, follow_symlinks=False)
-            raise FileExistsError(target) from None
-        os.rename(source, target, src_dir_fd=directory, dst_dir_fd=directory)
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _stored_set(name: str, directory: int) -> StoredSet:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 MARKER: Final = "streamrec-cache.json"
@@ -47,9 +48,9 @@ class BlockName(NamedTuple):
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ObjectKey:
-    """One version of one object of one store.
+    """One version of one object of one store. Its hashes are computed once.
 
     Attributes:
         store: What tells two stores with the same URLs apart: the server's URL, an account.
@@ -72,20 +73,20 @@ class ObjectKey:
         """
         return self.path[: self.path.rfind("/") + 1]
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """Identifies all of it, within each block."""
         return _hash(self.store, self.path, self.version, str(self.size))
 
-    @property
+    @cached_property
     def set_name(self) -> str:
         return _hash(self.store, self.directory).hex()[:32]
 
-    @property
+    @cached_property
     def path_name(self) -> str:
         return _hash(self.path).hex()[:20]
 
-    @property
+    @cached_property
     def version_name(self) -> str:
         return _hash(self.version, str(self.size)).hex()[:20]
 

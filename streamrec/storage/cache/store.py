@@ -62,6 +62,7 @@ class CachedStorage(Storage):
         self.disk_tally = self._traffic.statistics.backend(STATISTICS)
         self._store = store
         self._known: dict[str, ObjectInfo] = {}
+        self._keys: dict[str, ObjectKey] = {}
         self._indexes: dict[str, SetIndex | None] = {}
         self._asked: dict[str, int] = {}
         self._listed: set[str] = set()
@@ -195,11 +196,15 @@ class CachedStorage(Storage):
 
     def key_of(self, info: ObjectInfo) -> ObjectKey | None:
         """Returns what identifies an object's bytes; None if they are not cached."""
+        key = self._keys.get(info.path)
+        if key is not None and (key.version, key.size) == (info.version, info.size):
+            return key
         if info.version is None or info.size is None or info.encoding:
             return None
         if not identifies_bytes(info.version):
             return None
-        return ObjectKey(self._store, info.path, info.version, info.size)
+        key = self._keys[info.path] = ObjectKey(self._store, info.path, info.version, info.size)
+        return key
 
     def _say_why(self, info: ObjectInfo) -> None:
         if info.version is None or not identifies_bytes(info.version):

@@ -6,7 +6,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from streamrec.storage.cache.files import locked, open_counter
@@ -14,6 +14,9 @@ from streamrec.storage.cache.names import USAGE
 
 _COUNT: Final = struct.Struct("<8sq")
 _MAGIC: Final = b"SRusage1"
+
+SPARE_BYTES: Final = 1 << 20
+"""What a process reserves ahead, and keeps of what it has freed."""
 
 
 class Usage:
@@ -27,6 +30,7 @@ class Usage:
         self._file = open_counter(USAGE, root)
         # The lock of a file does not exclude the threads of one process.
         self._threads = threading.Lock()
+        self._spare = 0
 
     def measure(self, count: Callable[[], int]) -> None:
         """Sets the count to what `count` finds on the disk, while no process changes it."""
@@ -46,25 +50,44 @@ class Usage:
     def reserve(self, charge: int, limit: int) -> int:
         """Adds to the count if it stays within the limit; returns 0, or the bytes that exceed
         it.
+
+        Short blocks are reserved many at a time: locking the count costs more than writing one.
         """
-        with self._hold():
-            used = self._read() or 0
-            if used + charge > limit:
-                return used + charge - limit
-            self._write(used + charge)
+        with self._threads:
+            if charge <= self._spare:
+                self._spare -= charge
+                return 0
+            with locked(self._file):
+                used = self._read() or 0
+                lacking = charge - self._spare
+                if used + lacking > limit:
+                    return used + lacking - limit
+                more = SPARE_BYTES if used + lacking + SPARE_BYTES <= limit else 0
+                self._write(used + lacking + more)
+                self._spare = more
             return 0
 
     def release(self, charge: int) -> None:
-        """Takes bytes from the count."""
-        if charge:
-            with self._hold():
-                self._write(max(0, (self._read() or 0) - charge))
+        """Takes bytes from the count, or keeps a few for the next block."""
+        with self._threads:
+            self._spare += charge
+            if self._spare > 2 * SPARE_BYTES:
+                self._give_back(self._spare - SPARE_BYTES)
 
     def close(self) -> None:
-        """Closes the file. May be called twice."""
-        file, self._file = self._file, -1
+        """Gives back what is reserved, and closes the file. May be called twice."""
+        file = self._file
         if file >= 0:
+            with suppress(OSError), self._threads:
+                self._give_back(self._spare)
+            self._file = -1
             os.close(file)
+
+    def _give_back(self, nbytes: int) -> None:
+        if nbytes:
+            with locked(self._file):
+                self._write(max(0, (self._read() or 0) - nbytes))
+            self._spare -= nbytes
 
     @contextmanager
     def _hold(self) -> Iterator[None]:

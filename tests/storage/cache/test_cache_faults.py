@@ -41,7 +41,7 @@ from tests.storage.cache.test_cached_reads import (
 )
 
 CALLS = (
-    *("open", "write", "pwrite", "pread", "preadv", "mkdir", "makedirs", "link", "unlink"),
+    *("open", "write", "pwrite", "pread", "preadv", "mkdir", "makedirs", "rename", "unlink"),
     *("utime", "listdir", "stat", "fstat", "rmdir"),
 )
 MODULES = (block_file, disk_cache, files, runs, set_index, usage)
@@ -114,7 +114,7 @@ def test_a_fault_at_any_call_costs_nothing_but_the_cache(
     install(monkeypatch, counting)
     read_three_times(store, tmp_path / "whole")
     total = len(counting.calls)
-    assert {"open", "write", "pwrite", "mkdir", "link", "unlink", "listdir"} <= {*counting.calls}
+    assert {"open", "write", "pwrite", "mkdir", "rename", "unlink", "listdir"} <= {*counting.calls}
     assert warned(caplog) == []
     step = (1 if THOROUGH else 3) if number == errno.EIO else 7
     for begin in range(number % step, total, step):
