@@ -381,7 +381,6 @@ MORE_BRANCHES: dict[str, int] = {
     "pipeline.elements.codec._Unpacking.value": 16,
     "pipeline.elements.codec.bytes_of": 16,
     "pipeline.elements.codec._Packing._columns": 15,
-    "pipeline.sources.cache.cache.Cache._source": 14,
     "shards.manifest.check_shards": 14,
     "storage.backends.http.responses._read_past_aiohttp": 14,
     "cli.commands.doctor.run_checks": 13,

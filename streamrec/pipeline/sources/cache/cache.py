@@ -122,20 +122,32 @@ class Cache(ChainSource):
         first: int = state["next"] if state else 0
         if cached.parts is not None:
             return number_chunks(read_parts(cached.parts), first)
-        if file is not None:
-            version = await file.find(lines, context)
-            if version is not None:
-                same = bool(version) and state is not None and state.get("version") == version
-                chunks = context.chunks(file.chain, state["inner"] if state and same else None)
-                return number_chunks(
-                    chunks, first, first if same else 0, FileVersion(file.path, version)
-                )
+        version = None if file is None else await file.find(lines, context)
+        if file is not None and version is not None:
+            return read_cached_file(file, version, state, context)
         chunks = feeding.chunks(self.inner, None, continue_on_error=True)
         if file is not None:
             chunks = file.write_through(chunks, lines)
         elif limit > cached.over:
             chunks = store(chunks, cached, limit)
         return nest(chunks) if state is None else number_chunks(chunks, first)
+
+
+def read_cached_file(
+    file: CacheFile, version: str, state: Mapping[str, Any] | None, context: RunContext
+) -> AsyncGenerator[Chunk]:
+    """The elements of a cache file from a position on.
+
+    In the file of which the position was taken, it leads to the element. In any other file, and if
+    the store has no versions (""), the elements before it are read and dropped.
+    """
+    found = FileVersion(file.path, version)
+    if state is None:
+        return number_chunks(context.chunks(file.chain, None), 0, 0, found)
+    first: int = state["next"]
+    if not version or state.get("version") != version:
+        return number_chunks(context.chunks(file.chain, None), first, 0, found)
+    return number_chunks(context.chunks(file.chain, state["inner"]), first, first, found)
 
 
 async def nest(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
