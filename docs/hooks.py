@@ -24,7 +24,7 @@ NAMES_OF = {
     for module, names in IMPORT.findall(STUB)
     if module != "streamrec"
 }
-NO_ADAPTERS = {*NAMES_OF, "arguments", "bridge", "cli", "html", "interchange", "kernels", "lazy"}
+NO_ADAPTERS = {*NAMES_OF, "arguments", "bridge", "cli", "html", "kernels", "lazy"}
 FIRST = [
     *(
         "TFRecordDataset",

@@ -6,6 +6,7 @@
   `info` are in `info.py`, `head` and `cat` in `cat.py`, `manifest` in `index.py`; any other command
   is in a file of its name.
 - `library`: the names of the library that the command line uses, besides those of `streamrec`.
+- `formats`: Examples as Parquet, JSON lines and WebDataset tar, for `convert`.
 - `options.py`: options and arguments that several commands share.
 - `sources.py`, `reading.py`: from names to shards, and from shards to blocks of records.
 - `writing.py`: new shards.

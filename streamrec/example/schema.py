@@ -14,7 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -292,3 +292,36 @@ def _message_in(
         raise FeatureError(describe_other(data), None, record)
     parsed: SequenceExample = message
     return parsed
+
+
+def join_schemas(one: Schema, other: Schema) -> Schema:
+    """The schema of two parts of the data; a feature that one part lacks is missing there.
+
+    Raises:
+        FeatureError: A feature has two kinds.
+    """
+    records = one.records + other.records
+    known = {item.name: item for item in one.summaries}
+    for item in other.summaries:
+        known[item.name] = join_summaries(known[item.name], item) if item.name in known else item
+    return Schema(records, tuple(replace(known[name], records=records) for name in sorted(known)))
+
+
+def join_summaries(one: FeatureSummary, other: FeatureSummary) -> FeatureSummary:
+    """The summary of a feature over two parts of the data.
+
+    Raises:
+        FeatureError: The parts have the feature in two kinds.
+    """
+    seen = [item for item in (one, other) if item.present]
+    if len({item.dtype for item in seen}) == 2:
+        names = " and ".join(item.dtype.__name__ for item in seen if item.dtype is not None)
+        raise FeatureError(f"{names} in different records; a column has one kind", one.name)
+    return replace(
+        seen[0] if seen else one,
+        present=one.present + other.present,
+        without_kind=one.without_kind + other.without_kind,
+        shortest=min((item.shortest for item in seen), default=0),
+        longest=max((item.longest for item in seen), default=0),
+        without_values=one.records - one.without_values,
+    )

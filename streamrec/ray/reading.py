@@ -31,8 +31,8 @@ from streamrec.display import display_name, logger
 from streamrec.errors import FeatureError
 from streamrec.example import FeatureSummary, Schema, infer_features, kind_of
 from streamrec.example.arrow import check_names, names_of_text
-from streamrec.interchange import join_schemas
-from streamrec.interchange.arrow import NullableParser
+from streamrec.example.arrow_rows import NullableParser
+from streamrec.example.schema import join_schemas
 from streamrec.pipeline.arrow_stream import arrow_chain
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.description import Chain

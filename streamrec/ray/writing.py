@@ -24,8 +24,8 @@ from ray.data.block import BlockAccessor
 
 from streamrec import bridge
 from streamrec.display import display_name, logger
-from streamrec.interchange import Changes
-from streamrec.interchange.arrow import examples_of
+from streamrec.example.arrow_rows import examples_of
+from streamrec.example.changes import Changes
 from streamrec.ray.reading import absolute_path
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
 from streamrec.shards.patterns import fill_total, is_numbered, list_numbered, shard_path

@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 import streamrec
 from streamrec import CorruptRecordError, FeatureError, NotFoundError, StreamrecError
-from streamrec.interchange import Reading, codec_of
+from streamrec.cli.formats import Reading, codec_of
 from streamrec.shards import ShardInfo
 from tests.cli.conftest import Call, peak_bytes, run
 from tests.runs import tarred

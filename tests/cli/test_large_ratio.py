@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import streamrec
-from streamrec.interchange import RECORD_BYTES
-from streamrec.interchange.gunzip import MAX_RATIO, SMALL_BYTES
+from streamrec.cli.formats import RECORD_BYTES
+from streamrec.cli.formats.gunzip import MAX_RATIO, SMALL_BYTES
 from tests.cli.conftest import PEAK, Call
 from tests.runs import in_new_interpreter
 

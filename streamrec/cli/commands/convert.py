@@ -27,28 +27,30 @@ import click
 from streamrec import CorruptRecordError, FeatureError, Frames
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.library import (
+from streamrec.cli.formats import (
     FORMATS,
     RECORD_BYTES,
     BoundedGzip,
-    Changes,
     Field,
     FileEncoder,
     Format,
     LimitedFile,
     Look,
-    ObjectInfo,
     Reading,
+    codec_of,
+    describe_limit,
+    format_of,
+)
+from streamrec.cli.library import (
+    Changes,
+    ObjectInfo,
     Replacement,
     ShardInfo,
     Storage,
     Storages,
-    codec_of,
-    describe_limit,
     display_name,
     example_of,
     features_of,
-    format_of,
     is_numbered,
     shard_path,
 )

@@ -7,6 +7,7 @@ from streamrec.display import (
     join_names,
     mask_secrets,
     mask_values,
+    shorten,
     text_of,
 )
 from streamrec.errors import (
@@ -29,27 +30,24 @@ from streamrec.example import (
     Schema,
     describe_other,
     is_example_list,
+    kind_and_message,
     kind_of,
     parse_exact,
 )
-from streamrec.html import element, image, page, png, table, whole_text
-from streamrec.interchange import (
-    FORMATS,
-    RECORD_BYTES,
-    BoundedGzip,
-    Changes,
-    Field,
-    FileEncoder,
-    Format,
-    LimitedFile,
-    Look,
-    Reading,
-    codec_of,
-    describe_limit,
+from streamrec.example.arrow_rows import examples_of
+from streamrec.example.changes import Changes
+from streamrec.example.feature_values import (
+    BYTES,
+    FLOAT,
+    INT64,
+    NO_KIND,
+    FeatureValues,
     example_of,
     features_of,
-    format_of,
 )
+from streamrec.example.schema import join_schemas
+from streamrec.example.tensor import unique_members
+from streamrec.html import element, image, page, png, table, whole_text
 from streamrec.pipeline import read_portions
 from streamrec.shards import (
     LONG_BYTES,
@@ -108,13 +106,14 @@ from streamrec.tfds import Folder
 from streamrec.tfrecord import Loss
 
 __all__ = [
+    "BYTES",
     "CAN_COPY",
-    "FORMATS",
+    "FLOAT",
+    "INT64",
     "LEASE_SECONDS",
     "LONG_BYTES",
-    "RECORD_BYTES",
+    "NO_KIND",
     "AlreadyExistsError",
-    "BoundedGzip",
     "CachedSet",
     "Changes",
     "Distribution",
@@ -122,18 +121,14 @@ __all__ = [
     "Expected",
     "Feature",
     "FeatureSummary",
-    "Field",
-    "FileEncoder",
+    "FeatureValues",
     "Folder",
-    "Format",
     "Gap",
     "Identity",
     "Index",
     "IndexedRecords",
     "IntegrityError",
     "Kind",
-    "LimitedFile",
-    "Look",
     "Loss",
     "Manifest",
     "ManifestError",
@@ -143,7 +138,6 @@ __all__ = [
     "PermissionDeniedError",
     "Portion",
     "ReadOptions",
-    "Reading",
     "Recovery",
     "Replacement",
     "Schema",
@@ -157,9 +151,7 @@ __all__ = [
     "VerifyProblem",
     "VerifyReport",
     "assign_records",
-    "codec_of",
     "describe_leftover",
-    "describe_limit",
     "describe_other",
     "display_name",
     "display_text",
@@ -167,6 +159,7 @@ __all__ = [
     "escape",
     "escape_json",
     "example_of",
+    "examples_of",
     "expand_name",
     "features_of",
     "fill_total",
@@ -174,7 +167,6 @@ __all__ = [
     "find_journals",
     "find_splits",
     "find_unexplained",
-    "format_of",
     "image",
     "image_type",
     "install_command",
@@ -186,6 +178,8 @@ __all__ = [
     "is_url",
     "join_index",
     "join_names",
+    "join_schemas",
+    "kind_and_message",
     "kind_of",
     "kind_of_protocol",
     "list_cache",
@@ -204,9 +198,11 @@ __all__ = [
     "recover",
     "secured_object",
     "shard_path",
+    "shorten",
     "sizes_of",
     "table",
     "text_of",
     "trim_cache",
+    "unique_members",
     "whole_text",
 ]

@@ -27,18 +27,18 @@ from streamrec.example import (
     RaggedTensor,
     encode_examples,
 )
-from streamrec.example.parse import parse_batch
-from streamrec.example.walk import make_plan
-from streamrec.interchange.features import (
+from streamrec.example.changes import Changes
+from streamrec.example.feature_values import (
     BYTES,
     FLOAT,
     INT64,
     NO_KIND,
-    Changes,
     FeatureValues,
     example_of,
     features_of,
 )
+from streamrec.example.parse import parse_batch
+from streamrec.example.walk import make_plan
 
 Kinds = Mapping[str, str]
 """The required kinds of some columns: "int64", "float32" or "bytes"."""

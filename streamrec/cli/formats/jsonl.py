@@ -23,21 +23,19 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from streamrec.display import shorten
-from streamrec.errors import FeatureError
-from streamrec.example.tensor import unique_members
-from streamrec.interchange.features import (
+from streamrec import FeatureError
+from streamrec.cli.formats.codec import Codec, FileEncoder, Reading
+from streamrec.cli.library import (
     BYTES,
     FLOAT,
     INT64,
     NO_KIND,
     Changes,
-    Codec,
     FeatureValues,
-    FileEncoder,
-    Reading,
     example_of,
     features_of,
+    shorten,
+    unique_members,
 )
 
 KIND_OF: Final = {bool: INT64, int: INT64, float: FLOAT, str: BYTES, dict: BYTES}

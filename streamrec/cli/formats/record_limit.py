@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 from typing import Any, BinaryIO, Final, cast
 
-from streamrec.errors import FeatureError
+from streamrec import FeatureError
 
 RECORD_BYTES: Final = 128 << 20
 """The largest record by default."""

@@ -15,26 +15,27 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 from pyarrow import parquet
 
-from streamrec.display import text_of
-from streamrec.errors import FeatureError
-from streamrec.example import infer_features
-from streamrec.interchange.arrow import examples_of
-from streamrec.interchange.features import (
+from streamrec import FeatureError, infer_features
+from streamrec.cli.formats.codec import (
     BATCH_BYTES,
     BATCH_RECORDS,
-    BYTES,
-    FLOAT,
-    INT64,
-    Changes,
     Codec,
-    FeatureValues,
     Field,
     FileEncoder,
     Look,
     Reading,
     columns_of,
+)
+from streamrec.cli.library import (
+    BYTES,
+    FLOAT,
+    INT64,
+    Changes,
+    FeatureValues,
+    examples_of,
     features_of,
     join_schemas,
+    text_of,
 )
 
 ROW_GROUP_BYTES: Final = 32 << 20

@@ -21,9 +21,10 @@ from streamrec import (
     encode_sequence_example,
     infer_features,
 )
-from streamrec.interchange import Changes, codec_of
-from streamrec.interchange.features import Reading
-from streamrec.interchange.webdataset import member
+from streamrec.cli.formats import codec_of
+from streamrec.cli.formats.codec import Reading
+from streamrec.cli.formats.webdataset import member
+from streamrec.example.changes import Changes
 from tests.effort import draws
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -144,7 +145,7 @@ def test_a_long_member_of_a_tar_is_held_twice_at_most() -> None:
 @pytest.mark.parametrize("values", [{"a": 1}, {"a": [1, 2]}, {"a": []}, {"a": b"x", "b": [1, 2]}])
 def test_columns_of_arrow_have_no_row_of_nulls_for_another_message(values: Any) -> None:
     pytest.importorskip("pyarrow")
-    from streamrec.interchange.arrow import NullableParser
+    from streamrec.example.arrow_rows import NullableParser
 
     kinds = {name: "int64" for name, each in values.items() if each == []}
     known = [encode_example(values, kinds=kinds), encode_example({})]

@@ -1,6 +1,5 @@
-from streamrec.interchange.features import (
+from streamrec.cli.formats.codec import (
     FORMATS,
-    Changes,
     Codec,
     Field,
     FileEncoder,
@@ -8,19 +7,15 @@ from streamrec.interchange.features import (
     Look,
     Reading,
     codec_of,
-    example_of,
-    features_of,
     format_of,
-    join_schemas,
 )
-from streamrec.interchange.gunzip import BoundedGzip
-from streamrec.interchange.record_limit import RECORD_BYTES, LimitedFile, describe_limit
+from streamrec.cli.formats.gunzip import BoundedGzip
+from streamrec.cli.formats.record_limit import RECORD_BYTES, LimitedFile, describe_limit
 
 __all__ = [
     "FORMATS",
     "RECORD_BYTES",
     "BoundedGzip",
-    "Changes",
     "Codec",
     "Field",
     "FileEncoder",
@@ -30,8 +25,5 @@ __all__ = [
     "Reading",
     "codec_of",
     "describe_limit",
-    "example_of",
-    "features_of",
     "format_of",
-    "join_schemas",
 ]

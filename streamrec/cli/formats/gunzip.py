@@ -12,7 +12,7 @@ import gzip
 import io
 from typing import Any, BinaryIO, Final, cast
 
-from streamrec.errors import FeatureError
+from streamrec import FeatureError
 
 MAX_RATIO: Final = 100
 """The largest ratio of a record's bytes to the compressed ones. Text reaches about 20, and zeros

@@ -1,49 +1,21 @@
-"""The common model of all formats.
+"""What all formats have in common: codecs, columns, and names.
 
-An Example is a dict of features, a feature a list of values; files have columns.
-
-- A missing feature is not in the dict.
-- A list contains ints, floats or bytes; `kind` says which, even if the list is empty.
-- A feature without a kind, which parses as missing, is the list `[None]`.
-- The columns of a Parquet file or a tar depend on all records, and must be known before the first
-  byte is written.
+The columns of a Parquet file or a tar depend on all records, and must be known before the first
+byte is written.
 """
 
 from __future__ import annotations
 
-import math
 import tarfile
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
-import numpy as np
-import numpy.typing as npt
-
-from streamrec.errors import (
-    CorruptRecordError,
-    FeatureError,
-    MissingExtraError,
-    StreamrecError,
-    install_command,
-)
-from streamrec.example import (
-    CAN_COPY,
-    FeatureSummary,
-    Schema,
-    describe_other,
-    encode_example,
-    kind_and_message,
-)
-
-INT64: Final = "int64"
-FLOAT: Final = "float32"
-BYTES: Final = "bytes"
-
-KINDS: Final = {"int64_list": INT64, "float_list": FLOAT, "bytes_list": BYTES}
+from streamrec import CorruptRecordError, FeatureError, StreamrecError
+from streamrec.cli.library import Changes, MissingExtraError, Schema, install_command
 
 BATCH_BYTES: Final = 8 << 20
 BATCH_RECORDS: Final = 4096
@@ -88,76 +60,6 @@ class Field:
     scalar: bool = False
     text: bool = False
     ending: str = "json"
-
-
-@dataclass(slots=True)
-class Changes:
-    """The changes that a conversion makes, which users of the result must know.
-
-    Attributes:
-        values: The largest change of a value, by the column's name and a description; 0 if only the
-            type changes.
-        text: Columns of text that are written as binary.
-        binary: Columns of bytes that are not text.
-        features: All features of the records, including those that are not read.
-    """
-
-    values: dict[tuple[str, str], float] = field(default_factory=dict)
-    text: set[str] = field(default_factory=set)
-    binary: set[str] = field(default_factory=set)
-    features: set[str] = field(default_factory=set)
-
-    def add(self, name: str, what: str, largest: float = 0.0) -> None:
-        """Notes a change of a column; of several of the same kind the largest is kept."""
-        self.values[name, what] = max(largest, self.values.get((name, what), 0.0))
-
-    def add_rounded(self, name: str, numbers: npt.NDArray[Any]) -> None:
-        """Notes the floats or integers of a column that float32 rounds."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            rounded = numbers.astype(np.float32)
-            changed = (rounded.astype(numbers.dtype) != numbers) & (numbers == numbers)
-            change = np.abs(numbers - rounded.astype(np.float64))[changed]
-        if len(change):
-            least = 0.0 if numbers.dtype.kind == "f" else 1.0  # a change of 1 may be 0 in float64
-            self.add(name, f"{numbers.dtype.name} -> float32", max(least, float(change.max())))
-
-    def update(self, other: Changes) -> None:
-        """Adds the changes of another part of the data."""
-        for (name, what), largest in other.values.items():
-            self.add(name, what, largest)
-        self.text |= other.text
-        self.binary |= other.binary
-        self.features |= other.features
-
-    def __str__(self) -> str:
-        """The changes in one line; empty without changes."""
-        parts = [
-            f"{name}: {what}{describe_change(largest)}"
-            for (name, what), largest in self.values.items()
-        ]
-        if text := sorted(self.text - self.binary):
-            parts.append(f"{', '.join(text)}: text -> binary (--text {','.join(text)} keeps text)")
-        return "; ".join(parts)
-
-
-def describe_change(largest: float) -> str:
-    """The largest change of a value, in brackets; empty if no value changes."""
-    if not math.isfinite(largest):
-        return " (values beyond its range become infinite)"
-    return f" (largest change {largest:.2g})" if largest else ""
-
-
-class FeatureValues(NamedTuple):
-    """The values of a feature, all of kind "int64", "float32" or "bytes".
-
-    `[None]` without a kind.
-    """
-
-    kind: str | None
-    values: list[Any]
-
-
-NO_KIND: Final = FeatureValues(None, [None])
 
 
 class FileEncoder(ABC):
@@ -295,7 +197,7 @@ def format_of(path: str, wanted: str | None = None) -> Format:
 def codec_of(name: str) -> Codec:
     """The codec of a format other than TFRecord; Parquet needs pyarrow."""
     try:
-        codec: Codec = import_module(f"streamrec.interchange.{name}").CODEC
+        codec: Codec = import_module(f"streamrec.cli.formats.{name}").CODEC
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
@@ -303,39 +205,6 @@ def codec_of(name: str) -> Codec:
             f"Parquet needs another package: {install_command('arrow')}"
         ) from error
     return codec
-
-
-def features_of(record: bytes, number: int) -> dict[str, FeatureValues]:
-    """The features of a serialized Example, in the order of their names.
-
-    Raises:
-        FeatureError: The record is something else; the message says what.
-    """
-    kind, message = kind_and_message(record)
-    if kind == "bytes":
-        raise FeatureError(f"{describe_other(record)}: {CAN_COPY}", None, number)
-    if kind in ("sequence_example", "example_list"):
-        name = "a SequenceExample" if kind == "sequence_example" else "an ExampleListWithContext"
-        raise FeatureError(
-            f"{name}: only Examples can be converted; parse it, and write Examples", None, number
-        )
-    features = message.context.feature
-    return {name: values_of(features[name]) for name in sorted(features)}
-
-
-def values_of(feature: Any) -> FeatureValues:
-    """The values of a `Feature` message of protobuf."""
-    kind = feature.WhichOneof("kind")
-    if kind is None:
-        return NO_KIND
-    return FeatureValues(KINDS[kind], list(getattr(feature, kind).value))
-
-
-def example_of(features: Mapping[str, FeatureValues]) -> bytes:
-    """Serializes an Example; the same features give the same bytes."""
-    kinds = {name: kind for name, (kind, _) in features.items() if kind is not None}
-    lists = {name: values if name in kinds else [] for name, (_, values) in features.items()}
-    return encode_example(lists, kinds=kinds, deterministic=True)
 
 
 def columns_of(schema: Schema, changes: Changes) -> tuple[Field, ...]:
@@ -354,36 +223,3 @@ def columns_of(schema: Schema, changes: Changes) -> tuple[Field, ...]:
         kind = None if item.dtype is None else item.dtype.__name__
         columns.append(Field(name=item.name, kind=kind, scalar=scalar))
     return tuple(columns)
-
-
-def join_schemas(one: Schema, other: Schema) -> Schema:
-    """The schema of two parts of the data; a feature that one part lacks is missing there.
-
-    Raises:
-        FeatureError: A feature has two kinds.
-    """
-    records = one.records + other.records
-    known = {item.name: item for item in one.summaries}
-    for item in other.summaries:
-        known[item.name] = join_summaries(known[item.name], item) if item.name in known else item
-    return Schema(records, tuple(replace(known[name], records=records) for name in sorted(known)))
-
-
-def join_summaries(one: FeatureSummary, other: FeatureSummary) -> FeatureSummary:
-    """The summary of a feature over two parts of the data.
-
-    Raises:
-        FeatureError: The parts have the feature in two kinds.
-    """
-    seen = [item for item in (one, other) if item.present]
-    if len({item.dtype for item in seen}) == 2:
-        names = " and ".join(item.dtype.__name__ for item in seen if item.dtype is not None)
-        raise FeatureError(f"{names} in different records; a column has one kind", one.name)
-    return replace(
-        seen[0] if seen else one,
-        present=one.present + other.present,
-        without_kind=one.without_kind + other.without_kind,
-        shortest=min((item.shortest for item in seen), default=0),
-        longest=max((item.longest for item in seen), default=0),
-        without_values=one.records - one.without_values,
-    )

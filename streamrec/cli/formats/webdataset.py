@@ -29,21 +29,18 @@ from urllib.parse import parse_qsl, unquote_to_bytes, urlencode
 
 import numpy as np
 
-from streamrec.display import image_type, text_of
-from streamrec.interchange.features import (
+from streamrec.cli.formats.codec import Codec, Field, FileEncoder, Look, Reading
+from streamrec.cli.formats.jsonl import feature_from_json, feature_to_json
+from streamrec.cli.library import (
     BYTES,
     FLOAT,
     INT64,
-    Codec,
     FeatureValues,
-    Field,
-    FileEncoder,
-    Look,
-    Reading,
     example_of,
     features_of,
+    image_type,
+    text_of,
 )
-from streamrec.interchange.jsonl import feature_from_json, feature_to_json
 
 MARK: Final = {"STREAMREC.members": "key.feature.type"}
 NAMES: Final = "STREAMREC.names"

@@ -1,8 +1,9 @@
 """Converts Examples to Parquet, JSON lines and WebDataset tars, and back, without I/O.
+from streamrec.cli.library import lazy_names
 
 An encoder takes serialized Examples and returns the bytes of a file; a decoder does the reverse. A
 round trip keeps the kind and the values of each feature, empty lists and missing features.
-`features.py` is common to all formats.
+`codec.py` is common to all formats.
 """
 
 from streamrec.lazy import lazy_names
