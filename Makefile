@@ -19,7 +19,7 @@ TFDS ?= tensorflow-datasets==4.9.10
 AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
 OTHER_LOADERS := webdataset==1.0.2 braceexpand mosaicml-streaming==0.13.0 litdata==0.2.76 tfrecord==1.14.6
-TRAINERS := jax==0.10.2 grain==0.2.18 lightning==2.6.6 accelerate==1.15.0 webdataset==1.0.2 "ray[data,default]==2.60.0"
+TRAINERS := jax==0.10.2 grain==0.2.18 lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0 keras==3.15.1 webdataset==1.0.2 "ray[data,default]==2.60.0"
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
 EXTRAS := dev,docs,s3,gcs,http,azure,zstd,isal,cli,images
 PIP := -m pip install --quiet --disable-pip-version-check

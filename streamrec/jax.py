@@ -14,6 +14,7 @@ Needs the extra `jax`. For Grain see `streamrec.grain`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from streamrec.arguments import check_integer, name_type
 from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import Epochs, convert_leaves
+from streamrec.pipeline.watching import Tokens, Watch
 
 __all__ = ["Loader"]
 
@@ -53,6 +55,12 @@ class Loader(Epochs[Any]):
             columns, or one for each column by its name. None puts whole batches on the default
             device.
         prefetch: The number of batches that are sent to the devices in advance.
+        progress: Whether rank 0 shows progress, with samples per second, as `Dataset.iterate` does.
+        trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev). Of several ranks,
+            and of epochs after the first, each has its own: "run-rank1-epoch2.json".
+        tokens: What counts tokens, for `stats().tokens_per_second`: the name of a column whose
+            values are added up (lengths, an attention mask), or a function of an element of the
+            dataset, such as `lambda batch: batch["tokens"].size`.
 
     Returns:
         Iterating it returns elements of the dataset's structure, with `jax.Array` instead of
@@ -76,10 +84,20 @@ class Loader(Epochs[Any]):
         sharding: jax.sharding.Sharding | Mapping[str, jax.sharding.Sharding] | None = None,
         *,
         prefetch: int = 2,
+        progress: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+        tokens: Tokens = None,
     ) -> None:
         self._sharding = sharding
         ahead = check_integer("prefetch", prefetch, 0)
-        super().__init__(dataset, self._place, lambda element: element, ahead, self._reader)
+        super().__init__(
+            dataset,
+            self._place,
+            lambda element: element,
+            ahead,
+            self._reader,
+            watch=Watch(progress=progress, trace=trace, tokens=tokens),
+        )
 
     def _reader(self) -> Rank:
         if jax.process_count() == 1:

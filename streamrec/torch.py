@@ -44,6 +44,7 @@ Rules of `Loader`:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import currentframe
@@ -70,19 +71,23 @@ from streamrec.pipeline.dataset import check_dataset
 from streamrec.pipeline.dividing import (
     check_assigned,
     check_divided,
+    ends_in_batches,
     is_batched,
     named,
     refuse_to_read,
     refuse_unsendable,
 )
 from streamrec.pipeline.engine.description import parts_of
-from streamrec.pipeline.engine.dividers import Divider, divider_here, in_turns
+from streamrec.pipeline.engine.dividers import Divider, check_sampling, divider_here, in_turns
 from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.states import check_state
 from streamrec.pipeline.lengths import absent_if_unknown
 from streamrec.pipeline.loading import Epochs, LoaderIterator, convert_leaves
 from streamrec.pipeline.sources.global_shuffle.steps import job_state as job_state_of
 from streamrec.pipeline.sources.shards.source import Shards
+from streamrec.pipeline.telemetry.stats import Stats
+from streamrec.pipeline.watching import Tokens, Watch, nothing_yet
+from streamrec.pipeline.worker_watch import WorkerWatch
 from streamrec.storage import import_client
 
 __all__ = ["IterableDataset", "Loader", "job_state", "to_tensors"]
@@ -112,6 +117,8 @@ class IterableDataset(data.IterableDataset[Any]):
     Args:
         dataset: The Dataset to read. With several ranks or workers, it must hold `distribute`.
         tensors: Whether arrays become tensors; see `to_tensors`. False leaves elements as they are.
+        progress, trace, tokens: As for `Loader`. Of several workers, the first one prints the
+            progress of all of them, and each writes a trace: "run-worker1.json".
 
     Examples:
         >>> numbers = IterableDataset(Dataset.range(4).batch(2))
@@ -119,8 +126,17 @@ class IterableDataset(data.IterableDataset[Any]):
         [tensor([0, 1]), tensor([2, 3])]
     """
 
-    def __init__(self, dataset: Dataset[Any], *, tensors: bool = True) -> None:
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        tensors: bool = True,
+        progress: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+        tokens: Tokens = None,
+    ) -> None:
         super().__init__()
+        self._watch = WorkerWatch(Watch(progress=progress, trace=trace, tokens=tokens))
         check_dataset("dataset", dataset)
         if (get_start_method(allow_none=True) or get_all_start_methods()[0]) == "fork":
             import_clients(dataset)
@@ -153,6 +169,7 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration, in all workers, also in persistent ones."""
+        check_sampling()
         divider = divider_here()
         if divider is not None:  # here each process sees what is wrong, not only the first
             check_divided(self._dataset, divider)
@@ -164,8 +181,9 @@ class IterableDataset(data.IterableDataset[Any]):
 
         Raises:
             ValueError: Other processes iterate too, and `distribute` does not assign the data to
-                them.
+                them; or a DataLoader makes batches of this dataset's batches.
         """
+        check_sampling()
         divider = divider_here() or self._divider
         here = currentframe()
         caller = None if here is None else here.f_back
@@ -174,12 +192,15 @@ class IterableDataset(data.IterableDataset[Any]):
         check_reading(self._dataset, rank, divider, collates)
         epoch, state = self._begin_epoch()
         if divider is not None and divider.only_receives:
-            return LoaderIterator(partial(refuse_to_read, divider), to_tensors)
+            refuse = partial(refuse_to_read, divider)
+            return LoaderIterator(refuse, to_tensors, partial(nothing_yet, self._dataset))
         dataset = self._dataset.with_options(
             epoch=epoch, rank=rank.rank, world_size=rank.world_size
         )
-        self._run = run = dataset.iterate(state)
-        elements = LoaderIterator(lambda: run, self._converter(divider)).start()
+        in_worker = data.get_worker_info() is not None
+        self._run, counted = self._watch.iterate(dataset, state, in_worker=in_worker)
+        nothing = partial(nothing_yet, dataset)
+        elements = LoaderIterator(lambda: counted, self._converter(divider), nothing).start()
         if divider is None or divider.dispatches:
             return elements
         return in_turns(elements, divider)
@@ -249,6 +270,16 @@ class IterableDataset(data.IterableDataset[Any]):
             return divider.reader
         return self._dataset.options.rank or self._rank or rank_here()
 
+    def stats(self) -> Stats:
+        """The statistics of the current iteration, or of the last one; of all workers together,
+        where workers read.
+
+        Workers report about once a second, and at the end of an epoch. Their consumer is the
+        DataLoader: where it is the bottleneck, the workers wait for the training step.
+        """
+        here = None if self._run is None else self._run.stats()
+        return here or self._watch.reports.read() or nothing_yet(self._dataset)
+
     def state_dict(self) -> dict[str, Any]:
         """The position of this process's iteration, as JSON; {} before the first iteration."""
         if self._run is not None:
@@ -291,7 +322,7 @@ def is_sendable(leaf: object) -> bool:
 def is_collating(caller: FrameType | None) -> bool:
     """Whether the caller of `__iter__` is a DataLoader that makes batches of elements.
 
-    Only a warning depends on it: torch tells a data set neither its loader nor the loader's
+    An error before the first batch depends on it: torch tells a data set neither its loader nor the loader's
     `batch_size`, by no hook and no argument, and `get_worker_info` has neither. So this looks at
     what the loader has in hand, changes nothing, and is False where the loader names it otherwise.
     """
@@ -301,10 +332,21 @@ def is_collating(caller: FrameType | None) -> bool:
 def check_reading(
     dataset: Dataset[Any], rank: Rank, divider: Divider | None, collates: bool
 ) -> None:
-    """Refuses to read what is not divided once among the processes; warns of batches of batches."""
+    """Refuses to read what is not divided once among the processes, and to make batches of
+    batches.
+
+    A function after `batch` may have made single examples: that is a warning.
+    """
     if divider is not None:
         check_divided(dataset, divider)
     check_assigned(dataset, rank)
+    if collates and ends_in_batches(dataset.chain):
+        raise ValueError(
+            "a DataLoader with a batch_size, such as that of transformers.Trainer, makes batches "
+            "of single examples, but the elements of this dataset are batches already: pass "
+            "batch_size=None to the DataLoader; or leave batch() out of the dataset, or append "
+            ".unbatch(); or let Trainer use a streamrec.torch.Loader"
+        )
     if collates and is_batched(dataset):
         warn_once(
             "a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it"
@@ -375,6 +417,12 @@ class Loader(Epochs[Any]):
         prefetch: How many elements are copied to the device ahead of the current one. The device's
             memory holds that many batches and one more, and torch's pinned memory about as many. On
             the CPU nothing is copied.
+        progress: Whether rank 0 shows progress, with samples per second, as `Dataset.iterate` does.
+        trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev). Of several ranks,
+            and of epochs after the first, each has its own: "run-rank1-epoch2.json".
+        tokens: What counts tokens, for `stats().tokens_per_second`: the name of a column whose
+            values are added up (lengths, an attention mask), or a function of an element of the
+            dataset, such as `lambda batch: batch["tokens"].size`.
 
     Shapes and dtypes are those of the columns; `to_tensors` says how other values are converted.
 
@@ -398,7 +446,16 @@ class Loader(Epochs[Any]):
         [tensor([2, 3])]
     """
 
-    def __init__(self, dataset: Dataset[Any], *, device: Any = "cpu", prefetch: int = 2) -> None:
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        device: Any = "cpu",
+        prefetch: int = 2,
+        progress: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+        tokens: Tokens = None,
+    ) -> None:
         self.device = torch.device(device)
         found = (
             torch.cuda.device_count() if self.device.type == "cuda" else 0
@@ -410,9 +467,43 @@ class Loader(Epochs[Any]):
                 "anywhere"
             )
         self._copies: CudaCopies | None = None
+        self._skippable: data.IterableDataset[Any] | None = None
         prefetch = check_integer("prefetch", prefetch, 0)
         ahead = 0 if self.device.type == "cpu" else prefetch
-        super().__init__(dataset, self._begin, self._finish, ahead, rank_here)
+        watch = Watch(progress=progress, trace=trace, tokens=tokens)
+        super().__init__(dataset, self._begin, self._finish, ahead, rank_here, watch=watch)
+
+    batch_size: ClassVar[None] = None
+    """None, as of a DataLoader whose data set makes the batches."""
+
+    drop_last: ClassVar[bool] = False
+    """False, as of a DataLoader whose data set makes the batches."""
+
+    prefetch_factor: ClassVar[None] = None
+    """None, as of a DataLoader without workers."""
+
+    @property
+    def dataset(self) -> data.IterableDataset[Any]:
+        """What Accelerate's `skip_first_batches` iterates; only under a Trainer with the callback
+        `streamrec.transformers.TrainerState`.
+        """
+        if self._skippable is None:
+            raise AttributeError(
+                "a Loader has no attribute 'dataset'. To resume it under transformers.Trainer, "
+                "pass callbacks=[streamrec.transformers.TrainerState()]"
+            )
+        return self._skippable
+
+    def skip_with(self, skippable: data.IterableDataset[Any] | None) -> None:
+        """Called by `streamrec.transformers.TrainerState`: from now on, `skip_first_batches`
+        iterates `skippable`, and `set_epoch` does nothing; None ends that.
+        """
+        self._skippable = skippable
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration this epoch; otherwise it is the one after the last."""
+        if self._skippable is None:
+            super().set_epoch(epoch)
 
     def _begin(self, element: Any) -> Any:
         if self.device.type == "cpu":

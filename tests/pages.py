@@ -44,6 +44,8 @@ PEERS = (
     "torchvision",
     "lightning",
     "accelerate",
+    "transformers",
+    "keras",
     "tensorflow",
     "jax",
     "orbax",

@@ -7,7 +7,7 @@ the first batch: one that only process 0 saw would leave the others waiting for 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -16,10 +16,30 @@ from streamrec.pipeline import sources, stages
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.elements.columns import is_nest
 from streamrec.pipeline.elements.specs import TensorSpec
-from streamrec.pipeline.engine.description import is_assigned, parts_of
+from streamrec.pipeline.engine.description import Chain, is_assigned, parts_of
 from streamrec.pipeline.engine.dividers import Divider
 from streamrec.pipeline.engine.ranks import Rank, rank_here, reader_here
 from streamrec.pipeline.sources.shards.distribute import AssignedSource
+
+BATCHING: Final = (
+    stages.Batch,
+    stages.PaddedBatch,
+    stages.RaggedBatch,
+    stages.CyclicBatch,
+    stages.Bucket,
+)
+"""Stages that make batches."""
+
+KEEPING: Final = (
+    stages.Parse,
+    stages.Filter,
+    stages.IgnoreErrors,
+    stages.Shard,
+    stages.Skip,
+    stages.Take,
+    stages.TakeWhile,
+)
+"""Stages that make a batch of a batch, or leave it out."""
 
 
 def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
@@ -164,18 +184,28 @@ def given_ranks(dataset: Dataset[Any]) -> Iterator[Rank]:
             yield part.rank
 
 
+def ends_in_batches(chain: Chain) -> bool:
+    """Whether the elements of a chain are batches for sure: no function, and nothing else of
+    which this is not known, makes others of the batches.
+    """
+    for stage in reversed(chain.stages):
+        if isinstance(stage, BATCHING):
+            return True
+        if not isinstance(stage, KEEPING):
+            return False
+    source = chain.source
+    if isinstance(source, sources.GlobalShuffle):
+        return source.batch is not None
+    if isinstance(source, sources.Prefetch | sources.Repeat | sources.Shuffle):
+        return ends_in_batches(source.inner)
+    return False
+
+
 def is_batched(dataset: Dataset[Any]) -> bool:
     """Whether a dataset makes batches and does not take them apart."""
-    batching = (
-        stages.Batch,
-        stages.PaddedBatch,
-        stages.RaggedBatch,
-        stages.CyclicBatch,
-        stages.Bucket,
-    )
     parts = list(parts_of(dataset.chain))
     batches = any(
-        isinstance(part, batching)
+        isinstance(part, BATCHING)
         or (isinstance(part, sources.GlobalShuffle) and part.batch is not None)
         for part in parts
     )

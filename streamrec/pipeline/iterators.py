@@ -166,6 +166,13 @@ class Iteration:
         """The run's statistics: stages, waits, bottleneck, stores; at any time, from any thread."""
         return self._run.telemetry.stats()
 
+    def count(self, samples: int, tokens: int = 0) -> None:
+        """Adds to `samples` and `tokens` of `stats()`, which the progress display shows per second.
+
+        Loaders call it for each element that they give.
+        """
+        self._run.telemetry.counts(samples, tokens)
+
 
 class DatasetIterator(Iteration, Generic[T]):
     """A running pipeline in a `for` loop; a background thread fetches meanwhile.

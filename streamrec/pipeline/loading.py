@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -32,6 +33,8 @@ from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.states import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.lengths import absent_if_unknown
+from streamrec.pipeline.telemetry.stats import Stats
+from streamrec.pipeline.watching import NOTHING_SHOWN, Watch, nothing_yet
 from streamrec.tfrecord import Frames
 from streamrec.tracebacks import shorten_traceback
 
@@ -39,13 +42,24 @@ T = TypeVar("T")
 
 
 class Lookahead(Generic[T]):
-    """Converts up to `ahead` elements of a run before they are asked for."""
+    """Converts up to `ahead` elements of a run before they are asked for.
 
-    def __init__(self, run: DatasetIterator[Any], convert: Callable[[Any], T], ahead: int) -> None:
+    `count` returns the samples and tokens of an element, which the run's statistics show once the
+    element is given.
+    """
+
+    def __init__(
+        self,
+        run: DatasetIterator[Any],
+        convert: Callable[[Any], T],
+        ahead: int,
+        count: Callable[[Any], tuple[int, int]] = lambda element: (1, 0),
+    ) -> None:
         self._run = run
         self._convert = convert
         self._ahead = ahead
-        self._converted: deque[tuple[T, Callable[[], dict[str, Any]]]] = deque()
+        self._count = count
+        self._converted: deque[tuple[T, Callable[[], dict[str, Any]], tuple[int, int]]] = deque()
         self._error: Exception | None = None
         self._final_bookmark: Callable[[], dict[str, Any]] | None = None
 
@@ -56,16 +70,21 @@ class Lookahead(Generic[T]):
         while self._error is None and self._is_due():
             before = self._run.bookmark()
             try:
-                self._converted.append((self._convert(next(self._run)), before))
+                element = next(self._run)
+                # Before it is converted: to add up a column on a device would wait for the device.
+                counts = self._count(element)
+                self._converted.append((self._convert(element), before, counts))
             except Exception as failure:
                 self._error = failure
         if self._converted:
-            return self._converted.popleft()[0]
+            converted, _, counts = self._converted.popleft()
+            self._run.count(*counts)
+            return converted
         error = self._error
         self._error = StopIteration()
         assert error is not None
         if self._final_bookmark is None:
-            here = self._bookmark()
+            here = self.bookmark()
             if isinstance(error, StopIteration):
                 self._final_bookmark = lambda: start_of_next_epoch(here())
             else:
@@ -77,16 +96,21 @@ class Lookahead(Generic[T]):
 
     def state_dict(self) -> dict[str, Any]:
         """The state before the next element."""
-        return self._bookmark()()
+        return self.bookmark()()
+
+    def stats(self) -> Stats:
+        """The run's statistics."""
+        return self._run.stats()
 
     def close(self) -> None:
         """Ends the run, and drops converted elements; `state_dict` does not change."""
-        self._final_bookmark = self._bookmark()
+        self._final_bookmark = self.bookmark()
         self._converted.clear()
         self._error = StopIteration()
         self._run.close()
 
-    def _bookmark(self) -> Callable[[], dict[str, Any]]:
+    def bookmark(self) -> Callable[[], dict[str, Any]]:
+        """A function that returns the state before the next element of now when it is called."""
         if self._final_bookmark is not None:
             return self._final_bookmark
         return self._converted[0][1] if self._converted else self._run.bookmark()
@@ -100,6 +124,8 @@ class Elements(Protocol):
 
     def __next__(self) -> Any: ...
 
+    def stats(self) -> Stats: ...
+
     def close(self) -> None: ...
 
 
@@ -107,14 +133,20 @@ class LoaderIterator(Generic[T]):
     """One iteration of a loader. Closing or dropping it ends the reading; so does an error.
 
     `begin` starts the reading, when the first element is asked for, and returns the elements;
-    `deliver` converts each when it is given.
+    `deliver` converts each when it is given. `nothing_yet` returns the statistics before.
     """
 
-    def __init__(self, begin: Callable[[], Elements], deliver: Callable[[Any], T]) -> None:
+    def __init__(
+        self,
+        begin: Callable[[], Elements],
+        deliver: Callable[[Any], T],
+        nothing_yet: Callable[[], Stats],
+    ) -> None:
         self._begin = begin
         self._deliver = deliver
         self._elements: Elements | None = None
         self._is_over = False
+        self._nothing_yet = nothing_yet
 
     def start(self) -> Self:
         """Starts the reading."""
@@ -137,6 +169,12 @@ class LoaderIterator(Generic[T]):
             self.close()
             shorten_traceback(error)
             raise
+
+    def stats(self) -> Stats:
+        """The statistics of this iteration: stages, waits, bottleneck, stores, samples and tokens;
+        at any time, from any thread.
+        """
+        return self._nothing_yet() if self._elements is None else self._elements.stats()
 
     def close(self) -> None:
         """Ends the reading: when this returns, no task or connection of it is left. Closing twice
@@ -167,7 +205,7 @@ class Epochs(Generic[T]):
     An iteration may begin at a saved state.
 
     `convert` converts an element, possibly ahead, and `deliver` the result when it is given. `rank`
-    is called when an iteration begins, for a dataset without one.
+    is called when an iteration begins, for a dataset without one. `watch` says what is shown.
     """
 
     def __init__(
@@ -177,8 +215,11 @@ class Epochs(Generic[T]):
         deliver: Callable[[Any], T],
         ahead: int,
         rank: Callable[[], Rank],
+        *,
+        watch: Watch = NOTHING_SHOWN,
     ) -> None:
         check_dataset("dataset", dataset)
+        self._watch = watch
         self._dataset = dataset
         self._convert = convert
         self._deliver = deliver
@@ -217,7 +258,8 @@ class Epochs(Generic[T]):
                 element.
         """
         check_assigned(self._with_rank(), self._dataset.options.rank)
-        return LoaderIterator(self._begin_epoch, self._deliver)
+        nothing = partial(nothing_yet, self._dataset)
+        return LoaderIterator(self._begin_epoch, self._deliver, nothing)
 
     @absent_if_unknown
     def __len__(self) -> int:
@@ -228,14 +270,30 @@ class Epochs(Generic[T]):
         """True, as a Dataset is."""
         return True
 
+    def stats(self) -> Stats:
+        """The statistics of the current iteration, or of the last one: stages, waits, bottleneck,
+        stores, and samples and tokens per second; at any time, from any thread.
+
+        Its last line when it is printed says whether the training step or a part of the pipeline
+        is the bottleneck.
+        """
+        return nothing_yet(self._dataset) if self._current is None else self._current.stats()
+
     def state_dict(self) -> dict[str, Any]:
         """The state before this rank's next element, as JSON; {} before the first iteration.
 
         After the end of an epoch, it is the state before the first element of the next epoch.
         """
+        return self.bookmark()()
+
+    def bookmark(self) -> Callable[[], dict[str, Any]]:
+        """A function that returns the `state_dict()` of now when it is called.
+
+        Making it costs almost nothing.
+        """
         if self._current is not None:
-            return self._current.state_dict()
-        return dict(self._state or {})
+            return self._current.bookmark()
+        return partial(dict, self._state or {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where the state was saved; {} for the start.
@@ -258,9 +316,9 @@ class Epochs(Generic[T]):
     def _begin_epoch(self) -> Lookahead[Any]:
         state = self._state
         self._state = None
-        self._current = elements = Lookahead(
-            self._dataset.iterate(state), self._convert, self._ahead
-        )
+        run = self._watch.iterate(self._dataset, state)
+        count = self._watch.counter(self._dataset)
+        self._current = elements = Lookahead(run, self._convert, self._ahead, count)
         return elements
 
 

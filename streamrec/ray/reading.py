@@ -41,6 +41,7 @@ from streamrec.pipeline.loading import LoaderIterator
 from streamrec.pipeline.sources.shards.distribute import Portions, load_of
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.telemetry.stats import Stats
+from streamrec.pipeline.watching import nothing_yet
 from streamrec.shards import (
     Filenames,
     Portion,
@@ -276,6 +277,7 @@ def read_tables(
     return LoaderIterator(
         lambda: CountedRun(shards.filenames, dataset.iterate()),
         lambda batch: pa.Table.from_batches([pa.record_batch(batch)]),
+        partial(nothing_yet, dataset),
     )
 
 
@@ -286,6 +288,10 @@ class CountedRun:
         self._paths = paths
         self._run = run
         self._is_reported = False
+
+    def stats(self) -> Stats:
+        """The run's statistics."""
+        return self._run.stats()
 
     def __next__(self) -> Any:
         return next(self._run)

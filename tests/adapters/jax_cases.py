@@ -2,6 +2,7 @@
 of their own.
 """
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -135,3 +136,17 @@ def test_processes_with_the_same_rows_are_one_rank() -> None:
     assert rank_among({0: {(0, 4)}, 1: {(0, 4)}}, 1).world_size == 1
     with pytest.raises(ValueError, match="share some of their rows but not all"):
         rank_among({0: {(0, 2), (2, 4)}, 1: {(2, 4), (4, 6)}}, 0)
+
+
+def test_a_loader_counts_what_it_gave_and_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = TFRecordDataset(examples(tmp_path / "a", 48)).batch(16).parse_example(FEATURES)
+    loader = Loader(dataset, ROWS, progress=True, trace=tmp_path / "run.json", tokens="id")
+    assert loader.stats().bottleneck == "nothing yet"
+    next(batches := iter(loader))
+    assert batches.stats().samples == 16  # not those that were sent ahead
+    assert len(list(batches)) == 2
+    assert (loader.stats().samples, loader.stats().tokens) == (48, sum(range(48)))
+    assert "streamrec: 3 elements (48 records read)" in capsys.readouterr().err
+    assert json.loads((tmp_path / "run.json").read_text())

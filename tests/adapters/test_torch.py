@@ -120,7 +120,7 @@ def test_a_warning_names_workers_that_get_nothing(
     )
 
 
-def test_a_dataloader_that_batches_batches_causes_a_warning(
+def test_a_dataloader_that_batches_batches_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     numbers = Dataset.range(8)
@@ -130,7 +130,18 @@ def test_a_dataloader_that_batches_batches_causes_a_warning(
     ]
     assert [batch.shape for batch in load(IterableDataset(numbers.batch(8)), 0)] == [(8,)]
     assert not caplog.messages
-    assert [batch.shape for batch in DataLoader(IterableDataset(numbers.batch(8)))] == [(1, 8)]
+    for batched in (
+        numbers.batch(8),
+        numbers.batch(8).take(1).prefetch(1),
+        numbers.batch(4).repeat(2),
+    ):
+        with pytest.raises(ValueError, match=r"pass batch_size=None.*append \.unbatch\(\)"):
+            next(iter(DataLoader(IterableDataset(batched), batch_size=4)))
+    assert not caplog.messages
+    pairs = numbers.batch(2).map(sum)  # a function may make one example of a batch
+    assert [batch.tolist() for batch in DataLoader(IterableDataset(pairs), batch_size=4)] == [
+        [1, 5, 9, 13]
+    ]
     assert caplog.messages == [
         "a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it"
     ]

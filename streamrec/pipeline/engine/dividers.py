@@ -97,6 +97,35 @@ def divider_here(modules: Mapping[str, Any] = sys.modules) -> Divider | None:
     return None
 
 
+def check_sampling(modules: Mapping[str, Any] = sys.modules) -> None:
+    """Refuses to read under a Trainer that was asked to choose the order of the examples.
+
+    It would ignore that without a word.
+    """
+    if "transformers.trainer" not in modules:
+        return
+    frame = currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "transformers.trainer":
+            refuse_sampling(getattr(frame.f_locals.get("self"), "args", None))
+        frame = frame.f_back
+
+
+def refuse_sampling(arguments: Any) -> None:
+    """Refuses TrainingArguments that ask for an order which a stream does not have."""
+    strategy = getattr(arguments, "train_sampling_strategy", None)
+    # Until transformers 5 it was an argument of its own.
+    if getattr(arguments, "group_by_length", False):
+        strategy = "group_by_length"
+    if strategy in ("group_by_length", "batch_rebalance"):
+        raise ValueError(
+            f"train_sampling_strategy={strategy!r} needs a data set that is indexed by numbers, "
+            "and Trainer ignores it for a stream: leave it out, and append "
+            "bucket_by_sequence_length() to the dataset, which makes batches of examples of about "
+            "the same length"
+        )
+
+
 def divider_of(wrapper: object, modules: Mapping[str, Any] = sys.modules) -> Divider | None:
     """How an object divides a data set; None if its class is not one that does."""
     try:

@@ -35,10 +35,13 @@ class ConsumerMeter:
 
     Attributes:
         taken: The chunks that it got; of the last one, it may not have taken all elements.
+        samples, tokens: What a loader counted of them.
     """
 
     def __init__(self, trace: Trace | None) -> None:
         self.taken = Flow()
+        self.samples = 0
+        self.tokens = 0
         self._clock = StateClock(trace, "the consumer")
         self._current: Iterator[Any] = iter(())
 
@@ -179,6 +182,12 @@ class Telemetry:
         with self._lock:
             self._consumer.work()
 
+    def counts(self, samples: int, tokens: int) -> None:
+        """Called by a loader that has given an element to its consumer."""
+        with self._lock:
+            self._consumer.samples += samples
+            self._consumer.tokens += tokens
+
     def takes(self, chunk: Chunk, elements: Iterator[Any]) -> None:
         """Called when the consumer gets a chunk, whose elements it takes from an iterator."""
         self._ledger.is_wanted = False
@@ -229,4 +238,6 @@ class Telemetry:
                 queue_limit=self._limit,
                 chain=self._chain.stats(now),
                 storage=storage,
+                samples=self._consumer.samples,
+                tokens=self._consumer.tokens,
             )

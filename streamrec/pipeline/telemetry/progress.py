@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any, ClassVar, TextIO
 
 from streamrec.errors import MissingExtraError, install_command
-from streamrec.pipeline.telemetry.stats import CACHE, Stats
+from streamrec.pipeline.telemetry.stats import CACHE, Stats, format_speed
 
 
 def choose_display(stats: Callable[[], Stats]) -> Display:
@@ -87,6 +87,7 @@ def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
     """
     recent = stats if earlier is None else stats.since(earlier)
     seconds = stats.seconds if earlier is None else seconds
+    speeds = format_speed(recent)
     read = stats.bytes_read - (0 if earlier is None else earlier.bytes_read)
     speed = read / 1e6 / seconds if seconds else 0.0
     waits = stats.storage.waits
@@ -94,7 +95,7 @@ def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
     share = kept.bytes / max(stats.bytes_read, 1) if kept is not None else 0.0
     return (
         f"streamrec: {stats.elements:,} elements ({stats.records:,} records read), {speed:,.1f} "
-        f"MB/s, waited {recent.waited_share:.0%}, bottleneck: {recent.bottleneck}"
+        f"MB/s{speeds}, waited {recent.waited_share:.0%}, bottleneck: {recent.bottleneck}"
         + (f", {share:.0%} of the bytes from the cache" if kept is not None else "")
         + (f"; {waits[0]}" if waits else "")
     )

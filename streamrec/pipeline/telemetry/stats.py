@@ -206,6 +206,7 @@ class Stats:
         queued, queue_limit: How many bytes wait for the consumer, and how many may.
         chain: The statistics of sources and stages.
         storage: Requests, bytes and retries of the stores, and the requests that wait for a retry.
+        readers: Of how many readers, the workers of a DataLoader, this is the sum.
     """
 
     elements: int
@@ -218,11 +219,30 @@ class Stats:
     queue_limit: int
     chain: ChainStats
     storage: Snapshot
+    samples: int = counter("1", "Rows of batches, or single elements, that a loader gave.")
+    tokens: int = counter("1", "Tokens of these, which a loader counts with `tokens=`.")
+    readers: int = 1
 
     @property
     def seconds(self) -> float:
-        """The seconds since the consumer first asked, up to now or to its end."""
+        """The seconds since the consumer first asked, up to now or to its end; summed over the
+        readers.
+        """
         return self.consumer_waited + self.consumer_busy
+
+    @property
+    def samples_per_second(self) -> float:
+        """The samples that the consumer took per second, of all readers together; 0.0 before it
+        began.
+        """
+        return self.samples * self.readers / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The tokens that the consumer took per second, of all readers together; 0.0 before it
+        began.
+        """
+        return self.tokens * self.readers / self.seconds if self.seconds else 0.0
 
     @property
     def waited_share(self) -> float:
@@ -286,6 +306,8 @@ class Stats:
             bytes=self.bytes - earlier.bytes,
             consumer_waited=self.consumer_waited - earlier.consumer_waited,
             consumer_busy=self.consumer_busy - earlier.consumer_busy,
+            samples=self.samples - earlier.samples,
+            tokens=self.tokens - earlier.tokens,
             chain=self.chain.since(earlier.chain),
         )
 
@@ -310,10 +332,20 @@ class Stats:
             f"{self.consumer_waited:,.1f} s"
         )
         queue = f"; {self.queued / 1e6:,.1f} of {self.queue_limit / 1e6:,.0f} MB wait for it"
+        consumer += format_speed(self)
         waits = [str(wait) for wait in self.storage.waits[:1]]
         return "\n".join(
             (table(self.chain), consumer + queue, f"bottleneck: {self.bottleneck}", *waits)
         )
+
+
+def format_speed(stats: Stats) -> str:
+    """The samples and tokens per second for a line of text; nothing if none were counted."""
+    counted = (
+        (stats.samples, stats.samples_per_second, "samples/s"),
+        (stats.tokens, stats.tokens_per_second, "tokens/s"),
+    )
+    return "".join(f", {speed:,.0f} {unit}" for count, speed, unit in counted if count)
 
 
 HEAD: Final = (
