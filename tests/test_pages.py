@@ -33,8 +33,8 @@ from tests.pages import FENCE, ROOT, Block, blocks, pages, peers_in, run, run_py
 from tests.runs import in_new_interpreter
 from tests.servers.real import Store
 
-PROGRAMS = {"pytorch.md", "jax.md", "ray.md"}
-"""Pages whose snippets run as a program of their own: in `test_program`, and ray.md in
+PROGRAMS = {"pytorch.md", "jax.md", "ray.md", "keras.md"}
+"""Pages whose snippets run as a program of their own: in `test_program`, and ray.md and keras.md in
 tests/adapters."""
 
 SNIPPETS = [

@@ -115,6 +115,18 @@ def test_a_killed_trainer_with_a_loader_continues_exactly(data: Path, tmp_path: 
     assert saved == ["loader-0.json", "loader-0.json", "loader-1.json", "loader-1.json"]
 
 
+def test_a_killed_loop_of_language_models_continues_exactly(tmp_path: Path) -> None:
+    """The program of docs/guides/language-models.md: mixed sources, packed rows, accumulation."""
+    found = list(blocks(ROOT / "docs/guides/language-models.md"))
+    [program] = [block.text for block in found if block.title == "train_tokens.py"]
+    first = next(block.text for block in found if block.kind == "python")
+    (tmp_path / "train.py").write_text(program.replace('"data/', f'"{tmp_path}/data/'))
+    (tmp_path / "write.py").write_text(first)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "write.py"], cwd=tmp_path, env=environment, check=True)
+    check_killed_runs(["../train.py"], tmp_path, kills=1)
+
+
 @pytest.mark.parametrize(
     "way",
     [

@@ -1,0 +1,130 @@
+"""Packing documents of tokens into rows of 2,048: tokens for each second of processor time.
+
+    python -m benchmarks.packing [--documents 6000]
+
+The functions are those of docs/guides/language-models.md. Streamrec reads a shard, parses it and
+packs; Grain and Hugging Face datasets pack the same documents from arrays in memory, which saves
+them reading and parsing. Each figure is the best of three passes; packages that are not installed
+are left out. `filled` is the share of the rows that is not padding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import streamrec
+from tests.pages import ROOT, blocks
+
+LENGTH, BATCH, PASSES = 2048, 8, 3
+FEATURES = {"tokens": streamrec.RaggedFeature("int64")}
+Rows = Callable[[], int]
+"""A pass; returns how many rows it made."""
+
+
+def main() -> None:
+    """Prints a line for each way."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--documents", type=int, default=6000)
+    count = parser.parse_args().documents
+    random = np.random.default_rng(0)
+    lengths = np.clip(random.lognormal(6, 1, count).astype(int), 8, LENGTH)
+    documents = [random.integers(0, 50_000, length) for length in lengths]
+    tokens = int(lengths.sum())
+    with tempfile.TemporaryDirectory() as folder:
+        shard = Path(folder, "shard")
+        shard.write_bytes(
+            streamrec.encode_records(
+                [streamrec.encode_example({"tokens": each}) for each in documents]
+            )
+        )
+        for name, rows in ways(str(shard), documents):
+            made, seconds = fastest(rows)
+            print(
+                f"{name}: {tokens / seconds / 1e6:.1f} M tokens/CPU s, "
+                f"filled {tokens / (made * LENGTH):.3f}",
+                flush=True,
+            )
+
+
+def ways(shard: str, documents: list[Any]) -> Iterator[tuple[str, Rows]]:
+    """Each way to pack, with its name."""
+    functions = of_page()
+    parsed = streamrec.TFRecordDataset(shard).batch(256).parse_example(FEATURES)
+    rows = parsed.map(functions["concatenated"]).unbatch().batch(LENGTH, drop_remainder=True)
+    whole = parsed.map(functions["first_fit"]).unbatch()
+    for name, dataset in (("one after the other", rows), ("whole documents", whole)):
+        yield f"streamrec, {name}", lambda made=dataset: count_rows(made.batch(BATCH))  # type: ignore[misc]
+    if find_spec("grain"):
+        yield from of_grain(documents)
+    if find_spec("datasets"):
+        yield "Hugging Face datasets, one after the other", of_hugging_face(documents)
+
+
+def of_page() -> dict[str, Any]:
+    """The functions of the guide, for rows of `LENGTH`."""
+    names: dict[str, Any] = {"np": np, "LENGTH": LENGTH}
+    for block in blocks(ROOT / "docs/guides/language-models.md"):
+        for name in ("concatenated", "first_fit"):
+            begins = block.text.find(f"def {name}(")
+            if begins >= 0 and not block.title:
+                exec(block.text[begins:].split("\n\n\n")[0], names)
+    return names
+
+
+def of_grain(documents: list[Any]) -> Iterator[tuple[str, Rows]]:
+    """Grain's two packers."""
+    import grain
+
+    source = grain.MapDataset.source([{"tokens": each} for each in documents]).to_iter_dataset()
+    wanted = {"tokens": LENGTH}
+    cut = grain.experimental.ConcatThenSplitIterDataset(source, length_struct=wanted)
+    yield "Grain, one after the other", lambda: count_rows(cut.batch(BATCH))
+    fitted = grain.experimental.FirstFitPackIterDataset(
+        source, length_struct=wanted, num_packing_bins=64
+    )
+    yield "Grain, whole documents", lambda: count_rows(fitted.batch(BATCH))
+
+
+def of_hugging_face(documents: list[Any]) -> Rows:
+    """The `group_texts` of transformers' examples, over a stream."""
+    import datasets
+
+    def group_texts(batch: dict[str, Any]) -> dict[str, Any]:
+        tokens = list(chain(*batch["tokens"]))
+        starts = range(0, len(tokens) // LENGTH * LENGTH, LENGTH)
+        return {"tokens": [tokens[start : start + LENGTH] for start in starts]}
+
+    stored = datasets.Dataset.from_dict({"tokens": documents}).to_iterable_dataset()
+    grouped = stored.map(group_texts, batched=True).with_format("numpy")
+    return lambda: count_rows(grouped.iter(BATCH))
+
+
+def count_rows(batches: Any) -> int:
+    """The rows of all batches."""
+    return sum(len(batch["tokens"]) for batch in batches)
+
+
+def fastest(rows: Rows) -> tuple[int, float]:
+    """How many rows a pass makes, and the least processor seconds of several."""
+    seconds = []
+    made = 0
+    for _ in range(PASSES):
+        began = time.process_time()
+        made = rows()
+        seconds.append(time.process_time() - began)
+    return made, min(seconds)
+
+
+if __name__ == "__main__":
+    main()
