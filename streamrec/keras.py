@@ -25,6 +25,11 @@ from streamrec.pipeline.loading import Epochs
 __all__ = ["FitBatches"]
 
 
+def __dir__() -> list[str]:
+    """Only what is public, so that completion shows no helper."""
+    return __all__
+
+
 class FitBatches(keras.callbacks.Callback):
     """The batches of a loader for `model.fit`, and a callback that knows which were trained on.
 

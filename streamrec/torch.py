@@ -322,9 +322,9 @@ def is_sendable(leaf: object) -> bool:
 def is_collating(caller: FrameType | None) -> bool:
     """Whether the caller of `__iter__` is a DataLoader that makes batches of elements.
 
-    An error before the first batch depends on it: torch tells a data set neither its loader nor the loader's
-    `batch_size`, by no hook and no argument, and `get_worker_info` has neither. So this looks at
-    what the loader has in hand, changes nothing, and is False where the loader names it otherwise.
+    An error before the first batch depends on it: torch tells a data set neither its loader nor the
+    loader's `batch_size`, by no hook and no argument, and `get_worker_info` has neither. So this
+    looks at what the loader has in hand, and is False where the loader names it otherwise.
     """
     return caller is not None and bool(caller.f_locals.get("auto_collation"))
 

@@ -42,6 +42,11 @@ from streamrec.torch import Loader
 __all__ = ["TrainerState"]
 
 
+def __dir__() -> list[str]:
+    """Only what is public, so that completion shows no helper."""
+    return __all__
+
+
 class TrainerState(TrainerCallback):
     """Saves a `Loader`'s state in a Trainer's checkpoints, and resumes from it exactly.
 

@@ -12,10 +12,10 @@ from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.dividing import is_batched
 from streamrec.pipeline.elements.columns import as_array, leaves
-from streamrec.pipeline.engine.budget import HeldBytes
 from streamrec.pipeline.engine.telemetry import Telemetry
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.telemetry.stats import Stats
+from streamrec.storage.ledger import Ledger
 from streamrec.tfrecord import Frames
 
 Tokens = str | Callable[[Any], int] | None
@@ -75,7 +75,7 @@ NOTHING_SHOWN: Final = Watch()
 
 def nothing_yet(dataset: Dataset[Any]) -> Stats:
     """The statistics of a dataset that was not read."""
-    return Telemetry(dataset.chain, HeldBytes(0), 0, None, False).stats()
+    return Telemetry(dataset.chain, Ledger(0), 0, None, False).stats()
 
 
 def trace_path(

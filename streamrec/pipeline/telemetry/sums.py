@@ -74,7 +74,9 @@ def sum_counts(parts: Iterable[Counts]) -> Counts:
     retries: Counter[str] = Counter()
     for part in counts:
         retries.update(part.retries)
-    buckets = zip(*(part.first_byte.counts for part in counts), strict=True)
+    buckets: Counter[float] = Counter()
+    for part in counts:
+        buckets.update(part.first_byte.counts)
     seconds = sum(part.first_byte.total for part in counts)
     return replace(
         counts[0],
@@ -83,5 +85,5 @@ def sum_counts(parts: Iterable[Counts]) -> Counts:
             for metric in metrics_of(Counts)
         },
         retries=dict(retries),
-        first_byte=Distribution(tuple(map(sum, buckets)), seconds),
+        first_byte=Distribution(dict(sorted(buckets.items())), seconds),
     )
