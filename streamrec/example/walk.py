@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,9 @@ from streamrec.example.features import (
     encode_name,
 )
 from streamrec.kernels import _native
+
+MAX_LOOK_BYTES: Final = 1 << 20
+"""Longer records are not searched for features that were misspelt."""
 
 Array: TypeAlias = npt.NDArray[Any]
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -91,6 +94,13 @@ class Records(NamedTuple):
         assert self.spans is not None
         start, end, *owner = self.spans[record].tolist()
         return bytes(memoryview(self.buffer[owner[0] >> 32] if owner else self.buffer)[start:end])
+
+    def length(self, record: int) -> int:
+        """The length of one message in bytes."""
+        if self.items is not None:
+            return len(self.items[record])
+        assert self.spans is not None
+        return int(self.spans[record, 1] - self.spans[record, 0])
 
     def make_rows(self, counts: Any) -> Array:
         """Rows for `counts` strings of each message in several buffers.
@@ -199,6 +209,9 @@ class ParsePlan:
         self.left -= len(part)
         known = {slot.name for slot in self.slots}
         for record in range(len(part)):
+            # protobuf copies all of a message: an episode of a gigabyte would need two more.
+            if part.length(record) > MAX_LOOK_BYTES:
+                continue
             try:
                 names = set(example.Example.FromString(part.message(record)).features.feature)
             except Exception:  # protobuf rejects this message, so its features are unknown

@@ -23,10 +23,12 @@ from streamrec.display import join_names
 from streamrec.errors import FeatureError
 from streamrec.example import RaggedTensor
 from streamrec.pipeline import stages
+from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.description import name_of
 from streamrec.tfds.decoder import Decoders, make_decoder, put, row_array
 from streamrec.tfds.features import Feature, FeaturesDict, SequenceFeature
 from streamrec.tfds.leaf_column import LeafColumn, skip
+from streamrec.tfrecord import Frames
 from streamrec.tracebacks import border_methods
 
 STEP: Final = "step"
@@ -125,7 +127,7 @@ class EpisodeSplitter:
         is_one = isinstance(record, bytes | bytearray | memoryview)
         parsed = self._parse([bytes(record)] if is_one else record)
         columns = {
-            column.path: column.column(parsed, 1)[0]
+            column.path: self._steps_of(column, parsed)
             for column in (replace(each, path=self.prefix + each.path) for each in self._encoded)
         }
         counts = {len(column) for column in columns.values()}
@@ -138,7 +140,7 @@ class EpisodeSplitter:
         found: dict[str, Any] = {}
         for path, column in columns.items():
             own = path[len(self.prefix) :]
-            put(found, own, self._windowed(own, column[:count], count))
+            put(found, own, self._windowed(own, window(column, 0, count), count))
         for path, column in episode.items():
             put(found, path, repeat_row(column, count))
         found |= self.window.masks(count)
@@ -165,6 +167,20 @@ class EpisodeSplitter:
         for column in self._encoded_metadata:
             features |= column.features()
         return stages.Parse(features, string_columns=True)
+
+    def _steps_of(self, column: LeafColumn, parsed: Mapping[str, Any]) -> Any:
+        """A column of the steps of the one episode that was parsed."""
+        raw = parsed.get(column.name)
+        is_file = column.decoder is skip and len(column.lengths) == 1
+        if (
+            is_file
+            and isinstance(raw, RaggedTensor)
+            and self.window.offsets_of(column.path[len(self.prefix) :]) is None
+        ):
+            # Files stay in the record, which may have a gigabyte, until their step is taken.
+            files: Any = raw.flat_values
+            return Frames(files.buffer, files.spans.reshape(-1, 2))
+        return column.column(parsed, 1)[0]
 
     def _description(self, episode: Mapping[tuple[str, ...], Any], count: int) -> dict[str, Any]:
         """What `where` is called with."""
@@ -228,9 +244,9 @@ def keep_files(column: LeafColumn) -> LeafColumn:
 
 def is_decoded_later(column: LeafColumn) -> bool:
     """Whether a batch of steps has a file, or a value for the user's decoder, in this column."""
-    if column.has_shapes or column.decoder is skip:
+    if column.has_shapes:
         return False
-    return column.is_file or column.decoder is not None
+    return column.is_file or callable(column.decoder)
 
 
 def repeat_row(column: Any, count: int) -> Any:
@@ -262,7 +278,10 @@ def find_steps(feature: Feature) -> tuple[str, SequenceFeature]:
     """
     if isinstance(feature, FeaturesDict):
         for name, child in feature.features.items():
-            if isinstance(child, SequenceFeature) and child.is_steps:
+            if not isinstance(child, SequenceFeature) or not child.is_steps:
+                continue
+            # Steps without names, such as a nested data set of numbers, are a column of read().
+            if isinstance(child.feature, FeaturesDict):
                 return name, child
     raise ValueError(
         "this data set has no steps of episodes, as RLDS data sets have: use read(), or records()"

@@ -22,7 +22,9 @@ from streamrec import images
 from streamrec.errors import FeatureError
 from streamrec.example import BytesColumn, FixedLenFeature, RaggedFeature, RaggedTensor
 from streamrec.example.dtypes import dtype_by_name
+from streamrec.pipeline.elements.columns import as_array
 from streamrec.tfds.features import LeafFeature
+from streamrec.tfrecord import Frames
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
@@ -167,7 +169,7 @@ class LeafColumn:
                 splits = column.nested_row_splits
                 values = self._items(column.flat_values, partial(row_within, splits))
                 return RaggedTensor(values, splits)
-            array = np.asarray(column, None if isinstance(column, np.ndarray) else object)
+            array = as_array(column) if isinstance(column, Frames) else np.asarray(column)
             if not self.is_file:
                 values = self._items(array, lambda item: item)
                 return values.reshape(len(array), *values.shape[1:])

@@ -1,6 +1,7 @@
 """Episodes of RLDS data sets: steps, windows, filters, statistics, in order, shuffled, resumed."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import streamrec
 import streamrec.tfds
 from streamrec import Dataset, FeatureError
 from streamrec.errors import ManifestError
 from streamrec.tfds import Folder, skip
 from streamrec.tfds.episodes import StepWindow, steps_around
+from tests.runs import in_new_interpreter
 from tests.tfds.compare import assert_same
 from tests.tfds.folders import KINDS_URL, ROBOT_SPLITS, ROBOT_URL, episode, step_list
 
@@ -242,3 +245,49 @@ def test_kept_statistics_are_read_and_never_replaced(robot: Folder, tmp_path: Pa
     assert path.read_text() == "my notes"
     with pytest.raises(ValueError, match="no numbers of one shape"):
         streamrec.tfds.statistics_sync(robot, "train", ["steps/language_instruction"])
+
+
+LONG_EPISODES = """
+import json, re, sys
+import numpy as np
+import streamrec, streamrec.tfds
+
+folder = sys.argv[1]
+opened = streamrec.tfds.open_sync(folder)
+skip = {"steps/image": streamrec.tfds.skip}
+
+
+def most_held():
+    # Of this program alone: the maximum that getrusage tells is also of the one that started it.
+    return int(re.search("VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+
+
+before = most_held()
+steps = opened.steps("train", batch_size=8, decoders=skip).with_options(memory_budget=64 << 20)
+count = sum(len(batch["step"]) for batch in steps)
+print(json.dumps([count, most_held() - before]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory so far")
+def test_memory_does_not_grow_with_the_number_of_long_episodes(tmp_path: Path) -> None:
+    steps = 200
+    image = np.random.default_rng(0).bytes(200_000)
+    example = {"steps/image": [image] * steps, "steps/action": np.zeros((steps, 2), np.float32)}
+    record = streamrec.encode_example(example)
+    folder = tmp_path / "long" / "1.0.0"
+    with streamrec.TFRecordWriter(folder / "long-train.tfrecord-00000-of-00001") as writer:
+        for _ in range(12):
+            writer.write(record)
+    info = {"name": "long", "splits": [{"name": "train", "shardLengths": ["12"]}]}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    tensor = {"dtype": "float32", "shape": {"dimensions": ["2"]}}
+    step = {"image": {"image": {}}, "action": {"tensor": tensor}}
+    sequence = {"feature": {"featuresDict": {"features": step}}}
+    tree = {"steps": {"pythonClassName": "dataset_feature.Dataset", "sequence": sequence}}
+    text = json.dumps({"featuresDict": {"features": tree}})
+    (folder / "features.json").write_text(text)
+    count, memory = json.loads(in_new_interpreter(LONG_EPISODES, str(folder)))
+    assert count == 12 * steps
+    # The one that is taken, one that is read, and those between: not all twelve.
+    assert memory < 6 * len(record)
