@@ -89,9 +89,12 @@ class ShardOutput:
 
     def is_full(self, shard: ShardUpload, size: int, records: int) -> bool:
         """Whether such records would exceed the shard's limits; an empty shard takes any."""
+        target = self._target
         if not shard.records:
             return False
-        return self._target.exceeds(shard.size + size, shard.records + records)
+        if target.max_shard_bytes is None and target.max_shard_records is None:
+            return False  # asked for each record, so the usual case is short
+        return target.exceeds(shard.size + size, shard.records + records)
 
     async def write(self, record: bytes) -> None:
         """Writes one record."""

@@ -23,18 +23,18 @@ class Turns:
 
     Args:
         path: The object's URL, for errors.
+
+    Attributes:
+        are_taken: Whether a call runs or waits, so that another one must wait for its turn. Not a
+            property, because a writer asks for each record.
     """
 
     def __init__(self, path: str) -> None:
+        self.are_taken = False
         self._path = path
         self._turn = asyncio.Lock()  # serves in the order of arrival
         self._callers = 0
         self._running: asyncio.Task[None] | None = None
-
-    @property
-    def are_taken(self) -> bool:
-        """Whether a call runs or waits, so that another one must wait for its turn."""
-        return self._callers > 0 or self._running is not None
 
     async def run(
         self,
@@ -47,6 +47,7 @@ class Turns:
         `check` is called just before; its error is that of the call.
         """
         self._callers += 1
+        self.are_taken = True
         try:
             async with self._turn:
                 await self._finish()  # an earlier call whose caller was cancelled
@@ -56,17 +57,23 @@ class Turns:
                 await self._finish()
         finally:
             self._callers -= 1
+            self._note()
 
     async def stop(self) -> None:
         """Cancels the call that runs, and waits for its end; its caller gets a ClosedError."""
         task = self._running
         self._running = None
+        self._note()
         if task is None:
             return
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
             task.exception()  # marks it as retrieved, so that it is not logged
+
+    def _note(self) -> None:
+        """Notes whether turns are taken, after a call has begun or ended."""
+        self.are_taken = self._callers > 0 or self._running is not None
 
     async def _finish(self) -> None:
         task = self._running
