@@ -1,6 +1,6 @@
 from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
 from streamrec.storage.base import ByteStream, Existing, Overwrite, Storage, read_full
-from streamrec.storage.cache.contents import CachedSet, list_cache, trim_cache
+from streamrec.storage.cache.contents import CachedSet, examine_cache, list_cache, trim_cache
 from streamrec.storage.connections import MAX_CONNECTIONS
 from streamrec.storage.directory_lock import LEASE_SECONDS, LockedError
 from streamrec.storage.faults import RetryPolicy
@@ -72,6 +72,7 @@ __all__ = [
     "collecting",
     "describe_leftover",
     "directory_advice",
+    "examine_cache",
     "find_journals",
     "find_unexplained",
     "hidden_name",

@@ -98,3 +98,32 @@ def test_what_is_no_cache_is_an_error(tmp_path: Path, called: Call) -> None:
     called.refused(3, "this directory is no cache", "cache", tmp_path, "--clear")
     assert (tmp_path / "x").read_bytes() == b"mine"
     called.refused(2, "--limit", "cache", tmp_path, "--warm", "s3://b/x")
+
+
+def test_doctor_examines_the_disk_of_the_cache(
+    store: SmallStore, tmp_path: Path, called: Call
+) -> None:
+    words = [
+        word for name, value in store.options("s3").items() for word in ("-o", f"{name}={value}")
+    ]
+
+    def look(directory: Path, limit: str) -> dict[str, Any]:
+        cache = ("-o", f"cache_dir={directory}", "-o", f"cache_bytes={limit}")
+        url = store.url("s3", "d/")
+        done = called("doctor", "--json", "--no-write", *words, *cache, url)
+        [row] = [row for row in json.loads(done.out)["checks"] if row["name"] == "cache"]
+        return dict(row)
+
+    good = look(tmp_path / "c", "8MiB")
+    assert good["ok"] is True, good
+    assert "free; it writes " in good["found"]
+    large = look(tmp_path / "c", "4000000TB")
+    assert large["ok"] is False
+    assert "set cache_bytes to at most" in large["found"]
+    (tmp_path / "link").symlink_to(tmp_path / "c")
+    linked = look(tmp_path / "link", "8MiB")
+    assert linked["ok"] is False
+    assert "symbolic link" in linked["found"]
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {
+        *("runs", "sets", "usage", "streamrec-cache.json")
+    }

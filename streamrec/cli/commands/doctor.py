@@ -35,6 +35,7 @@ from streamrec.cli.library import (
     UnsupportedOperationError,
     describe_leftover,
     display_name,
+    examine_cache,
     find_journals,
     is_temporary,
     kind_of_protocol,
@@ -160,6 +161,8 @@ async def run_checks(
                 await check(name, read, store, largest)
             await check("leftovers", check_leftovers, store)
             await check("replaced", check_replaced, store)
+            if storage_options.get("cache_dir") or os.environ.get("STREAMREC_CACHE_DIR"):
+                await check("cache", check_cache, store)
         for name, change in WRITING.items() if write else ():
             if not await check(name, change, store) and name == "write":
                 break
@@ -542,6 +545,25 @@ async def check_replaced(store: CheckedStore) -> str:
             f"them with the new ones, and rename or remove them yourself{others}"
         )
     return f"no object was replaced half way{others}"
+
+
+async def check_cache(store: CheckedStore) -> str:
+    """The cache on a local disk: it is this user's, has room, and is fast enough."""
+    disk = await anyio.to_thread.run_sync(examine_cache, store.options)
+    if disk is None:
+        raise NotCheckedError("there is no cache")
+    free = format_bytes(disk.free)
+    found = (
+        f"{display_name(disk.directory)} has {format_bytes(disk.used)} of "
+        f"{format_bytes(disk.limit)}, and the disk {free} free; it writes "
+        f"{disk.write_rate / 1e6:,.0f} MB/s and reads {disk.read_rate / 1e6:,.0f} MB/s"
+    )
+    if disk.free < disk.limit - disk.used:
+        raise CheckError(
+            f"{found}: the disk is full before the cache is; set cache_bytes to at most "
+            f"{format_bytes(disk.used + disk.free)}"
+        )
+    return found
 
 
 async def check_checksum(store: CheckedStore, item: Item) -> str:
