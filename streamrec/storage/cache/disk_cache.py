@@ -339,6 +339,7 @@ class DiskCache:
         self.state = CacheMode.OFF
         if ends:
             with suppress(OSError):
+                self.usage.settle()
                 self.runs.end()
         self.runs.close()
         self.usage.close()

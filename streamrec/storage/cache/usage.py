@@ -6,7 +6,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 from streamrec.storage.cache.files import locked, open_counter
@@ -74,13 +74,17 @@ class Usage:
             if self._spare > 2 * SPARE_BYTES:
                 self._give_back(self._spare - SPARE_BYTES)
 
+    def settle(self) -> None:
+        """Gives back what is reserved ahead: this process may end without notice from now on."""
+        with self._threads:
+            self._give_back(self._spare)
+
     def close(self) -> None:
-        """Gives back what is reserved, and closes the file. May be called twice."""
-        file = self._file
+        """Closes the file, and nothing else: in a forked child, a thread that is gone may hold the
+        lock, and the reservation is the parent's. May be called twice.
+        """
+        file, self._file = self._file, -1
         if file >= 0:
-            with suppress(OSError), self._threads:
-                self._give_back(self._spare)
-            self._file = -1
             os.close(file)
 
     def _give_back(self, nbytes: int) -> None:

@@ -76,10 +76,14 @@ class Writer:
                     self._thread.start()
 
     def flush(self, patience: float) -> bool:
-        """Waits until everything submitted before is done; False after `patience` seconds."""
+        """Waits until everything submitted before is done; False after `patience` seconds.
+
+        A worker of a DataLoader may end at once after it.
+        """
         if self._thread is None:
             return True
         done = threading.Event()
+        self.submit(self.cache.usage.settle)
         self.submit(done.set)
         return done.wait(patience)
 

@@ -23,11 +23,13 @@ from streamrec.storage.cache import (
     close_caches,
     disk_cache,
     files,
+    open_cache,
     runs,
     set_index,
     usage,
 )
 from streamrec.storage.cache.names import writer_of
+from streamrec.storage.cache_settings import CacheSettings
 from tests.effort import THOROUGH
 from tests.servers.real import Store
 from tests.servers.small_store import SmallStore, small_store
@@ -283,6 +285,43 @@ def test_a_forked_child_uses_the_cache_as_a_process_of_its_own(
     records = TFRecordDataset(pattern, storage_options=options).iterate()
     assert sum(1 for _ in records) == count + 40
     assert len(blocks(tmp_path / "c")) == 4
+
+
+@pytest.mark.timeout(60)
+def test_a_child_that_is_forked_while_the_count_changes_does_not_wait(
+    store: SmallStore, tmp_path: Path
+) -> None:
+    options = store.options("s3") | {"cache_dir": tmp_path / "c", "cache_bytes": 1 << 26}
+    pattern = store.url("s3", "d/*")
+    count = len(list(TFRecordDataset(pattern, storage_options=options)))
+    cache = open_cache(CacheSettings(str(tmp_path / "c"), 1 << 26))
+    assert cache is not None
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    with cache.disk.usage._threads:
+        child = context.Process(target=count_records, args=(pattern, options, answers))
+        child.start()
+        assert answers.get() == (count, 0)
+        child.join()
+
+
+@pytest.mark.timeout(60)
+def test_the_count_is_that_of_the_files_after_each_run(store: SmallStore, tmp_path: Path) -> None:
+    options = store.options("s3") | {"cache_dir": tmp_path / "c", "cache_bytes": 1 << 26}
+    pattern = store.url("s3", "d/*")
+    settings = CacheSettings(str(tmp_path / "c"), 1 << 26)
+    context = multiprocessing.get_context("fork")
+    for index in range(4, 7):
+        store.objects[f"d/s-{index}"] = shard(index)
+        answers = context.SimpleQueue()
+        worker = context.Process(target=count_records, args=(pattern, options, answers))
+        worker.start()
+        answers.get()
+        worker.join()
+        cache = open_cache(settings)
+        assert cache is not None
+        on_disk = [block.charge for each in cache.disk.stored_sets() for block in each.blocks]
+        assert cache.disk.usage.used() == sum(on_disk) > 0
 
 
 def test_what_a_worker_used_stays_in_use_while_its_job_runs(tmp_path: Path) -> None:
