@@ -159,14 +159,19 @@ async def run_checks(
                 else [("get", check_nothing)]
             ):
                 await check(name, read, store, largest)
-            await check("leftovers", check_leftovers, store)
-            await check("replaced", check_replaced, store)
-            if storage_options.get("cache_dir") or os.environ.get("STREAMREC_CACHE_DIR"):
-                await check("cache", check_cache, store)
+            await check_surroundings(check, store)
         for name, change in WRITING.items() if write else ():
             if not await check(name, change, store) and name == "write":
                 break
     return rows
+
+
+async def check_surroundings(check: Callable[..., Awaitable[bool]], store: CheckedStore) -> None:
+    """Checks what other runs left in the store, and the cache on this machine, if there is one."""
+    await check("leftovers", check_leftovers, store)
+    await check("replaced", check_replaced, store)
+    if store.options.get("cache_dir") or os.environ.get("STREAMREC_CACHE_DIR"):
+        await check("cache", check_cache, store)
 
 
 async def make_check(
