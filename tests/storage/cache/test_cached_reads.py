@@ -122,6 +122,28 @@ def test_everything_that_reads_takes_it(store: SmallStore, options: dict[str, An
     assert asked_since(store, before) == {"stat": 1}
 
 
+def test_random_reads_and_global_shuffles_come_from_the_cache(
+    store: SmallStore, options: dict[str, Any]
+) -> None:
+    index = store.url("s3", "d/index")
+    streamrec.write_index_sync(names(store), index, storage_options=store.options("s3"))
+    shards = store.url("s3", "d/s-*")
+
+    def read(stores: dict[str, Any]) -> list[bytes]:
+        with streamrec.RecordSource(index, storage_options=stores) as source:
+            some = list(source.__getitems__([3, 77, 40, 119, 3]))
+        dataset = TFRecordDataset(shards, storage_options=stores)
+        return [*some, *dataset.global_shuffle(seed=3, index=index)]
+
+    expected = read(store.options("s3"))
+    assert len(expected) == 125
+    for _ in range(2):
+        assert read(options) == expected
+    before = len(store.asked)
+    assert read(options) == expected
+    assert "read" not in asked_since(store, before)
+
+
 def test_compressed_shards_are_cached_as_they_are_stored(
     store: SmallStore, options: dict[str, Any], tmp_path: Path
 ) -> None:
