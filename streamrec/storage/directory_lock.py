@@ -141,11 +141,23 @@ class DirectoryLock:
     def check(self) -> None:
         """Raises an ObjectChangedError if another writer may have taken the lock over."""
         if self._version is not None and self._may_be_over:
-            raise ObjectChangedError(
-                "this process stood still for so long that another writer may have begun: run it "
-                "again",
-                self._directory or ".",
-            )
+            raise self._over_error()
+
+    async def confirm(self) -> None:
+        """As `check`, but where the lease may be over, the store says whose the lock is.
+
+        A store whose answers are lost gives a lock late, and nobody may have taken it over.
+        """
+        if self._version is not None and self._may_be_over:
+            is_own, _ = await self._look()
+            if not is_own:
+                raise self._over_error()
+
+    def _over_error(self) -> ObjectChangedError:
+        return ObjectChangedError(
+            "this process stood still for so long that another writer may have begun: run it again",
+            self._directory or ".",
+        )
 
     @property
     def _may_be_over(self) -> bool:
@@ -289,6 +301,11 @@ class DirectoryLocks:
         """Raises an ObjectChangedError if another writer may have taken a lock over."""
         for lock in self._locks:
             lock.check()
+
+    async def confirm(self) -> None:
+        """As `check`, by the locks' objects where a lease may be over."""
+        for lock in self._locks:
+            await lock.confirm()
 
     async def __aenter__(self) -> Self:
         try:

@@ -608,7 +608,7 @@ class Replacement:
                     report(f"{name} was not removed: {why}", cause)
                     return
                 if locks is not None:
-                    locks.check()
+                    await locks.confirm()
                 await storage.remove(name, held.info.version)
             except ObjectChangedError:
                 report(f"{name} was not removed: another writer has written it since", cause)
