@@ -181,8 +181,8 @@ def target_of(
 T = TypeVar("T")
 
 AMBIGUOUS = (
-    "a dict with arrays may be one Example or a batch in columns: pass batched=False if each dict "
-    "is one Example, batched=True if it is a batch"
+    "a dict with arrays, which may be one Example or a batch in columns: pass batched=False if "
+    "each dict is one Example, batched=True if it is a batch"
 )
 WANTED = "a record (bytes), a batch of records, or a dict of features is expected; "
 

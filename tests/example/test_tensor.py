@@ -188,7 +188,7 @@ def test_damaged_tensors_parse_or_raise(draw: st.DataObject, name: str) -> None:
         (np.array(["2020"], "M8[D]"), r"datetime64\[D\] values"),
         (np.array([1], np.longdouble), "values where a dtype of TensorFlow's"),
         (np.array([1, "a"], object), "an int in an object array"),
-        ([[1], [1, 2]], "a list gives no array"),
+        ([[1], [1, 2]], "a list cannot become an array of one dtype"),
         (object(), "an object in an object array"),
         (None, "None in an object array"),
     ],
