@@ -104,11 +104,15 @@ class RateLimit:
         """Records a request that was sent now."""
         self._recent.record(now)
 
-    def record_success(self) -> None:
-        """Records an answer other than a refusal: the rate grows, and the limit may be dropped."""
+    def record_success(self, sent_at: float) -> None:
+        """Records an answer other than a refusal: the rate grows, and the limit may be dropped.
+
+        An answer to a request from before the last decrease says nothing about the lower rate.
+        """
         if self.rate is None:
             return
-        self._served += 1
+        if sent_at >= self._lowered_at:
+            self._served += 1
         self.rate += self.growth(self.rate) / self.rate  # there are `rate` successes in a second
         if self.rate > 2.0 * self._too_much:
             self.rate = None
@@ -213,12 +217,12 @@ class Limiter:
         if self.name:
             _reached.add(self.name)
 
-    def record_success(self) -> None:
-        """Records that a request succeeded."""
+    def record_success(self, sent_at: float) -> None:
+        """Records that a request succeeded that was sent then."""
         self.answers += 1
         if self.answers == 1:
             self.record_contact()
-        self.limit.record_success()
+        self.limit.record_success(sent_at)
 
     def record_throttling(
         self, now: float, sent_at: float, retry_after: float | None = None

@@ -77,6 +77,10 @@ class Failures:
         self._sent_at = time.monotonic()
         self._since += waited
 
+    def record_success(self) -> None:
+        """Records that the last request was answered."""
+        self.limiter.record_success(self._sent_at)
+
     def progress(self) -> None:
         """Resets the failures, because bytes arrived, or the operation ended."""
         self.count = 0
@@ -217,7 +221,7 @@ async def attempt(
                 finally:
                     if warning is not None:
                         warning.cancel()
-                failures.limiter.record_success()
+                failures.record_success()
                 return result
             except TransientError as fault:
                 await failures.wait(fault, start, end)

@@ -320,7 +320,7 @@ class ResumingStream:
         self._request = request = self._make_request(self.info, self.position, self._extent.end)
         await request.open()
         self._extent.learn(request.info)
-        self._failures.limiter.record_success()
+        self._failures.record_success()
         return request
 
     async def _ask_size(self, request: HedgedRequest) -> None:

@@ -45,7 +45,7 @@ def test_the_limit_is_forgotten_when_it_is_no_longer_true() -> None:
     for _ in range(10_000):
         now += pace.delay(now)
         pace.record_request(now)
-        pace.record_success()
+        pace.record_success(now)
         if pace.rate is None:
             break
     assert pace.rate is None
@@ -115,13 +115,14 @@ class Simulation:
             self.tokens -= is_served
             self.answers.append((now, is_served))
             answer = self.serve if is_served else self.refuse
-            self.at(now + self.latency, answer, self.queue.pop(0), now)
+            seconds = self.latency if is_served else 0.001  # a refusal costs a store nothing
+            self.at(now + seconds, answer, self.queue.pop(0), now)
         if self.queue:
             self.at(now + max(delay, self.pace.delay(now)), self.send)
 
     def serve(self, now: float, stream: int, sent: float) -> None:
         self.served[stream] += 1
-        self.pace.record_success()
+        self.pace.record_success(sent)
         self.ask(now, stream)
 
     def refuse(self, now: float, stream: int, sent: float) -> None:
