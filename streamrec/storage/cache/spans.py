@@ -38,7 +38,7 @@ class SpanMap:
     """
 
     def __init__(self, spans: list[Span] | None = None) -> None:
-        self._spans = sorted(spans or [])
+        self._spans = sorted(set(spans or ()))
         self._longest = max((span.length for span in self._spans), default=0)
 
     def __iter__(self) -> Iterator[Span]:

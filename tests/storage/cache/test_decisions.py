@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamrec.storage.cache.block_file import (
@@ -89,6 +89,7 @@ spans_of_anything = st.lists(st.builds(Span, st.integers(0, 40), st.integers(1, 
 
 
 @given(spans_of_anything, spans_of_anything, st.integers(0, 60))
+@example([Span(0, 1), Span(0, 1)], [Span(0, 1)], 0)
 def test_spans_find_what_a_search_of_all_finds(
     added: list[Span], removed: list[Span], position: int
 ) -> None:
