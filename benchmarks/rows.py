@@ -190,7 +190,7 @@ def main() -> None:
     if task.get("warm", True):
         run()
         # A collection of all that was imported takes 60 ms, as much as half a pass. It came in the
-        # third pass with one version and in the fifth with another, which is no difference in work.
+        # third pass with one version and in the fifth with another, although both do the same work.
         gc.collect()
         gc.freeze()
         began, used = time.perf_counter(), time.process_time()

@@ -6,7 +6,6 @@ the fewest connections that give nine tenths of the best speed.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,9 @@ from typing import Final
 import click
 
 from streamrec.cli.library import Distribution
+from streamrec.cli.options import COMPARISONS
 from streamrec.cli.output import format_bytes, plural
+from streamrec.cli.reading import total_bytes
 from streamrec.cli.sources import Item
 
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
@@ -155,7 +156,7 @@ class Sweep:
         """The line above the table: the objects, and what the numbers are."""
         return (
             f"{plural(len(self.objects), 'object')}, "
-            f"{format_bytes(sum(item.size or 0 for item in self.objects))}; MB/s by request size"
+            f"{format_bytes(total_bytes(self.objects))}; MB/s by request size"
         )
 
     @property
@@ -229,7 +230,6 @@ METRICS: Final = {
 """What a condition may compare."""
 
 CONDITION: Final = re.compile(r"\s*(\w+)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+)\s*(ms|s|MB/s)?\s*")
-COMPARISONS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

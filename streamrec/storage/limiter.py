@@ -133,14 +133,14 @@ class RateLimit:
         if self.rate is None:
             rate = self._recent.count
             left = 0.7
+            self._too_much = max(MIN_RATE, rate)
         else:
             rate = self.rate
-            left = 1.0 - 0.5 * self._refused / (self._refused + self._served)
-        if self.rate is None:
-            self._too_much = max(MIN_RATE, rate)
-        elif self._served:  # else the store fails at any rate
-            kept = KEPT_GAP if left > 1.0 - 0.5 * SMALL_SHARE else 0.0
-            self._too_much = max(MIN_RATE, rate + kept * (self._too_much - rate))
+            share = self._refused / (self._refused + self._served)
+            left = 1.0 - 0.5 * share
+            if self._served:  # else the store fails at any rate
+                kept = KEPT_GAP if share < SMALL_SHARE else 0.0
+                self._too_much = max(MIN_RATE, rate + kept * (self._too_much - rate))
         self.rate = max(MIN_RATE, left * rate)
         self._lowered_at = now
         self._served = 0
