@@ -6,7 +6,7 @@ files, same cores.
     python -m benchmarks.pipeline --memory
 
 Sixteen local shards in the page cache, interleaved, shuffled, batched, parsed (`benchmarks.shards`
-has the records, `benchmarks.sides` how each contender writes it). Each run is a process of its own
+has the records, `benchmarks.contenders` how each one writes it). Each run is a process of its own
 on two cores, which imports, and makes one pass, before the clock starts (the DataLoader only
 imports: its workers start anew with each pass). Then passes follow, each with an iterator and a
 shuffle buffer of its own, for 1.5 seconds at least. The consumer takes each batch and does nothing
@@ -45,9 +45,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.calm import calmest
+from benchmarks.contenders import SIDES, Pass, ways
 from benchmarks.machine import describe, median, merge, save
 from benchmarks.shards import KINDS, SHARDS, write
-from benchmarks.sides import SIDES, Pass, ways
 from benchmarks.stream import peak_mb, spawn
 
 MODULE = "benchmarks.pipeline"

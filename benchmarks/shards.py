@@ -41,7 +41,7 @@ class Kind:
         bar: How many times tf.data's speed is wanted.
         records: How many, in all shards.
         columns: Makes so many of them.
-        features: What is parsed, for streamrec; `benchmarks.sides` makes them TensorFlow's.
+        features: What is parsed, for streamrec; `benchmarks.contenders` makes them TensorFlow's.
         vahidk: The same for `tfrecord`.
         batch: How many make a batch.
         shuffle: The size of the shuffle buffer; 0 for none.

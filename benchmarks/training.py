@@ -8,7 +8,7 @@ step takes a batch of 32 images of 110 kB, 3.5 MB. One process measures how much
 that takes 300 MB/s; every process of every side then does exactly that work.
 
 - alone: the batch is there already, in both halves of each pair: the noise of the clock.
-- streamrec, tf.data, DataLoader: the way of `benchmarks.sides` over 16 local files in the
+- streamrec, tf.data, DataLoader: the way of `benchmarks.contenders` over 16 local files in the
   page cache, without shuffle, for ever; the DataLoader has two workers.
 - store: streamrec over the same files from nginx as S3, which has the same two cores.
 
@@ -47,9 +47,9 @@ import numpy as np  # noqa: E402
 
 import streamrec  # noqa: E402
 from benchmarks.calm import calmest  # noqa: E402
+from benchmarks.contenders import ways  # noqa: E402
 from benchmarks.machine import describe, save  # noqa: E402
 from benchmarks.shards import KINDS, SHARDS, write  # noqa: E402
-from benchmarks.sides import ways  # noqa: E402
 from benchmarks.stream import peak_mb, spawn  # noqa: E402
 from benchmarks.training_rows import BAR, figures, row_of, same_load  # noqa: E402
 from tests.servers.real import nginx  # noqa: E402

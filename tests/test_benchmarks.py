@@ -1,8 +1,10 @@
 """README and docs/benchmarks.md show what the data in benchmarks/results/ supports, and no more."""
 
 import doctest
+import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +70,19 @@ def test_every_module_with_data_is_on_the_page() -> None:
         assert f"| {module} |" in page or f"benchmarks.{module}" in page, (
             f"docs/benchmarks.md says nothing of {path.name}"
         )
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_data_says_when_on_what_and_with_which_versions_it_was_measured(path: Path) -> None:
+    machine = json.loads(path.read_text())["machine"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", machine["date"])
+    assert machine["cpu"]
+    assert machine["cores"] > 0
+    assert re.fullmatch(r"3\.\d+\.\d+", machine["python"])
+    assert all(re.match(r"\d+\.\d+", version) for version in machine["packages"].values())
+    # data from before the commit was kept says which commit brought it
+    commit = machine["recorded_in"] if machine["commit"] == "unknown" else machine["commit"]
+    assert re.fullmatch(r"[0-9a-f]{8}\+?", commit)
 
 
 def a_row(**changed: Any) -> table.Row:
