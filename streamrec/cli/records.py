@@ -241,18 +241,40 @@ def plain(value: Any) -> Any:
     return {"base64": base64.b64encode(value).decode()} if text is None else text
 
 
-def as_lines(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> Iterator[str]:
-    """A record for people: one line for each feature, with long values cut."""
+def as_lines(
+    record: bytes,
+    kind: Kind,
+    wanted: Sequence[str] | None = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[str]:
+    """A record for people: one line for each feature, with long values cut.
+
+    The values of a feature in `classes` are numbers of these names, which are shown.
+    """
     parts = parts_of(record, kind)
     if not parts:
         yield format_value(record)
         return
     for part, found in parts.items():
         for name in found if wanted is None else filter(found.__contains__, wanted):
-            yield f"{'' if part == 'features' else f'{part} '}{name}: {format_values(found[name])}"
+            names = (classes or {}).get(name)
+            values = found[name] if names is None else [name_class(v, names) for v in found[name]]
+            yield f"{'' if part == 'features' else f'{part} '}{name}: {format_values(values)}"
     for name in wanted or ():
         if not any(name in found for found in parts.values()):
             yield f"{name}: missing"
+
+
+def name_class(value: Any, names: Sequence[str]) -> Any:
+    """A label with the name of its class; the value as it is if it has none, or only its number.
+
+    Examples:
+        >>> name_class(1, ["cat", "dog"]), name_class(1, ["0", "1"]), name_class(-1, ["cat"])
+        ('1 (dog)', 1, -1)
+    """
+    if not isinstance(value, int) or not 0 <= value < len(names) or names[value] == str(value):
+        return value
+    return f"{value} ({escape(names[value])})"
 
 
 def format_values(values: Sequence[Any]) -> str:

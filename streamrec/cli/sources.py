@@ -46,7 +46,7 @@ from streamrec.cli.library import (
 )
 from streamrec.cli.options import Sources
 from streamrec.cli.output import plural, print_note
-from streamrec.cli.tfds_folders import open_folder, portions_of
+from streamrec.cli.tfds_folders import class_names, open_folder, portions_of
 
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
 MANIFESTS = (".json", ".index")
@@ -84,6 +84,8 @@ class Item:
         storage_options: The options of the store that it is opened with.
         first: The first record that is read; the others are those of a slice that is left out.
         last: One past the last record that is read; None for all.
+        classes: The names of the classes of labels, by feature, as a folder of TensorFlow Datasets
+            gives them.
     """
 
     path: str
@@ -93,6 +95,7 @@ class Item:
     storage_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     first: int = 0
     last: int | None = None
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict, compare=False)
 
     @property
     def portion(self) -> Portion:
@@ -212,8 +215,9 @@ async def shards_of_folder(
     """
     folder = await open_folder(storages, directory)
     portions = None if folder is None else portions_of(folder, split)
-    if portions is None:
+    if folder is None or portions is None:
         return None
+    classes = class_names(folder)
     items = [
         Item(
             path=portion.path,
@@ -222,6 +226,7 @@ async def shards_of_folder(
             expected=portion.expected,
             first=portion.first,
             last=portion.last,
+            classes=classes,
         )
         for portion in portions
         if portion.expected is not None and portion.expected.records is not None

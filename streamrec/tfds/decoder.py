@@ -95,6 +95,15 @@ def leaf_columns(
         yield LeafColumn(path=path, leaf=feature, lengths=lengths)
 
 
+def class_names(feature: Feature) -> dict[str, tuple[str, ...]]:
+    """The names of the classes of each label, by the name of its values in Examples."""
+    return {
+        column.values_name: column.leaf.names
+        for column in leaf_columns(feature)
+        if column.leaf.kind == "label" and column.leaf.names
+    }
+
+
 def make_decoder(
     feature: Feature,
     *,

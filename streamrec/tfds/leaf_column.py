@@ -68,6 +68,11 @@ class LeafColumn:
         return "/".join(self.path)
 
     @property
+    def values_name(self) -> str:
+        """The name of its values in Examples: another one within two or more sequences."""
+        return self.name if len(self.lengths) < 2 else f"{self.name}/ragged_flat_values"
+
+    @property
     def is_file(self) -> bool:
         """Whether each value is one string that is decoded: an image, or an encoded array."""
         return self.leaf.kind in ("image", "labeled image") or self.leaf.encoding in (
@@ -133,8 +138,7 @@ class LeafColumn:
         ]
         if self.item_size > 1:
             partitions.append(RaggedFeature.UniformRowLength(self.item_size))
-        values = f"{self.name}/ragged_flat_values"
-        return {self.name: RaggedFeature(self.stored, values, partitions, np.int64)}
+        return {self.name: RaggedFeature(self.stored, self.values_name, partitions, np.int64)}
 
     @property
     def item_size(self) -> int:

@@ -178,6 +178,11 @@ async def list_folder(storage: Storage, url: str) -> Listed | None:
     return Listed(sizes) if sizes else None
 
 
+def description_files(features: Feature) -> list[str]:
+    """The names of the files that describe a folder; those of classes need not exist."""
+    return [INFO, FEATURES, *(labels_name(path) for path, _ in labels(features))]
+
+
 async def read_labels(
     storage: Storage, url: str, features: Feature, listed: Listed | None
 ) -> Feature:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import streamrec.tfds
+from streamrec import NotFoundError
 from tests.cli.conftest import Call
+from tests.servers.real import Store
 from tests.tfds.folders import KINDS_URL, ROBOT_URL
 
 SLICES = ["train", "test", "all", "train[:10%]", "train[7:10]", "train[-1shard]+test[1:3]"]
@@ -87,3 +89,128 @@ def test_folder_with_a_damaged_description_is_read_as_a_directory(
     result = called.well("count", folder, "--split", "train")
     assert result.out.strip() == "23"
     assert "the folder is read as any directory" in result.err
+
+
+def test_head_and_stat_name_the_classes_of_labels(called: Call) -> None:
+    shown = called.well("head", "-n", "2", KINDS_URL, "--split", "train").out
+    assert "label: 0 (cat)" in shown
+    assert "label: 1 (dog)" in shown
+    assert "objects/label: [0 (car), 1 (tree)]" in shown
+    assert "label_of_7: 6\n" in shown, "classes without names are numbers"
+    assert "no_label: -1\n" in shown
+    assert "label: 0 (cat)" in called.well("info", KINDS_URL, "--split", "train").out
+    stated = called.well("stat", KINDS_URL, "--split", "train", "--features", "label")
+    assert "label: 0 (cat) 34.8%, 1 (dog) 34.8%, 2 (fish) 30.4%; 3 different" in stated.out
+
+
+def test_json_has_numbers_of_classes(called: Call) -> None:
+    assert called.well("head", "-n1", KINDS_URL, "--split", "train", "--json").json["label"] == [0]
+    arguments = ["stat", KINDS_URL, "--split", "train", "--json", "--features"]
+    [label] = called.well(*arguments, "label").json["features"]
+    assert label["frequent"] == [[0, 8], [1, 8], [2, 7]]
+    assert label["frequent_classes"] == ["cat", "dog", "fish"]
+    [text] = called.well(*arguments, "text").json["features"]
+    assert text["frequent_classes"] is None
+
+
+def test_names_of_classes_cannot_control_a_terminal(called: Call, folder: Path) -> None:
+    (folder / "label.labels.txt").write_text("c\x1b[31mat\ndog\nfish\n")
+    assert "label: 0 (c\\x1b[31mat)" in called.well("head", "-n1", folder, "--split", "train").out
+    assert "0 (c\\x1b[31mat)" in called.well("stat", folder, "--split", "train").out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_copy_is_a_whole_folder(called: Call, folder: Path, tmp_path: Path) -> None:
+    expected = contents(folder)
+    (folder / ".hidden").write_text("not of the folder")
+    (folder / "manifest.json").write_text("true only for these shards")
+    target = tmp_path / "copy" / "1.0.0"
+    copied = called.well("cp", folder, f"{target}/", "--split", "all")
+    assert "6 shards, 28 records" in copied.out
+    assert "5 files that describe the data set copied, too" in copied.out
+    assert contents(target) == expected
+    assert "all as the manifest says" in called.well("verify", target, "--split", "all").out
+
+
+def test_copy_of_a_folder_above_has_the_descriptions_below(
+    called: Call, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, folder.parent / "1.1.0")
+    called.well("cp", folder.parent, f"{tmp_path}/copy/", "--split", "all")
+    for version in ("1.0.0", "1.1.0"):
+        assert contents(tmp_path / "copy" / version) == contents(folder)
+
+
+def test_second_split_is_added_to_a_copy(called: Call, folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    called.well("cp", folder, f"{target}/", "--split", "test")
+    opened = streamrec.tfds.open_sync(str(target))
+    assert len(list(opened.records("test"))) == 5
+    with pytest.raises(NotFoundError, match="2 more are missing"):
+        opened.records("train")
+    called.refused(4, "already exists", "cp", folder, f"{target}/", "--split", "train")
+    called.well("cp", "--resume", folder, f"{target}/", "--split", "train")
+    assert contents(target) == contents(folder)
+
+
+def test_resumed_copy_refuses_another_description(
+    called: Call, folder: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "copy"
+    called.well("cp", folder, f"{target}/", "--split", "test")
+    info = target / "dataset_info.json"
+    changed = info.read_bytes().replace(b"1.0.0", b"2.0.0")
+    info.write_bytes(changed)
+    before = contents(target)
+    said = "dataset_info.json: it differs from"
+    called.refused(4, said, "cp", "--resume", folder, f"{target}/", "--split", "all")
+    assert contents(target) == before
+    called.well("cp", "--overwrite", folder, f"{target}/", "--split", "all")
+    assert contents(target) == contents(folder)
+
+
+def test_failed_copy_leaves_no_description(called: Call, folder: Path, tmp_path: Path) -> None:
+    shard = folder / "kinds-train.tfrecord-00002-of-00003"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    called.refused(1, shard.name, "cp", folder, f"{tmp_path}/copy/", "--split", "all")
+    assert not list((tmp_path / "copy").glob("*"))
+
+
+def test_copy_onto_itself_is_refused(called: Call, folder: Path, tmp_path: Path) -> None:
+    before = contents(folder)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    for target in (folder, link, folder / ".." / "1.0.0"):
+        said = "is read, and would be overwritten"
+        called.refused(2, said, "cp", "--overwrite", folder, f"{target}/", "--split", "all")
+    assert contents(folder) == before
+
+
+def test_copy_leaves_out_files_that_are_excluded(
+    called: Call, folder: Path, tmp_path: Path
+) -> None:
+    arguments = ["--split", "all", "--include", "*-test.*", "--exclude", "*.labels.txt"]
+    called.well("cp", folder, f"{tmp_path}/copy/", *arguments)
+    names = sorted(contents(tmp_path / "copy"))
+    assert names[:2] == ["dataset_info.json", "features.json"]
+    assert len(names) == 5
+    assert all("-test." in name for name in names[2:])
+
+
+def test_dry_run_of_a_copy_names_the_descriptions(
+    called: Call, folder: Path, tmp_path: Path
+) -> None:
+    planned = called.well("cp", "--dry-run", folder, f"{tmp_path}/copy/", "--split", "all").out
+    assert f"would write {tmp_path}/copy/features.json" in planned
+    assert not (tmp_path / "copy").exists()
+
+
+def test_copy_from_a_web_server_without_listing_is_whole(
+    called: Call, folder: Path, http_store: Store, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, http_store.directory / "tfds-copied", dirs_exist_ok=True)
+    called.well("cp", f"{http_store.url}/tfds-copied/", f"{tmp_path}/copy/", "--split", "all")
+    assert contents(tmp_path / "copy") == contents(folder)

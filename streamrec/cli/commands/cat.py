@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
@@ -232,7 +232,8 @@ async def show_shard(
             rows = [(index, index + 1) for index in matching[: selection.left]]
         for begin, end in rows:
             place = None if number is None else number + begin
-            printer.show(shard.path, place, kept.window(begin, end))
+            window = kept.window(begin, end)
+            printer.show(shard.path, place, window, classes=shard.classes)
             selection.print_some(end - begin)
         if selection.left == 0 or (shard.last is not None and start + len(block) >= shard.last):
             break
@@ -284,7 +285,13 @@ class Printer:
         self._met: set[str] = set()
 
     def show(
-        self, path: str, first: int | None, frames: streamrec.Frames, byte: int | None = None
+        self,
+        path: str,
+        first: int | None,
+        frames: streamrec.Frames,
+        byte: int | None = None,
+        *,
+        classes: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Prints records of a shard.
 
@@ -293,6 +300,7 @@ class Printer:
             first: The number of the first one in its shard; None where reading began at a byte.
             frames: The records.
             byte: The first one's offset in its shard; None if the frames hold the offsets.
+            classes: The names of the classes of labels, by feature; text shows them.
         """
         if self._format == "raw" and not self._features:
             for view in frames.views():
@@ -311,7 +319,8 @@ class Printer:
                 number = "" if first is None else f"record {first + index:,}, "
                 offset = frames.offset(index) if byte is None else byte
                 print_line(f"{path}, {number}byte {offset:,}: {len(record):,} bytes")
-                print_record(*(f"  {line}" for line in as_lines(record, kind, self._features)))
+                lines = as_lines(record, kind, self._features, classes)
+                print_record(*(f"  {line}" for line in lines))
 
     def end(self) -> None:
         """Checks that some record has each feature that was asked for."""

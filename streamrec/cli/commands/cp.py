@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -29,6 +29,7 @@ from streamrec.cli.output import (
     Meter,
     plural,
     print_json,
+    print_line,
     print_note,
     print_written,
     progress,
@@ -38,10 +39,15 @@ from streamrec.cli.sources import (
     NO_RECORDS,
     Item,
     directory_of,
+    expand_names,
     find_below,
     find_records,
     storages_for,
 )
+from streamrec.cli.tfds_folders import find_descriptions
+
+FILE_PART_BYTES: Final = 1 << 20
+"""How many bytes of a file that describes shards are read at once. Not tuned."""
 
 
 @click.command(
@@ -95,9 +101,10 @@ def cp_command(
     """Copies shards byte for byte, and checks the CRC32C of each record and of each object.
 
     TARGET is a directory or, for a single shard, a file name. Shards keep their names and their
-    paths below the directory that they share. If a shard is damaged or differs from its manifest,
-    or the copy fails or is interrupted, nothing is left behind; with --resume, complete copies
-    stay, and the same command copies the rest.
+    paths below the directory that they share. Of a folder of TensorFlow Datasets, the other files
+    (dataset_info.json, features.json, names of classes) are copied, too. If a shard is damaged or
+    differs from its manifest, or the copy fails or is interrupted, nothing is left behind; with
+    --resume, complete copies stay, and the same command copies the rest.
     """
     choice = Choice(**wanted)
     if choice.resume and overwrite:
@@ -112,12 +119,15 @@ def cp_command(
             {
                 "shards": [
                     {"path": each.path, "records": each.records, "bytes": each.bytes}
-                    for each in copied
-                ]
+                    for each in copied.shards
+                ],
+                "files": copied.files,
             }
         )
         return
-    print_written("shard", copied, " copied")
+    print_written("shard", copied.shards, " copied")
+    if copied.files:
+        print_line(f"{plural(len(copied.files), 'file')} that describe the data set copied, too")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +146,10 @@ class Choice:
     exclude: tuple[str, ...] = ()
     bandwidth: int | None = None
 
+    def leaves_out(self, path: str) -> bool:
+        """Whether a name matches one of `exclude`."""
+        return any(PurePosixPath(path).match(glob) for glob in self.exclude)
+
     def takes(self, path: str) -> bool:
         """Whether an object is copied, by its name. A glob with a slash is one of directories, too.
 
@@ -147,7 +161,20 @@ class Choice:
         name = PurePosixPath(path)
         if self.include and not any(name.match(glob) for glob in self.include):
             return False
-        return not any(name.match(glob) for glob in self.exclude)
+        return not self.leaves_out(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What was copied.
+
+    Attributes:
+        shards: The new shards.
+        files: The paths of the other files of folders of TensorFlow Datasets.
+    """
+
+    shards: list[ShardInfo]
+    files: list[str]
 
 
 class Bandwidth:
@@ -177,22 +204,33 @@ async def copy(
     overwrite: options.Overwrite,
     choice: Choice,
     target_options: Mapping[str, Any],
-) -> list[ShardInfo]:
-    """Copies all shards; returns the new ones."""
+) -> Copied:
+    """Copies all shards, and the files that describe them in folders of TensorFlow Datasets."""
     async with (
         storages_for(sources.storage_options) as storages,
         storages_for(target_options) as target_storages,
     ):
         found = await find_records(storages, sources)
-        paths = writing.copy_paths([item.path for item in found], target, "TARGET")
-        found, paths = choose(choice, found, paths)
+        beside = await find_beside(storages, sources, found, target)
+        paths = writing.copy_paths([item.path for item in found + beside], target, "TARGET")
+        shards = choose(choice, list(zip(found, paths, strict=False)))
+        files = [
+            pair
+            for pair in zip(beside, paths[len(found) :], strict=True)
+            if not choice.leaves_out(pair[0].path)
+        ]
+        found = [item for item, _ in shards + files]
+        paths = [path for _, path in shards + files]
         spared = await writing.refuse_sources(
             storages, writing.inputs(sources, found), target_storages, paths
         )
         if choice.resume:
-            found, paths = await drop_copied(storages, target_storages, found, paths)
+            shards = await drop_copied(storages, target_storages, shards)
+            files = await drop_equal(storages, target_storages, files)
         elif not overwrite:
             await writing.refuse_existing(target_storages, paths, "add --overwrite or --resume")
+        found = [item for item, _ in shards + files]
+        paths = [path for _, path in shards + files]
         writing.end_dry_run(found, paths)
         written = (
             Replacement(target_storages, stages=False, spared=spared)
@@ -203,30 +241,95 @@ async def copy(
         async with written as objects:
             with progress("copying", total_bytes(found)) as meter:
                 work = partial(copy_one, storages, objects, meter, limit)
-                copied = await map_concurrently(work, list(zip(found, paths, strict=True)))
+                copied = await map_concurrently(work, shards)
+                # A description comes last: with --resume, it appears when its shards are there.
+                await map_concurrently(partial(copy_file, storages, objects, meter), files)
             # Before the block's end puts the copies in place: then the old shards would be gone.
             if objects.staged:
                 await tell_leftovers(target_storages, target, paths, objects)
-            return copied
+            return Copied(shards=copied, files=[path for _, path in files])
 
 
-def choose(choice: Choice, found: list[Item], paths: list[str]) -> tuple[list[Item], list[str]]:
-    """The shards that are copied, and the paths of their copies.
+async def find_beside(
+    storages: Storages, names: Sequence[str], shards: Sequence[Item], target: str
+) -> list[Item]:
+    """The files that describe the shards, if the names are folders of TensorFlow Datasets."""
+    # One shard that gets a name of its own is no folder.
+    if directory_of(target) is None and not target.endswith("/"):
+        return []
+    found: dict[str, Item] = {}
+    for directory in filter(None, map(directory_of, await expand_names(storages, names))):
+        infos = await find_descriptions(storages, directory, [item.path for item in shards])
+        found |= {info.path: Item.from_listing(info) for info in infos}
+    return list(found.values())
+
+
+def choose(choice: Choice, pairs: list[tuple[Item, str]]) -> list[tuple[Item, str]]:
+    """The shards that are copied, each with the path of its copy.
 
     These paths do not depend on the choice: a second command with another one adds to the copies.
     """
-    pairs = [
-        (item, path) for item, path in zip(found, paths, strict=True) if choice.takes(item.path)
-    ]
-    if not pairs:
+    chosen = [pair for pair in pairs if choice.takes(pair[0].path)]
+    if not chosen:
         raise click.UsageError("--include and --exclude leave no shard to copy")
-    return [item for item, _ in pairs], [path for _, path in pairs]
+    return chosen
+
+
+async def drop_equal(
+    storages: Storages, target_storages: Storages, pairs: list[tuple[Item, str]]
+) -> list[tuple[Item, str]]:
+    """The files whose copies are not there yet. Unlike shards, they are compared byte by byte.
+
+    Raises:
+        AlreadyExistsError: Another file has the name of a copy.
+    """
+    left = []
+    for item, path in pairs:
+        try:
+            present = await content_of(target_storages, path)
+        except NotFoundError:
+            left.append((item, path))
+            continue
+        if present != await content_of(storages, item.path):
+            raise AlreadyExistsError(
+                f"it differs from {item.path}: it is no copy; remove it, or copy with --overwrite",
+                path,
+            )
+    return left
+
+
+async def content_of(storages: Storages, path: str) -> bytes:
+    """The bytes of a file that describes shards."""
+    parts = [part async for part in read_parts(storages, path)]
+    return b"".join(parts)
+
+
+async def read_parts(storages: Storages, path: str) -> AsyncIterator[bytes]:
+    """The bytes of a file, part by part."""
+    stream = await (await storages.at(path)).stream(path)
+    buffer = bytearray(FILE_PART_BYTES)
+    try:
+        while count := await stream.readinto(memoryview(buffer)):
+            yield bytes(buffer[:count])
+    finally:
+        await stream.aclose()
+
+
+async def copy_file(
+    storages: Storages, objects: Replacement, meter: Meter, work: tuple[Item, str]
+) -> None:
+    """Copies one file that describes shards."""
+    item, path = work
+    async with await objects.upload(path) as upload:
+        async for part in read_parts(storages, item.path):
+            await upload.write(part)
+            meter.add(len(part))
 
 
 async def drop_copied(
-    storages: Storages, target_storages: Storages, found: list[Item], paths: list[str]
-) -> tuple[list[Item], list[str]]:
-    """The shards whose copies are not there yet, and the paths of these copies.
+    storages: Storages, target_storages: Storages, pairs: list[tuple[Item, str]]
+) -> list[tuple[Item, str]]:
+    """The shards whose copies are not there yet, each with the path of its copy.
 
     An object of the same size is a copy: objects appear complete, and were checked before.
 
@@ -251,12 +354,10 @@ async def drop_copied(
             )
         return True
 
-    pairs = list(zip(found, paths, strict=True))
     copied = await map_concurrently(is_copied, pairs)
     if any(copied):
         print_note(f"{plural(sum(copied), 'shard')} of {len(pairs):,} are copied already")
-    left = [pair for pair, done in zip(pairs, copied, strict=True) if not done]
-    return [item for item, _ in left], [path for _, path in left]
+    return [pair for pair, done in zip(pairs, copied, strict=True) if not done]
 
 
 async def tell_leftovers(

@@ -198,7 +198,7 @@ def print_inspected(inspected: Inspected) -> None:
     # Names and kinds alone do not show what a feature means: the values of one record do.
     if sample.records:
         click.echo("\nthe first record")
-        for line in as_lines(sample.records[0], sample.kind):
+        for line in as_lines(sample.records[0], sample.kind, classes=inspected.shards[0].classes):
             print_record(f"  {line}")
 
 

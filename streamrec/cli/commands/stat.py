@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ from streamrec.cli.output import (
     progress,
 )
 from streamrec.cli.reading import Sample, batches, run, take_sample, total_bytes
-from streamrec.cli.records import plain, quote_text
+from streamrec.cli.records import name_class, plain, quote_text
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.cli.writing import write_text
 
@@ -129,6 +129,7 @@ async def collect(
         shards = await find_records(storages, sources, slices=True)
         sample = await take_sample(shards)
         stats = DatasetStats(sample.schema, lambda name: wanted is None or name in wanted)
+        stats.name_classes(shards)
         check_names(wanted, sample)
         if sample.other is not None:
             print_note(f"only lengths of records, since they are {sample.are}: {sample.other}")
@@ -191,7 +192,10 @@ def most_frequent(item: FeatureStats) -> str:
         "" if item.long or not item.frequent.exact else f"; {item.frequent.different:,} different"
     )
     return (
-        ", ".join(f"{value_text(value)} {about}{count / total:.1%}" for value, count in values)
+        ", ".join(
+            f"{value_text(value, item.classes)} {about}{count / total:.1%}"
+            for value, count in values
+        )
         + different
     )
 
@@ -219,9 +223,18 @@ def feature_json(item: FeatureStats) -> dict[str, Any]:
         "not_finite": item.not_finite,
         "histogram": item.numbers.bins(BARS),
         "frequent": [[plain(value), count] for value, count in item.frequent.most(FREQUENT_JSON)],
+        "frequent_classes": frequent_classes(item),
         "frequent_too_low_by": item.frequent.missed,
         "different": None if item.long else item.frequent.different,
     }
+
+
+def frequent_classes(item: FeatureStats) -> list[str | None] | None:
+    """The names of the classes that the frequent values stand for; None if it is no label."""
+    if not item.classes:
+        return None
+    known = dict(enumerate(item.classes))
+    return [known.get(value) for value, _ in item.frequent.most(FREQUENT_JSON)]
 
 
 def moments_json(of: Moments) -> dict[str, Any]:
@@ -289,17 +302,18 @@ def frequent_table(item: FeatureStats) -> str:
         return ""
     head = "most frequent", f">times{'' if item.frequent.exact else ' at least'}"
     rows = [
-        (element("code", whole_text(value_text(value))), f"{count:,}") for value, count in values
+        (element("code", whole_text(value_text(value, item.classes))), f"{count:,}")
+        for value, count in values
     ]
     return table(head, rows)
 
 
-def value_text(value: object) -> str:
-    """A frequent value as text: strings in quotes, numbers as in the table."""
+def value_text(value: object, classes: Sequence[str] = ()) -> str:
+    """A frequent value as text: strings in quotes, numbers as in the table, labels with names."""
     if isinstance(value, bytes):
         text = text_of(value)
         return repr(value) if text is None else quote_text(text)
-    return format_number(value) if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(name_class(value, classes))
 
 
 def missing_share(item: FeatureStats) -> str:
@@ -579,6 +593,7 @@ class FeatureStats:
         frequent: The most frequent numbers, or strings of up to 64 bytes.
         long: How many strings are longer than 64 bytes.
         images: Up to 12 of the values that are images: "jpeg" or "png", and the bytes.
+        classes: The names of the classes that the numbers stand for; () for other numbers.
     """
 
     def __init__(self, name: str, kind: str, is_list: bool = False) -> None:
@@ -591,6 +606,7 @@ class FeatureStats:
         self.frequent = FrequentValues()
         self.long = 0
         self.images: list[tuple[str, bytes]] = []
+        self.classes: Sequence[str] = ()
 
     @property
     def label(self) -> str:
@@ -663,6 +679,13 @@ class DatasetStats:
             for part in (self._context, self._lists)
             for name, feature in part.items()
         )
+
+    def name_classes(self, shards: Iterable[Item]) -> None:
+        """Takes the names of labels' classes from descriptions, unless two of them differ."""
+        for figures in self.features:
+            known = {tuple(shard.classes.get(figures.name, ())) for shard in shards}
+            if len(known) == 1 and not figures.is_list:
+                [figures.classes] = known
 
     def add(self, frames: Frames) -> None:
         """Adds records.
