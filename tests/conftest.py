@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.effort import THOROUGH, draws
+from tests.effort import THOROUGH, drawn_examples
 from tests.servers.real import Store, fake_gcs, nginx, seaweedfs
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
@@ -24,7 +24,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(8, 2 * (os.cpu_count() or 1))
 
 
-settings.register_profile("tests", draws(100))
+settings.register_profile("tests", drawn_examples(100))
 settings.register_profile("many", max_examples=5000, deadline=None)
 settings.load_profile("tests")
 

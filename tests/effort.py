@@ -17,21 +17,23 @@ from hypothesis import HealthCheck, settings
 THOROUGH = os.environ.get("STREAMREC_THOROUGH") == "1"
 """Whether everything is tried."""
 
-SOON = 4.0
-"""Seconds that ending may take on a busy machine, where a tenth of one is usual; what does not end
-when it is told to takes five."""
+SECONDS_TO_END = 4.0
+"""How long a program may take to end on a busy machine, where a tenth of a second is usual. A
+program that does not end when it is told to takes five seconds."""
 
 
-def few(most: int) -> int:
+def example_count(most: int) -> int:
     """This many examples if everything is tried; else a sixth of them, but at least five."""
     return most if THOROUGH else max(5, most // 6)
 
 
-def draws(most: int, *suppressed: HealthCheck) -> settings:
-    """`few` drawn examples; no deadline, since how long one takes depends on what else runs
-    here.
+def drawn_examples(most: int, *suppressed: HealthCheck) -> settings:
+    """Settings of Hypothesis: as many examples as `example_count` says, and no deadline, since how
+    long one takes depends on what else runs here.
     """
-    return settings(max_examples=few(most), deadline=None, suppress_health_check=suppressed)
+    return settings(
+        max_examples=example_count(most), deadline=None, suppress_health_check=suppressed
+    )
 
 
 def thorough(*values: Any) -> list[Any]:
@@ -42,7 +44,7 @@ def thorough(*values: Any) -> list[Any]:
 OTHER_CLIENT = os.environ.get("STREAMREC_OTHER_CLIENT") == "1"
 """Whether these tests run with other clients than the newest (`make test-s3`)."""
 
-newest = pytest.mark.skipif(
+newest_client_only = pytest.mark.skipif(
     OTHER_CLIENT, reason="of the newest client, in whose environment all tests run"
 )
 """For tests that rest on private details of the newest client."""

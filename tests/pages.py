@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<kind>\w*)(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S
 )
@@ -52,7 +52,7 @@ PEERS = (
     "grain",
     "ray",
 )
-ARROW, MORE, OUTPUT = "# -> ", "#    ", "Output"
+RESULT, RESULT_GOES_ON, OUTPUT = "# -> ", "#    ", "Output"
 EXIT_CODE = re.compile(r"\[exit code (\d+)\]\n\Z")
 
 
@@ -143,10 +143,10 @@ def run_python(block: Block, page: Path, names: dict[str, Any], output: str) -> 
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(tree, str(page), "single" if wanted else "exec"), names)
         if wanted:
-            expect(wanted, printed.getvalue(), f"{page.name}, line {statement.lineno}")
+            check_output(wanted, printed.getvalue(), f"{page.name}, line {statement.lineno}")
         else:
             unstated += printed.getvalue()
-    expect(output, unstated, f"{page.name}, line {block.line}")
+    check_output(output, unstated, f"{page.name}, line {block.line}")
 
 
 def outputs(text: str, beginnings: list[int]) -> list[str]:
@@ -157,14 +157,16 @@ def outputs(text: str, beginnings: list[int]) -> list[str]:
         if token.type != tokenize.COMMENT:
             continue
         line = token.start[0]
-        if token.string.startswith(ARROW) or (line == last + 1 and token.string.startswith(MORE)):
+        if token.string.startswith(RESULT) or (
+            line == last + 1 and token.string.startswith(RESULT_GOES_ON)
+        ):
             last = line
-            stated[bisect.bisect(beginnings, line) - 1] += token.string[len(ARROW) :] + "\n"
+            stated[bisect.bisect(beginnings, line) - 1] += token.string[len(RESULT) :] + "\n"
     return stated
 
 
-def expect(wanted: str, printed: str, place: str) -> None:
-    same = doctest.OutputChecker().check_output(wanted, printed, FLAGS)
+def check_output(wanted: str, printed: str, place: str) -> None:
+    same = doctest.OutputChecker().check_output(wanted, printed, DOCTEST_FLAGS)
     assert same, f"{place} printed\n{printed}but the page says\n{wanted}"
 
 
@@ -192,7 +194,7 @@ def run_commands(block: Block, page: Path, environment: Mapping[str, str]) -> No
         assert ended == (int(code[1]) if code else 0), (
             f"{place} ended with {ended} and printed\n{done.stdout}"
         )
-        expect(wanted, done.stdout, place)
+        check_output(wanted, done.stdout, place)
 
 
 def command_and_output(part: str) -> tuple[str, str]:

@@ -62,7 +62,7 @@ sys.addaudithook(note_change)
 
 
 @asynccontextmanager
-async def disk(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+async def place_on_disk(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     """A directory; each change of a name is a step."""
     url = str(request.getfixturevalue("tmp_path") / "d")
     async with Storages() as storages:
@@ -79,7 +79,7 @@ async def disk(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
 
 
 @asynccontextmanager
-async def store(request: pytest.FixtureRequest, name: str) -> AsyncIterator[Place]:
+async def place_in_store(request: pytest.FixtureRequest, name: str) -> AsyncIterator[Place]:
     """A store behind a proxy; each request is a step."""
     real: Store = request.getfixturevalue(name)
 
@@ -97,12 +97,12 @@ async def store(request: pytest.FixtureRequest, name: str) -> AsyncIterator[Plac
 
 
 @asynccontextmanager
-async def opened(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
-    async with disk(request) if kind == "disk" else store(request, kind) as place:
+async def open_place(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    async with place_on_disk(request) if kind == "disk" else place_in_store(request, kind) as place:
         yield place
 
 
-def hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
     return name.rpartition("/")[2].startswith(".")
 
 
@@ -122,9 +122,9 @@ class Steps:
             self.happen()
 
 
-def quiet(removal: bool) -> None:
+def do_nothing(removal: bool) -> None:
     """Nothing happens."""
 
 
-def refuse() -> None:
+def refuse_permission() -> None:
     raise PermissionError("no")

@@ -21,19 +21,19 @@ from streamrec.torch import IterableDataset, Loader
 
 FEATURES = {"id": FixedLenFeature([], "int64")}
 
-Way = tuple[str, Callable[[], Any]]
+NamedRun = tuple[str, Callable[[], Any]]
 
 
-def examples(records: Dataset[Any]) -> Dataset[Any]:
+def single_examples(records: Dataset[Any]) -> Dataset[Any]:
     return records.batch(8).parse_example(FEATURES).unbatch()
 
 
-def with_names(records: Dataset[Any]) -> Dataset[Any]:
+def batches_with_names(records: Dataset[Any]) -> Dataset[Any]:
     """Each example has a byte string, too."""
     return records.batch(10).parse_example({**FEATURES, "name": FixedLenFeature([], "string")})
 
 
-def joined(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+def collate_with_names(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """A `collate_fn` that makes a tensor of the byte strings."""
     return {
         "id": torch.tensor([int(example["id"]) for example in examples]),
@@ -41,23 +41,23 @@ def joined(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     }
 
 
-def datasets(directory: str) -> dict[str, Dataset[Any]]:
+def named_datasets(directory: str) -> dict[str, Dataset[Any]]:
     records = TFRecordDataset(f"{directory}/*.tfrecord")
     even = records.distribute(even="drop", manifest=f"{directory}/m.json")
     return {
-        "whole": examples(records),
-        "assigned": examples(records.distribute()),
-        "even": examples(even),
+        "whole": single_examples(records),
+        "assigned": single_examples(records.distribute()),
+        "even": single_examples(even),
         "batches": even.batch(10).parse_example(FEATURES),
-        "byte strings": with_names(records).unbatch(),
-        "batches of byte strings": with_names(even),
-        "ranked": examples(records).with_options(rank=0, world_size=2),
-        "ranked source": examples(records.distribute(rank=1, world_size=2)),
+        "byte strings": batches_with_names(records).unbatch(),
+        "batches of byte strings": batches_with_names(even),
+        "ranked": single_examples(records).with_options(rank=0, world_size=2),
+        "ranked source": single_examples(records.distribute(rank=1, world_size=2)),
     }
 
 
-def with_accelerate(directory: str) -> Iterator[Way]:
-    found = datasets(directory)
+def with_accelerate(directory: str) -> Iterator[NamedRun]:
+    found = named_datasets(directory)
     one, two = {"batch_size": 10}, {"batch_size": 10, "num_workers": 2}
     spawned = {
         "batch_size": 10,
@@ -86,7 +86,11 @@ def with_accelerate(directory: str) -> Iterator[Way]:
                 {"batch_size": None},
                 options,
             )
-            ways["own collate_fn"] = ("byte strings", {**one, "collate_fn": joined}, options)
+            ways["own collate_fn"] = (
+                "byte strings",
+                {**one, "collate_fn": collate_with_names},
+                options,
+            )
         if dispatches is not True:  # that is what None does
             ways["even, spawned worker"] = ("even", spawned, options)
         for way, (name, arguments, how) in ways.items():
@@ -125,8 +129,8 @@ class Model(torch.nn.Module):
         return {"loss": self.linear(id[:, None] / 400.0).square().mean()}
 
 
-def with_trainer(directory: str) -> Iterator[Way]:
-    found = datasets(directory)
+def with_trainer(directory: str) -> Iterator[NamedRun]:
+    found = named_datasets(directory)
     for name, workers, dispatches in [
         ("even", 0, None),
         ("even", 2, None),

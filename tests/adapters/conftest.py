@@ -27,7 +27,7 @@ from tests.servers.faults import Faults
 from tests.servers.program import ServerProcess
 from tests.servers.real import Store
 
-QUICK = streamrec.RetryPolicy(
+QUICK_RETRIES = streamrec.RetryPolicy(
     attempts=2, backoff_base=0.01, connect_timeout=2.0, first_byte_timeout=2.0, stall_timeout=2.0
 )
 RECORDS = 160
@@ -78,7 +78,7 @@ def store_examples(
     return f"{store.url}/{folder}/train-*"
 
 
-def ids(batches: Iterable[Any]) -> list[int]:
+def ids_of(batches: Iterable[Any]) -> list[int]:
     """The ids of all batches, in order."""
     return [number for batch in batches for number in batch["id"].tolist()]
 
@@ -87,23 +87,23 @@ def check_states(make: Callable[[], Any]) -> None:
     """A loader resumes after each batch from its state, and its next iteration is the next
     epoch.
     """
-    whole, first, before = ids(make()), make(), list[int]()
+    whole, first, before = ids_of(make()), make(), list[int]()
     assert first.state_dict() == {}
-    assert ids(first) == whole
-    second = ids(first)
+    assert ids_of(first) == whole
+    second = ids_of(first)
     assert second != whole
     first.set_epoch(0)
     for batch in first:
         before += batch["id"].tolist()
         again = make()
         again.load_state_dict(json.loads(json.dumps(first.state_dict())))
-        assert before + ids(again) == whole
-        assert ids(again) == second
+        assert before + ids_of(again) == whole
+        assert ids_of(again) == second
     assert before == whole
     with pytest.raises(PositionMismatchError, match="it must be a dict that `state_dict"):
         first.load_state_dict({"step": 3})
     first.load_state_dict({})
-    assert sorted(ids(first)) == sorted(whole)
+    assert sorted(ids_of(first)) == sorted(whole)
 
 
 def free_port() -> str:
@@ -113,7 +113,7 @@ def free_port() -> str:
 
 
 @dataclass(frozen=True)
-class Leaving:
+class LeavingServer:
     """A server that can be closed, and batches of one record from it, with "id" alone, that wait
     for its bytes.
     """
@@ -123,7 +123,7 @@ class Leaving:
 
 
 @pytest.fixture
-def leaving(tmp_path: Path) -> Iterator[Leaving]:
+def leaving_server(tmp_path: Path) -> Iterator[LeavingServer]:
     """A server with two shards of 32 MB: more than the kernel's buffers hold when the server is
     closed.
     """
@@ -136,13 +136,13 @@ def leaving(tmp_path: Path) -> Iterator[Leaving]:
     ) as server:
         options = {"endpoint_url": server.url, "anon": True}
         records = TFRecordDataset(
-            "s3://bucket/train-*", storage_options=options, retry=QUICK
+            "s3://bucket/train-*", storage_options=options, retry=QUICK_RETRIES
         ).distribute()
         batches = records.batch(1).parse_example(FEATURES)
-        yield Leaving(server, batches.with_options(memory_budget=2 << 20))
+        yield LeavingServer(server, batches.with_options(memory_budget=2 << 20))
 
 
-def failure(
+def count_and_error(
     batches: Iterable[Any], between: Callable[[], object] = lambda: None
 ) -> tuple[int, str]:
     """The number of ids, and the one error after them, with its notes."""
@@ -156,7 +156,7 @@ def failure(
     )
 
 
-def check_bad_input(folder: Path, leaving: Leaving, load: Load, alone: bool = True) -> None:
+def check_bad_input(folder: Path, leaving: LeavingServer, load: Load, alone: bool = True) -> None:
     """Damage, a missing feature and a server that goes away are each one clear error, after all
     that came before.
 
@@ -166,7 +166,7 @@ def check_bad_input(folder: Path, leaving: Leaving, load: Load, alone: bool = Tr
     data[len(data) * 50 // 64] ^= 1
     (folder / "damaged").write_bytes(data)
     dataset = TFRecordDataset(str(folder / "damaged")).distribute().batch(4).parse_example(FEATURES)
-    seen, message = failure(load(dataset))
+    seen, message = count_and_error(load(dataset))
     assert "CorruptRecordError: " in message
     assert f"{folder / 'damaged'}, " + "record 50, byte" * alone in message
     assert seen == 50 or not alone
@@ -180,11 +180,11 @@ def check_bad_input(folder: Path, leaving: Leaving, load: Load, alone: bool = Tr
         .batch(4)
         .parse_example(FEATURES)
     )
-    _, message = failure(load(dataset))
+    _, message = count_and_error(load(dataset))
     assert "FeatureError: " in message
     assert "feature 'id': found nothing" in message
     assert f"{folder / 'shard'}, record 10" in message
-    seen, message = failure(load(leaving.dataset), leaving.server.close)
+    seen, message = count_and_error(load(leaving.dataset), leaving.server.close)
     assert 0 < seen < RECORDS
     assert "StorageError: " in message
     assert "s3://bucket/train-" in message

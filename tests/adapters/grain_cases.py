@@ -14,7 +14,7 @@ from absl import flags
 from streamrec import Dataset, TFRecordDataset, bridge
 from streamrec.errors import PositionMismatchError
 from streamrec.grain import IterDataset
-from tests.adapters.conftest import FEATURES, Leaving, check_bad_input, ids, write_numbered
+from tests.adapters.conftest import FEATURES, LeavingServer, check_bad_input, ids_of, write_numbered
 from tests.runs import in_new_interpreter, until_error
 
 # Grain asks for flags of absl, which a program reads from its command line
@@ -32,25 +32,25 @@ def rows(name: str) -> Dataset[Any]:
     )
 
 
-def doubled(row: Any) -> Any:
+def with_doubled_id(row: Any) -> Any:
     return {"id": row["id"] * 2}
 
 
 def batches_of(dataset: Dataset[Any]) -> Any:
-    return IterDataset(dataset).map(doubled).batch(3)
+    return IterDataset(dataset).map(with_doubled_id).batch(3)
 
 
 def in_workers(dataset: Any, workers: int = 2) -> Any:
     return dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
 
 
-def in_a_worker(dataset: Any) -> Any:
+def in_one_worker(dataset: Any) -> Any:
     return in_workers(dataset, 1)
 
 
 def test_a_state_of_any_step_resumes_there(tmp_path: Path) -> None:
     dataset = rows(write_numbered(tmp_path / "a", 25))
-    whole = ids(batches_of(dataset))
+    whole = ids_of(batches_of(dataset))
     assert sorted(whole) == list(range(0, 50, 2))
     first, before = iter(batches_of(dataset)), []
     start = json.loads(json.dumps(first.get_state()))
@@ -59,9 +59,9 @@ def test_a_state_of_any_step_resumes_there(tmp_path: Path) -> None:
         again = iter(batches_of(dataset))
         next(again)  # elsewhere
         again.set_state(json.loads(json.dumps(first.get_state())))
-        assert before + ids(again) == whole
+        assert before + ids_of(again) == whole
     first.set_state(start)
-    assert ids(first) == whole
+    assert ids_of(first) == whole
 
 
 def test_each_iterator_gives_the_same_epoch_and_repeat_gives_several() -> None:
@@ -75,7 +75,7 @@ def test_each_iterator_gives_the_same_epoch_and_repeat_gives_several() -> None:
 
 def test_worker_processes_share_the_records_and_resume(tmp_path: Path) -> None:
     name = write_numbered(tmp_path / "a", 40)
-    whole = ids(in_workers(batches_of(rows(name))))
+    whole = ids_of(in_workers(batches_of(rows(name))))
     assert sorted(whole) == list(range(0, 80, 2))
     elements = iter(in_workers(batches_of(rows(name))))
     before = [number for _ in range(3) for number in next(elements)["id"].tolist()]
@@ -83,7 +83,7 @@ def test_worker_processes_share_the_records_and_resume(tmp_path: Path) -> None:
     elements.close()
     again = iter(in_workers(batches_of(rows(name))))
     again.set_state(state)
-    assert before + ids(again) == whole
+    assert before + ids_of(again) == whole
     again.close()
 
 
@@ -108,9 +108,9 @@ def test_a_wrong_state_and_a_closed_iterator_are_errors() -> None:
         next(elements)
 
 
-@pytest.mark.parametrize("load", [iter, in_a_worker])
-def test_bad_input_is_one_error(tmp_path: Path, leaving: Leaving, load: Any) -> None:
-    check_bad_input(tmp_path, leaving, lambda dataset: load(IterDataset(dataset)))
+@pytest.mark.parametrize("load", [iter, in_one_worker])
+def test_bad_input_is_one_error(tmp_path: Path, leaving_server: LeavingServer, load: Any) -> None:
+    check_bad_input(tmp_path, leaving_server, lambda dataset: load(IterDataset(dataset)))
 
 
 def test_an_iterator_that_is_open_at_exit_prints_nothing() -> None:
@@ -121,7 +121,7 @@ def test_an_iterator_that_is_open_at_exit_prints_nothing() -> None:
 
 def test_a_worker_that_is_killed_is_an_error(tmp_path: Path) -> None:
     dataset = rows(write_numbered(tmp_path / "a", 10_000)).repeat()
-    elements = iter(in_a_worker(batches_of(dataset)))
+    elements = iter(in_one_worker(batches_of(dataset)))
     next(elements)
     os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
     until_error(elements, RuntimeError, "terminated unexpectedly with exit code -9")

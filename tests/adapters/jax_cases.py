@@ -21,7 +21,13 @@ from streamrec import (
     VarLenFeature,
 )
 from streamrec.jax import Loader, rank_among
-from tests.adapters.conftest import Leaving, check_bad_input, check_states, ids, write_examples
+from tests.adapters.conftest import (
+    LeavingServer,
+    check_bad_input,
+    check_states,
+    ids_of,
+    write_examples,
+)
 from tests.runs import until_error
 
 FEATURES = {"id": FixedLenFeature((), np.int64), "pair": FixedLenFeature((2,), np.float32)}
@@ -95,7 +101,7 @@ def test_a_column_that_cannot_be_divided_is_an_error(tmp_path: Path) -> None:
         ValueError,
         r"column 'id': an array of shape \[5\] .*drop_remainder=True",
     )
-    assert ids(seen) == list(range(16))
+    assert ids_of(seen) == list(range(16))
     with pytest.raises(
         ValueError, match=r"column 'id': a single int64 has no rows to divide .* batch\("
     ):
@@ -127,8 +133,8 @@ def test_bfloat16_stays_bfloat16() -> None:
     assert float(batch.sum()) == 36
 
 
-def test_bad_input_is_one_error(tmp_path: Path, leaving: Leaving) -> None:
-    check_bad_input(tmp_path, leaving, partial(Loader, prefetch=1))
+def test_bad_input_is_one_error(tmp_path: Path, leaving_server: LeavingServer) -> None:
+    check_bad_input(tmp_path, leaving_server, partial(Loader, prefetch=1))
 
 
 def test_processes_with_the_same_rows_are_one_rank() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-class Ids(keras.callbacks.Callback):
+class StatesAfterSteps(keras.callbacks.Callback):
     """Keeps the state after each step."""
 
     def __init__(self, feed: Any) -> None:
@@ -19,7 +19,7 @@ class Ids(keras.callbacks.Callback):
         self.states.append(json.loads(json.dumps(self.feed.state_dict())))
 
 
-def following(state: Any) -> list[Any]:
+def batches_after(state: Any) -> list[Any]:
     """The labels and weights of the next batches after a state."""
     feed = streamrec.keras.FitBatches(streamrec.torch.Loader(dataset))
     feed.load_state_dict(state)
@@ -30,7 +30,7 @@ def following(state: Any) -> list[Any]:
 def check_each_step(per_execution: int) -> None:
     """The state after each step is that of the batches which the model was trained on."""
     feed = streamrec.keras.FitBatches(streamrec.torch.Loader(dataset))
-    ids = Ids(feed)
+    ids = StatesAfterSteps(feed)
     model = make_model()
     model.compile("sgd", "sparse_categorical_crossentropy", steps_per_execution=per_execution)
     model.fit(
@@ -41,7 +41,7 @@ def check_each_step(per_execution: int) -> None:
     steps = range(per_execution, 13, per_execution)
     assert len(ids.states) == len(steps)
     for step, state in zip(steps, ids.states, strict=True):
-        assert following(state) == given[step : step + 3], step
+        assert batches_after(state) == given[step : step + 3], step
 
 
 check_each_step(1)

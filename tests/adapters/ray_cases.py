@@ -38,19 +38,19 @@ FEATURES = {
 }
 COUNT = 20_000
 
-Call = Callable[..., str]
+RunCommand = Callable[..., str]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[str]:
     """Its address."""
-    context = started()
+    context = started_cluster()
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     yield context.address_info["gcs_address"]
     ray.shutdown()
 
 
-def started(log_to_driver: bool = False) -> Any:
+def started_cluster(log_to_driver: bool = False) -> Any:
     """A cluster. A node gives up if its agent takes longer than 30 s to start, which can happen
     under load.
     """
@@ -88,7 +88,7 @@ def examples_in(pattern: str, options: Any = None) -> list[Example]:
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
+def run_command(capsys: pytest.CaptureFixture[str]) -> RunCommand:
     """Runs a command that succeeds, and returns its output."""
 
     def run(*arguments: object) -> str:
@@ -131,7 +131,7 @@ def test_an_index_counts_the_rows(tmp_path: Path) -> None:
     assert [sum(table.num_rows for table in task()) for task in tasks] == [1500] * 4
 
 
-def test_from_a_store_and_back(s3_store: Store, call: Call) -> None:
+def test_from_a_store_and_back(s3_store: Store, run_command: RunCommand) -> None:
     url, options = f"{s3_store.url}/{uuid4()}", s3_store.options
     with streamrec.TFRecordWriter(
         f"{url}/a.tfrecord.gz", "GZIP", storage_options=options
@@ -173,7 +173,7 @@ def test_null_and_tensors_are_written(tmp_path: Path, caplog: pytest.LogCaptureF
     assert list(second.features.feature["data"].float_list.value) == [4, 5, 6, 7]
 
 
-OPTIONAL: list[dict[str, Any]] = [
+ROWS_WITH_NULLS: list[dict[str, Any]] = [
     {"price": 2.5, "count": 7, "name": "Zoë", "pair": [0.5, 1.5], "tags": ["a", "b"], "ids": [1]},
     {"tags": np.array([], "S1"), "ids": [1, 2]},
     {},
@@ -182,7 +182,7 @@ OPTIONAL: list[dict[str, Any]] = [
 
 
 def test_a_missing_feature_is_null(tmp_path: Path) -> None:
-    rows = OPTIONAL * 500
+    rows = ROWS_WITH_NULLS * 500
     write_examples(tmp_path / "a.tfrecord", rows)
     dataset = read_tfrecords(f"{tmp_path}/a.tfrecord", text=["name", "tags"], override_num_blocks=5)
     types = {field.name: str(field.type) for field in dataset.schema().base_schema}
@@ -331,8 +331,8 @@ def test_a_missing_feature_is_named_with_shard_and_record(tmp_path: Path, cluste
 
 PROGRAM = """
 import sys, ray, streamrec.ray
-from tests.adapters.ray_cases import started
-started(log_to_driver=True)  # a cluster of its own, whose metrics do not count the reads of other tests
+from tests.adapters.ray_cases import started_cluster
+started_cluster(log_to_driver=True)  # a cluster of its own, whose metrics do not count the reads of other tests
 options = {"anon": True, "endpoint_url": sys.argv[1]}
 shards = "s3://data/*.tfrecord"
 dataset = streamrec.ray.read_tfrecords(shards, on_error="resync", storage_options=options, override_num_blocks=4)
@@ -437,7 +437,7 @@ def test_a_worker_that_is_killed_costs_no_row(tmp_path: Path) -> None:
 def test_the_commands_run_on_the_cluster(
     tmp_path: Path,
     cluster: str,
-    call: Call,
+    run_command: RunCommand,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -449,31 +449,35 @@ def test_the_commands_run_on_the_cluster(
         for record in write(tmp_path / "a" / f"{shard}.tfrecord", 100, 100 * shard)
     ]
     far = "--ray", cluster
-    assert call("index", *far, tmp_path / "a", tmp_path / "a.index").endswith(
+    assert run_command("index", *far, tmp_path / "a", tmp_path / "a.index").endswith(
         "500 records in 5 shards\n"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.index"]
     assert list(streamrec.RecordSource(f"{tmp_path}/a.index"))[321] == wanted[321]
-    assert call("reshard", *far, "--shards", 3, tmp_path / "a", f"{tmp_path}/b/").startswith(
+    assert run_command("reshard", *far, "--shards", 3, tmp_path / "a", f"{tmp_path}/b/").startswith(
         "3 shards, 500 records, "
     )
     shards = sorted((tmp_path / "b").glob("*.tfrecord"))
     assert list(streamrec.TFRecordDataset([str(shard) for shard in shards])) == wanted
-    assert call("verify", *far, "b/").endswith(": all as the manifest says\n")
-    assert call("verify", f"{tmp_path}/b/manifest.json").endswith("all as the manifest says\n")
+    assert run_command("verify", *far, "b/").endswith(": all as the manifest says\n")
+    assert run_command("verify", f"{tmp_path}/b/manifest.json").endswith(
+        "all as the manifest says\n"
+    )
     target = f"{tmp_path}/c-{{shard}}.parquet"
     assert program.run(["convert", *far, f"{tmp_path}/b", target]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("3 files, 500 records, ")
     assert said.err == "streamrec: name: text -> binary (--text name keeps text)\n"
-    call("convert", *far, "--text", "name", tmp_path / "b", f"{tmp_path}/text-{{shard}}.parquet")
+    run_command(
+        "convert", *far, "--text", "name", tmp_path / "b", f"{tmp_path}/text-{{shard}}.parquet"
+    )
     assert str(parquet.read_schema(tmp_path / "text-1.parquet").field("name").type) == "string"
     assert (
         sum(parquet.read_table(f"{tmp_path}/c-{number}.parquet").num_rows for number in range(3))
         == 500
     )
     back = f"{tmp_path}/d-{{shard}}.tfrecord"
-    call("convert", *far, f"{tmp_path}/c-*.parquet", back)
+    run_command("convert", *far, f"{tmp_path}/c-*.parquet", back)
     assert examples_in(f"{tmp_path}/d-*.tfrecord") == [
         Example.FromString(record) for record in wanted
     ]

@@ -49,7 +49,7 @@ class Model(torch.nn.Module):
         return {"loss": loss}
 
 
-class Forgetful(TrainerState):
+class SavesNoStates(TrainerState):
     """Saves no states, as a run that is killed before."""
 
     def on_save(self, *arguments: Any, **keywords: Any) -> None: ...
@@ -93,7 +93,7 @@ def with_trainer(way: str, data: str, folder: Path) -> None:
         eval_dataset=IterableDataset(batches(data).take(3).unbatch()),
         callbacks=None
         if loader is None
-        else [Forgetful() if "without states" in way else TrainerState()],
+        else [SavesNoStates() if "without states" in way else TrainerState()],
     )
     model.step = lambda: (arguments.process_index, trainer.state.global_step)
     whole = [int(each.parent.name[11:]) for each in folder.glob("checkpoint-*/trainer_state.json")]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamrec import Dataset
-from tests.adapters.conftest import LOADER_WARNINGS, Leaving, Load, check_bad_input, needs
+from tests.adapters.conftest import LOADER_WARNINGS, LeavingServer, Load, check_bad_input, needs
 
 pytestmark = LOADER_WARNINGS
 
@@ -74,5 +74,7 @@ TORCH = needs("torch", pytest.mark.peer)
         pytest.param(in_stateful_workers, False, marks=needs("torchdata", pytest.mark.peer)),
     ],
 )
-def test_bad_input_is_one_error(tmp_path: Path, leaving: Leaving, way: Load, alone: bool) -> None:
-    check_bad_input(tmp_path, leaving, way, alone)
+def test_bad_input_is_one_error(
+    tmp_path: Path, leaving_server: LeavingServer, way: Load, alone: bool
+) -> None:
+    check_bad_input(tmp_path, leaving_server, way, alone)

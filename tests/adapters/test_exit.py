@@ -8,14 +8,14 @@ import pytest
 
 from tests.adapters.conftest import needs, write_numbered
 
-HEAD = """
+PROGRAM_HEAD = """
 import threading
 import streamrec
 dataset = streamrec.Dataset.range(1000).batch(10)
 records = streamrec.TFRecordDataset("a.tfrecord")
 """
 
-KEEP = """
+KEEP_UNTIL_EXIT = """
 next(kept)
 threading.kept = kept  # so that it is dropped when modules have lost their names
 """
@@ -35,14 +35,14 @@ TORCH = {
     "DataLoader with a worker": "kept = iter(DataLoader(streamrec.torch.IterableDataset(dataset), None, num_workers=1))",  # noqa: E501
 }
 
-OTHERS = {
+OTHER_LOADERS = {
     "jax": "import streamrec.jax\nkept = iter(streamrec.jax.Loader(dataset))",
     "grain": "import streamrec.grain\nkept = iter(streamrec.grain.IterDataset(dataset).map(len))",
     "ray": "from streamrec.ray import TFRecordDatasource\n"
     "kept = iter(TFRecordDatasource('a.tfrecord').get_read_tasks(1)[0].read_fn())",
 }
 
-ASYNC = """
+ASYNC_PROGRAM = """
 import asyncio
 async def begin():
     threading.kept = {}
@@ -61,22 +61,24 @@ COROUTINES = {
     ),
 }
 
-WAYS = [
-    *(pytest.param(code + KEEP, id=name) for name, code in ITERATORS.items()),
+PROGRAMS = [
+    *(pytest.param(code + KEEP_UNTIL_EXIT, id=name) for name, code in ITERATORS.items()),
     *(
         pytest.param(
-            "from torch.utils.data import DataLoader\nimport streamrec.torch\n" + code + KEEP,
+            "from torch.utils.data import DataLoader\nimport streamrec.torch\n"
+            + code
+            + KEEP_UNTIL_EXIT,
             id=name,
             marks=needs("torch", pytest.mark.peer),
         )
         for name, code in TORCH.items()
     ),
     *(
-        pytest.param(code + KEEP, id=name, marks=needs(name, pytest.mark.peer))
-        for name, code in OTHERS.items()
+        pytest.param(code + KEEP_UNTIL_EXIT, id=name, marks=needs(name, pytest.mark.peer))
+        for name, code in OTHER_LOADERS.items()
     ),
     *(
-        pytest.param(ASYNC.format(*code) + run, id=f"{name}, {how}")
+        pytest.param(ASYNC_PROGRAM.format(*code) + run, id=f"{name}, {how}")
         for name, code in COROUTINES.items()
         for how, run in {
             "loop closed": "asyncio.run(begin())",
@@ -90,7 +92,7 @@ WAYS = [
 ]
 
 
-def said_at_exit(code: str, directory: Path) -> str:
+def errors_at_exit(code: str, directory: Path) -> str:
     """What a script prints on standard error; it must succeed."""
     write_numbered(directory / "a.tfrecord", 1000)
     script = directory / "script.py"
@@ -106,9 +108,9 @@ def said_at_exit(code: str, directory: Path) -> str:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("code", WAYS)
+@pytest.mark.parametrize("code", PROGRAMS)
 def test_what_is_open_when_a_script_ends_prints_no_traceback(code: str, tmp_path: Path) -> None:
-    said = said_at_exit(HEAD + code, tmp_path)
+    said = errors_at_exit(PROGRAM_HEAD + code, tmp_path)
     lines = [line for line in said.splitlines() if "was dropped without close()" not in line]
     assert lines == []
     assert len(said.splitlines()) == ("Writer" in code)  # that nothing of it is kept

@@ -22,7 +22,7 @@ import streamrec
 from streamrec import BytesColumn, FeatureError, FixedLenFeature, TFRecordDataset, encode_example
 from streamrec.errors import MissingExtraError, install_command
 from streamrec.images import decode_image, decode_jpeg, decode_png
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.runs import in_new_interpreter, until_error, write_shards
 
 PIL = pytest.importorskip("PIL.Image")
@@ -37,41 +37,46 @@ def picture(height: int = 37, width: int = 53, seed: int = 0) -> Any:
     return PIL.fromarray(few).resize((width, height))
 
 
-def encoded(image: Any, kind: str = "JPEG", **options: Any) -> bytes:
+def encoded_image(image: Any, kind: str = "JPEG", **options: Any) -> bytes:
     file = BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
 
 
-def sixteen_bits() -> Any:
+def image_of_16_bits() -> Any:
     return PIL.fromarray(np.random.default_rng(1).integers(0, 1 << 16, (37, 53)).astype(np.uint16))
 
 
-ANIMATED = encoded(
+ANIMATED = encoded_image(
     picture(), "GIF", save_all=True, append_images=[picture(seed=1), picture(seed=2)]
 )
 
 JPEGS = {
-    "colour": encoded(picture()),
-    "colour, whole chroma": encoded(picture(), subsampling=0),
-    "progressive": encoded(picture(), progressive=True),
-    "grey": encoded(picture().convert("L")),
-    "CMYK": encoded(picture().convert("CMYK")),
+    "colour": encoded_image(picture()),
+    "colour, whole chroma": encoded_image(picture(), subsampling=0),
+    "progressive": encoded_image(picture(), progressive=True),
+    "grey": encoded_image(picture().convert("L")),
+    "CMYK": encoded_image(picture().convert("CMYK")),
 }
-OTHERS = {
+OTHER_IMAGES = {
     **{
-        f"PNG {mode}": encoded(picture().convert(mode), "PNG")
+        f"PNG {mode}": encoded_image(picture().convert(mode), "PNG")
         for mode in ("RGB", "RGBA", "L", "LA", "P", "1")
     },
-    "PNG 16 bits": encoded(sixteen_bits(), "PNG"),
-    "PNG palette with a transparent colour": encoded(picture().convert("P"), "PNG", transparency=3),
-    "GIF": encoded(picture(), "GIF"),
+    "PNG 16 bits": encoded_image(image_of_16_bits(), "PNG"),
+    "PNG palette with a transparent colour": encoded_image(
+        picture().convert("P"), "PNG", transparency=3
+    ),
+    "GIF": encoded_image(picture(), "GIF"),
     "GIF of three frames": ANIMATED,
-    **{f"BMP {mode}": encoded(picture().convert(mode), "BMP") for mode in ("RGB", "RGBA", "L")},
+    **{
+        f"BMP {mode}": encoded_image(picture().convert(mode), "BMP")
+        for mode in ("RGB", "RGBA", "L")
+    },
 }
 
 
-def chunk(kind: bytes, body: bytes) -> bytes:
+def png_chunk(kind: bytes, body: bytes) -> bytes:
     crc = zlib.crc32(body, zlib.crc32(kind))
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", crc)
 
@@ -96,16 +101,22 @@ def png(
         data += bytes([number]) + ((row - predicted) % 256).astype(np.uint8).tobytes()
         above = row
     color = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
-    parts = [chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))]
+    parts = [png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))]
     if key is not None:
-        parts.append(chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)))
+        parts.append(png_chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)))
     packed = zlib.compress(data)
     half = len(packed) // 2
-    parts += [chunk(b"IDAT", packed[:half]), chunk(b"IDAT", packed[half:]), chunk(b"IEND", b"")]
+    parts += [
+        png_chunk(b"IDAT", packed[:half]),
+        png_chunk(b"IDAT", packed[half:]),
+        png_chunk(b"IEND", b""),
+    ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def near(found: npt.NDArray[np.uint8], wanted: npt.NDArray[np.uint8], most: int) -> None:
+def assert_pixels_near(
+    found: npt.NDArray[np.uint8], wanted: npt.NDArray[np.uint8], most: int
+) -> None:
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
     assert int(np.abs(found.astype(int) - wanted).max(initial=0)) <= most
 
@@ -123,19 +134,21 @@ def test_a_jpeg_is_what_tensorflow_makes_of_it(kind: str, channels: int, ratio: 
     if kind == "CMYK" and channels == 1:
         assert found.shape[-1] == 1  # TensorFlow has no such conversion
         return
-    near(found, tf.io.decode_jpeg(JPEGS[kind], channels=channels, ratio=ratio).numpy(), 6)
+    assert_pixels_near(
+        found, tf.io.decode_jpeg(JPEGS[kind], channels=channels, ratio=ratio).numpy(), 6
+    )
     accurate = tf.io.decode_jpeg(
         JPEGS[kind], channels=channels, ratio=ratio, dct_method="INTEGER_ACCURATE"
     )
-    near(found, accurate.numpy(), 0 if kind != "CMYK" else 2)
+    assert_pixels_near(found, accurate.numpy(), 0 if kind != "CMYK" else 2)
 
 
 @pytest.mark.peer
 @pytest.mark.parametrize("channels", [0, 1, 3, 4])
-@pytest.mark.parametrize("kind", [*JPEGS, *OTHERS])
+@pytest.mark.parametrize("kind", [*JPEGS, *OTHER_IMAGES])
 def test_any_image_is_what_tensorflow_makes_of_it(kind: str, channels: int) -> None:
     tf = pytest.importorskip("tensorflow")
-    data = {**JPEGS, **OTHERS}[kind]
+    data = {**JPEGS, **OTHER_IMAGES}[kind]
     for expand in (True, False):
         found = decode_image(data, channels, expand_animations=expand)
         assert found.shape[-1] == channels or not channels
@@ -145,14 +158,14 @@ def test_any_image_is_what_tensorflow_makes_of_it(kind: str, channels: int) -> N
             wanted = tf.io.decode_image(data, channels=channels, expand_animations=expand).numpy()
         except tf.errors.InvalidArgumentError:
             continue  # no 4 channels of a JPEG, no 1 of a BMP or GIF
-        near(found, wanted, 6)
+        assert_pixels_near(found, wanted, 6)
 
 
 @pytest.mark.peer
 @pytest.mark.parametrize("channels", [0, 1, 3, 4])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 @given(st.integers(1, 4), st.sampled_from([8, 16]), st.integers(1, 9), st.integers(0, 1 << 20))
-@draws(20)
+@drawn_examples(20)
 def test_samples_of_a_png_are_those_of_tensorflow(
     dtype: str, channels: int, kept: int, depth: int, width: int, seed: int
 ) -> None:
@@ -168,16 +181,16 @@ def test_samples_of_a_png_are_those_of_tensorflow(
         decode_png(data, channels, tf.dtypes.as_dtype(dtype)),
         decode_image(data, channels, np.dtype(dtype)),
     ):
-        near(found, wanted, most)
+        assert_pixels_near(found, wanted, most)
 
 
 @pytest.mark.peer
 @pytest.mark.parametrize("dtype", ["uint16", "float32"])
 @pytest.mark.parametrize("channels", [0, 1, 3, 4])
-@pytest.mark.parametrize("kind", [*JPEGS, *OTHERS])
+@pytest.mark.parametrize("kind", [*JPEGS, *OTHER_IMAGES])
 def test_dtypes_of_any_image_are_those_of_tensorflow(kind: str, channels: int, dtype: str) -> None:
     tf = pytest.importorskip("tensorflow")
-    data = {**JPEGS, **OTHERS}[kind]
+    data = {**JPEGS, **OTHER_IMAGES}[kind]
     found = decode_image(data, channels, dtype)
     assert found.dtype == dtype
     if kind == "PNG 1" and channels == 4:
@@ -216,7 +229,11 @@ def test_deep_png_with_interlaced_rows() -> None:
             part = deep[top::down, left::right]
             rows += b"".join(b"\0" + row.astype(">u2").tobytes() for row in part if row.size)
         header = struct.pack(">IIBBBBB", 4, 4, 16, {1: 0, 3: 2}[kept], 0, 0, 1)
-        body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+        body = (
+            png_chunk(b"IHDR", header)
+            + png_chunk(b"IDAT", zlib.compress(rows))
+            + png_chunk(b"IEND", b"")
+        )
         assert (decode_png(b"\x89PNG\r\n\x1a\n" + body, dtype="uint16") == deep).all()
 
 
@@ -233,7 +250,7 @@ def test_damage_of_a_deep_png_is_an_error() -> None:
 
 
 def test_dtypes_that_an_image_cannot_have_are_refused() -> None:
-    data = OTHERS["PNG RGB"]
+    data = OTHER_IMAGES["PNG RGB"]
     with pytest.raises(
         ValueError, match=r"dtype is 'float32' .*: it must be one of 'uint8', 'uint16'"
     ):
@@ -245,25 +262,25 @@ def test_dtypes_that_an_image_cannot_have_are_refused() -> None:
     with pytest.raises(ValueError, match="channels is 2"):
         decode_png(data, 2)
     with pytest.raises(FeatureError, match="BMP image: use decode_image"):
-        decode_png(OTHERS["BMP RGB"])
+        decode_png(OTHER_IMAGES["BMP RGB"])
     with pytest.raises(FeatureError, match="GIF of 3 frames: use decode_image"):
         decode_png(ANIMATED)
 
 
 @pytest.mark.peer
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 4, 8]), st.integers(1, 100))
-@draws(60)
+@drawn_examples(60)
 def test_sizes_round_as_in_tensorflow(height: int, width: int, ratio: int, quality: int) -> None:
     tf = pytest.importorskip("tensorflow")
-    data = encoded(picture(height, width), quality=quality)
+    data = encoded_image(picture(height, width), quality=quality)
     wanted = tf.io.decode_jpeg(data, ratio=ratio, dct_method="INTEGER_ACCURATE").numpy()
-    near(
+    assert_pixels_near(
         decode_jpeg(data, ratio=ratio), wanted, 1 if min(height, width) >= 16 else 255
     )  # colours of a part of a block
 
 
 def test_a_column_keeps_its_shape_and_sizes_may_differ() -> None:
-    images = [encoded(picture(10 + row, 20)) for row in range(6)]
+    images = [encoded_image(picture(10 + row, 20)) for row in range(6)]
     lengths = np.cumsum([0, *map(len, images)])
     column = BytesColumn(b"".join(images), np.stack([lengths[:-1], lengths[1:]], axis=1)).reshape(
         3, 2
@@ -303,8 +320,8 @@ def test_what_is_not_an_image_says_its_row(data: bytes, decode: Any) -> None:
     assert alone.value.record is None
 
 
-@given(st.sampled_from([*JPEGS.values(), *OTHERS.values()]), st.data())
-@draws(150)
+@given(st.sampled_from([*JPEGS.values(), *OTHER_IMAGES.values()]), st.data())
+@drawn_examples(150)
 def test_damage_gives_pixels_or_an_error_of_ours(image: bytes, data: st.DataObject) -> None:
     damaged = bytearray(image)
     for place in data.draw(st.lists(st.integers(0, len(image) - 1), min_size=1, max_size=4)):
@@ -318,7 +335,7 @@ def test_what_other_functions_decode_says_which() -> None:
     with pytest.raises(FeatureError, match="this is a GIF of 3 frames: use decode_image"):
         decode_jpeg(ANIMATED)
     with pytest.raises(FeatureError, match="this is a BMP image: use decode_image"):
-        decode_jpeg(OTHERS["BMP RGB"])
+        decode_jpeg(OTHER_IMAGES["BMP RGB"])
     for refused in ({"channels": 2}, {"ratio": 3}):
         with pytest.raises(ValueError, match="must be one of"):
             decode_jpeg(JPEGS["grey"], **refused)
@@ -355,7 +372,7 @@ def test_a_header_that_claims_too_much_allocates_nothing() -> None:
 @pytest.fixture
 def shards(tmp_path: Path) -> list[str]:
     """Three shards of 21 images; one image of the second one is none."""
-    images = [[encoded(picture(seed=shard))] * 21 for shard in range(3)]
+    images = [[encoded_image(picture(seed=shard))] * 21 for shard in range(3)]
     images[1][13] = b"lost"
     rows = [[{"image": image, "label": row} for row, image in enumerate(each)] for each in images]
     return write_shards(tmp_path, [map(encode_example, each) for each in rows])
@@ -400,7 +417,7 @@ def test_a_budget_counts_pixels() -> None:
 
 def test_the_interpreters_lock_is_free_meanwhile() -> None:
     """Another thread works while one long call decodes."""
-    large = encoded(picture(4000, 4000))
+    large = encoded_image(picture(4000, 4000))
     ticks: list[int] = []
     thread = Thread(target=decode_jpeg, args=(large,))
     thread.start()
@@ -415,7 +432,7 @@ def test_decoders_are_imported_when_an_image_comes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "data"), [("simplejpeg", JPEGS["grey"]), ("PIL.Image", OTHERS["PNG L"])]
+    ("package", "data"), [("simplejpeg", JPEGS["grey"]), ("PIL.Image", OTHER_IMAGES["PNG L"])]
 )
 def test_a_missing_decoder_says_what_to_type(
     package: str, data: bytes, monkeypatch: pytest.MonkeyPatch
@@ -430,6 +447,8 @@ def test_torch_gets_lists_of_tensors() -> None:
     torch = pytest.importorskip("torch")
     from streamrec.torch import to_tensors
 
-    images = to_tensors({"image": decode_jpeg([JPEGS["grey"], encoded(picture(5, 6))])})["image"]
+    images = to_tensors({"image": decode_jpeg([JPEGS["grey"], encoded_image(picture(5, 6))])})[
+        "image"
+    ]
     assert [tuple(image.shape) for image in images] == [(37, 53, 1), (5, 6, 3)]
     assert images[0].dtype == torch.uint8

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.peer, *LOADER_WARNINGS]
 RECORDS, BATCH = 400, 10
 
 
-def lengths(batch: Any) -> Any:
+def with_lengths(batch: Any) -> Any:
     return {**batch, "length": batch["id"] % 7}
 
 
@@ -35,7 +35,7 @@ def batches(tmp_path: Path) -> Dataset[Any]:
         path = tmp_path / f"train-{shard}"
         write_numbered(path, RECORDS // 4)
     records = TFRecordDataset(str(tmp_path / "train-*")).distribute()
-    return records.batch(BATCH).parse_example(FEATURES).map(lengths)
+    return records.batch(BATCH).parse_example(FEATURES).map(with_lengths)
 
 
 def test_a_loader_counts_the_samples_that_it_gave(batches: Any) -> None:

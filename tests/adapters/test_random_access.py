@@ -37,13 +37,13 @@ def as_numbers(records: Sequence[bytes]) -> Any:
     return torch.tensor([int(record) for record in records])
 
 
-class Counted(RecordSource):
+class CountingSource(RecordSource):
     """Counts its calls."""
 
     calls = 0
 
     def __getitems__(self, numbers: Any) -> Any:
-        Counted.calls += 1
+        CountingSource.calls += 1
         return super().__getitems__(numbers)
 
 
@@ -67,11 +67,11 @@ def test_torch_loads_each_record_once(
 
 
 def test_torch_fetches_a_batch_by_one_call(source: RecordSource) -> None:
-    counted = Counted(source.index.path)
-    Counted.calls = 0
+    counted = CountingSource(source.index.path)
+    CountingSource.calls = 0
     batches = list(DataLoader(counted, batch_size=50))  # type: ignore[arg-type]
     assert [record for batch in batches for record in batch] == RECORDS
-    assert Counted.calls == 4
+    assert CountingSource.calls == 4
 
 
 def test_grain_takes_it_as_a_source(source: RecordSource) -> None:
@@ -88,14 +88,14 @@ def test_grain_takes_it_as_a_source(source: RecordSource) -> None:
 
 def test_grains_batched_reads_are_one_call(source: RecordSource) -> None:
     """Grain makes them if its experiment of batch pushdown is on."""
-    counted = Counted(source.index.path)
-    Counted.calls = 0
+    counted = CountingSource(source.index.path)
+    CountingSource.calls = 0
     assert grain.MapDataset.source(counted)._getitems([5, 150, 7]) == [
         RECORDS[5],
         RECORDS[150],
         RECORDS[7],
     ]
-    assert Counted.calls == 1
+    assert CountingSource.calls == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])

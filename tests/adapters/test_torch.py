@@ -29,7 +29,7 @@ from streamrec import (
     encode_records,
     write_manifest_sync,
 )
-from tests.adapters.conftest import FEATURES, LOADER_WARNINGS, ids, write_numbered
+from tests.adapters.conftest import FEATURES, LOADER_WARNINGS, ids_of, write_numbered
 from tests.effort import THOROUGH
 from tests.runs import in_new_interpreter, until_error, write_shards
 
@@ -52,7 +52,7 @@ def shards(folder: Path, counts: Sequence[int], compressed: Sequence[int] = ()) 
     return str(folder / "train-*")
 
 
-def everything(counts: Sequence[int]) -> list[bytes]:
+def records_of_all(counts: Sequence[int]) -> list[bytes]:
     return [
         b"%02d/%04d" % (shard, number)
         for shard, count in enumerate(counts)
@@ -83,7 +83,7 @@ def test_ranks_and_workers_read_each_record_once(
         list(load(IterableDataset(dataset.with_options(rank=rank, world_size=world)), workers))
         for rank in range(world)
     ]
-    assert sorted(record for own in seen for record in own) == everything(counts)
+    assert sorted(record for own in seen for record in own) == records_of_all(counts)
 
 
 def test_workers_of_even_ranks_give_the_same_number_of_batches(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_workers_of_even_ranks_give_the_same_number_of_batches(tmp_path: Path) -
     seen = list(map(list, loaders))
     assert list(map(len, loaders)) == [len(batches) for batches in seen] == [4, 4, 4]
     assert {record for batches in seen for batch in batches for record in batch} == set(
-        everything([31, 12, 5])
+        records_of_all([31, 12, 5])
     )
 
 
@@ -157,7 +157,7 @@ def test_a_lambda_for_a_spawned_worker_is_refused() -> None:
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_kept_workers_read_each_epoch_once(tmp_path: Path, context: str) -> None:
-    records = everything([20])
+    records = records_of_all([20])
     dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute().batch(3))
     loader = load(dataset, 2, multiprocessing_context=context, persistent_workers=True)
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_with_the_epoch_next_to_its_state_a_resumed_loop_trains_three(
     assert killed + rest == [0, 0, 1, 1, 2, 2]
 
 
-class Spy(IterableDataset):
+class EpochOfRun(IterableDataset):
     """Gives the epoch that its run is in, from each process that iterates."""
 
     def __iter__(self) -> Any:
@@ -209,7 +209,7 @@ class Spy(IterableDataset):
 def test_each_iteration_is_the_next_epoch(
     tmp_path: Path, workers: int, options: dict[str, Any]
 ) -> None:
-    spy = Spy(TFRecordDataset(shards(tmp_path, [2, 2])).distribute().batch(2))
+    spy = EpochOfRun(TFRecordDataset(shards(tmp_path, [2, 2])).distribute().batch(2))
     loader = load(spy, workers, **(options if workers else {}))
     assert [list(loader) for _ in range(2)] == [[0, 0], [1, 1]]
     spy.set_epoch(7)
@@ -228,7 +228,7 @@ def test_stateful_loaders_resume_exactly(tmp_path: Path, workers: int) -> None:
         )
 
     whole = list(loader())
-    assert sorted(record for batch in whole for record in batch) == everything([20, 9, 14])
+    assert sorted(record for batch in whole for record in batch) == records_of_all([20, 9, 14])
     for stop in range(len(whole)) if THOROUGH or not workers else (0, 1, 4, len(whole) - 1):
         first = loader()
         batches = iter(first)
@@ -338,7 +338,7 @@ def columns_of(numbers: Any) -> dict[str, Any]:
     }
 
 
-def changed(batch: dict[str, Any]) -> dict[str, Any]:
+def changed_batch(batch: dict[str, Any]) -> dict[str, Any]:
     """A collate function that makes views, copies and new tensors, and changes what came and the
     copies.
     """
@@ -358,7 +358,7 @@ def changed(batch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("collate", [None, changed])
+@pytest.mark.parametrize("collate", [None, changed_batch])
 @pytest.mark.parametrize(
     ("context", "strategy"),
     [("fork", "file_descriptor"), ("fork", "file_system"), ("spawn", "file_system"), ("fork", "")],
@@ -413,7 +413,7 @@ def test_ranks_of_a_process_group_and_their_spawned_workers(tmp_path: Path) -> N
     output = [json.loads(rank.communicate()[0]) for rank in ranks]
     assert [here for here, _ in output] == [there for _, there in output]
     assert sorted(output[0][0] + output[1][0]) == [
-        record.decode() for record in everything([30, 10, 20])
+        record.decode() for record in records_of_all([30, 10, 20])
     ]
 
 
@@ -435,4 +435,4 @@ def test_a_dataloader_may_pin_memory(tmp_path: Path, workers: int) -> None:
         IterableDataset(records.batch(4).parse_example(FEATURES)), workers, pin_memory=True
     )
     for _ in range(2):
-        assert sorted(ids(loader)) == list(range(20))
+        assert sorted(ids_of(loader)) == list(range(20))

@@ -37,7 +37,7 @@ def shuffled(data: Indexed, rank: int, world_size: int) -> streamrec.Dataset[Any
     )
 
 
-def shared(data: Indexed, rank: int, world_size: int) -> streamrec.torch.IterableDataset:
+def torch_dataset(data: Indexed, rank: int, world_size: int) -> streamrec.torch.IterableDataset:
     return streamrec.torch.IterableDataset(shuffled(data, rank, world_size))
 
 
@@ -45,7 +45,7 @@ def loader(dataset: Any, workers: int) -> StatefulDataLoader[Any]:
     return StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
 
 
-def alone(data: Indexed, epoch: int = 0) -> list[list[bytes]]:
+def epoch_of_one_process(data: Indexed, epoch: int = 0) -> list[list[bytes]]:
     return [list(frames) for frames in shuffled(data, 0, 1).with_options(epoch=epoch)]
 
 
@@ -55,24 +55,27 @@ def test_workers_do_not_change_the_batches(data: Indexed, workers: int) -> None:
     epoch.
     """
     ranks = [
-        DataLoader(shared(data, rank, 2), batch_size=None, num_workers=workers) for rank in range(2)
+        DataLoader(torch_dataset(data, rank, 2), batch_size=None, num_workers=workers)
+        for rank in range(2)
     ]
     for epoch in range(2):
         first, second = (list(rank) for rank in ranks)
         second += [[]] * (len(first) - len(second))
-        assert [one + two for one, two in zip(first, second, strict=True)] == alone(data, epoch)
+        assert [one + two for one, two in zip(first, second, strict=True)] == epoch_of_one_process(
+            data, epoch
+        )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_resumes(data: Indexed, workers: int) -> None:
     """From its own state, after any step, also if its workers are at different steps."""
-    whole = alone(data)
+    whole = epoch_of_one_process(data)
     for step in (1, 5, 6):
-        begun = loader(shared(data, 0, 1), workers)
+        begun = loader(torch_dataset(data, 0, 1), workers)
         steps: Iterator[Any] = iter(begun)
         assert list(islice(steps, step)) == whole[:step]
         state = json.loads(json.dumps(begun.state_dict()))
-        resumed = loader(shared(data, 0, 1), workers)
+        resumed = loader(torch_dataset(data, 0, 1), workers)
         resumed.load_state_dict(state)
         assert list(resumed) == whole[step:]
 
@@ -82,22 +85,22 @@ def test_a_job_continues_with_other_ranks_and_workers(
     data: Indexed, workers: int, ranks: int, others: int
 ) -> None:
     """All ranks have the same state; the epoch after it is complete."""
-    whole, step = alone(data), 5
+    whole, step = epoch_of_one_process(data), 5
     states = []
     for rank in range(2):
-        begun = loader(shared(data, rank, 2), workers)
+        begun = loader(torch_dataset(data, rank, 2), workers)
         steps: Iterator[Any] = iter(begun)
         list(islice(steps, step))
         states.append(streamrec.torch.job_state(begun.state_dict()))
     assert states[0] == states[1]
     parts, following = [], []
     for rank in range(ranks):
-        dataset = shared(data, rank, ranks)
+        dataset = torch_dataset(data, rank, ranks)
         dataset.load_state_dict(json.loads(json.dumps(states[0])))
         resumed = loader(dataset, others)
         parts.append(list(resumed))
         following.append(list(resumed))
-    for found, wanted in ((parts, whole[step:]), (following, alone(data, 1))):
+    for found, wanted in ((parts, whole[step:]), (following, epoch_of_one_process(data, 1))):
         longest = max(map(len, found))
         steps_of = [
             [part[index] for part in found if index < len(part)] for index in range(longest)
@@ -107,11 +110,11 @@ def test_a_job_continues_with_other_ranks_and_workers(
 
 def test_states_of_other_workers_are_refused(data: Indexed) -> None:
     """The error names the function that makes a state for any number of workers."""
-    begun = loader(shared(data, 0, 1), 2)
+    begun = loader(torch_dataset(data, 0, 1), 2)
     steps: Iterator[Any] = iter(begun)
     next(steps)
     workers = begun.state_dict()["_snapshot"]["_worker_snapshots"]
-    dataset = shared(data, 0, 1)
+    dataset = torch_dataset(data, 0, 1)
     dataset.load_state_dict(workers["worker_0"]["dataset_state"])
     with pytest.raises(streamrec.errors.PositionMismatchError, match="job_state"):
         list(dataset)

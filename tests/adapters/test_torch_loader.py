@@ -12,7 +12,7 @@ import pytest
 from streamrec import Dataset, FixedLenFeature, TFRecordDataset, VarLenFeature
 from streamrec.pipeline.engine.ranks import rank_here
 from streamrec.pipeline.loading import Epochs
-from tests.adapters.conftest import check_states, ids, write_examples
+from tests.adapters.conftest import check_states, ids_of, write_examples
 from tests.runs import until_error
 
 torch = pytest.importorskip("torch")
@@ -77,7 +77,7 @@ def test_a_state_of_any_step_resumes_there(tmp_path: Path) -> None:
     names = [examples(tmp_path / f"{shard}", 9 + shard, 100 * shard) for shard in range(3)]
     dataset = TFRecordDataset(names, num_parallel_reads=2).distribute().shuffle(7, seed=1).batch(4)
     dataset = dataset.parse_example(FEATURES)
-    assert sorted(ids(Loader(dataset))) == sorted(
+    assert sorted(ids_of(Loader(dataset))) == sorted(
         100 * shard + n for shard in range(3) for n in range(9 + shard)
     )
     check_states(lambda: Loader(dataset.with_options(epoch=0)))
@@ -170,7 +170,7 @@ def test_ranks_read_each_record_once_and_need_distribute(tmp_path: Path) -> None
         iter(Loader(whole.with_options(rank=0, world_size=2)))
     assigned = TFRecordDataset(name).distribute().batch(4).parse_example(FEATURES)
     ranks = [assigned.with_options(rank=rank, world_size=2) for rank in range(2)]
-    assert sorted(record for rank in ranks for record in ids(Loader(rank))) == list(range(30))
+    assert sorted(record for rank in ranks for record in ids_of(Loader(rank))) == list(range(30))
 
 
 def test_a_loader_has_a_length_where_the_dataset_has_one(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ RANKS = 2
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trainer")
-    examples = Dataset.range(320).map(row)
+    examples = Dataset.range(320).map(training_row)
     examples.write_sync(
         f"{folder}/data/train-{{shard:02d}}",
         num_shards=4,
@@ -42,11 +42,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def row(number: int) -> dict[str, Any]:
+def training_row(number: int) -> dict[str, Any]:
     return {"x": [number / 320, 1.0], "labels": number % 2, "id": number}
 
 
-def job(command: list[str], folder: Path, lines: int | None = None) -> list[str]:
+def run_ranks(command: list[str], folder: Path, lines: int | None = None) -> list[str]:
     """What the ranks print, to the end; with `lines`, all are killed when rank 0 has printed that
     many.
     """
@@ -89,14 +89,14 @@ def job(command: list[str], folder: Path, lines: int | None = None) -> list[str]
 
 def check_killed_runs(command: list[str], folder: Path, kills: int) -> None:
     """Killed runs together print what a run that was not killed prints; the last prints less."""
-    expected = job(command, folder / "whole")
+    expected = run_ranks(command, folder / "whole")
     steps = len(expected) // RANKS
     chance = random.Random(5)
     runs = [
-        job(command, folder / "killed", chance.randrange(steps // 3, steps // 2))
+        run_ranks(command, folder / "killed", chance.randrange(steps // 3, steps // 2))
         for _ in range(kills)
     ]
-    runs.append(job(command, folder / "killed"))
+    runs.append(run_ranks(command, folder / "killed"))
     assert len(set(expected)) == len(expected)
     assert len(runs[-1]) < len(expected)
     assert sorted(set().union(*runs)) == sorted(expected)
@@ -172,12 +172,12 @@ def trainer(tmp_path: Path) -> Any:
     return make
 
 
-def numbered(number: Any) -> Any:
+def numbered_row(number: Any) -> Any:
     return {"id": number}
 
 
 def test_a_trainer_refuses_batches_of_batches(trainer: Any) -> None:
-    shared = streamrec.torch.IterableDataset(Dataset.range(64).map(numbered).batch(4))
+    shared = streamrec.torch.IterableDataset(Dataset.range(64).map(numbered_row).batch(4))
     with pytest.raises(ValueError, match=r"elements of this dataset are batches already: pass"):
         trainer(shared).train()
 
@@ -186,7 +186,7 @@ def test_a_trainer_cannot_order_a_stream_by_length(trainer: Any) -> None:
     from streamrec.transformers import TrainerState
 
     grouped = {"train_sampling_strategy": "group_by_length"}
-    dataset = Dataset.range(64).map(numbered)
+    dataset = Dataset.range(64).map(numbered_row)
     said = r"'group_by_length' needs a data set that is indexed.*bucket_by_sequence_length"
     with pytest.raises(ValueError, match=said):
         trainer(streamrec.torch.IterableDataset(dataset), **grouped).train()
@@ -200,7 +200,7 @@ def test_the_callback_says_what_it_needs(
 ) -> None:
     from streamrec.transformers import TrainerState
 
-    dataset = Dataset.range(64).map(numbered)
+    dataset = Dataset.range(64).map(numbered_row)
     with pytest.raises(TypeError, match=r"but get_train_dataloader\(\) returned a DataLoader"):
         trainer(streamrec.torch.IterableDataset(dataset), callbacks=[TrainerState()]).train()
     loader = streamrec.torch.Loader(dataset.batch(4))

@@ -22,13 +22,13 @@ from tests.runs import flip_bit, until_error, write_shards
 VARIABLE = ContextVar("VARIABLE", default="default")
 
 
-async def three(put: Put[str]) -> None:
+async def put_three_letters(put: Put[str]) -> None:
     for item in "abc":
         await put(item, 1)
 
 
-async def fails(put: Put[str]) -> None:
-    await three(put)
+async def put_three_letters_and_fail(put: Put[str]) -> None:
+    await put_three_letters(put)
     raise LookupError("after three")
 
 
@@ -54,7 +54,7 @@ def test_run_of_work_that_other_code_cancels_is_an_error() -> None:
 
 
 def test_the_end_stays_the_end() -> None:
-    iterator = SyncIterator(three, 2)
+    iterator = SyncIterator(put_three_letters, 2)
     assert list(iterator) == ["a", "b", "c"]
     assert [next(iterator, "end") for _ in range(3)] == ["end"] * 3
     iterator.close()
@@ -62,10 +62,11 @@ def test_the_end_stays_the_end() -> None:
 
 
 def test_an_error_comes_once_after_all_items_with_its_traceback() -> None:
-    iterator = SyncIterator(fails, 10)
+    iterator = SyncIterator(put_three_letters_and_fail, 10)
     found, error = until_error(iterator, LookupError, "after three")
     assert found == ["a", "b", "c"]
-    assert "fails" in [entry.name for entry in traceback.extract_tb(error.__traceback__)]
+    names = [entry.name for entry in traceback.extract_tb(error.__traceback__)]
+    assert "put_three_letters_and_fail" in names
     assert [next(iterator, "end") for _ in range(3)] == ["end"] * 3
 
 
@@ -78,7 +79,7 @@ def test_an_error_before_the_first_await_is_delivered() -> None:
 
 
 def test_after_close_next_is_an_error_and_close_has_no_effect() -> None:
-    iterator = SyncIterator(three, 1)
+    iterator = SyncIterator(put_three_letters, 1)
     assert next(iterator) == "a"
     iterator.close()
     iterator.close()
@@ -157,7 +158,7 @@ def test_a_limit_or_a_weight_out_of_range_is_refused() -> None:
         await put(0, -1)
 
     with pytest.raises(ValueError, match="limit is 0"):
-        SyncIterator(three, 0)
+        SyncIterator(put_three_letters, 0)
     with pytest.raises(ValueError, match="weight is -1"):
         next(SyncIterator(produce, 1))
 

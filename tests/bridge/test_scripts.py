@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.conftest import LIMIT, Start
-from tests.effort import SOON
+from tests.effort import SECONDS_TO_END
 from tests.runs import write_shards
 
-ANEW = "anew True 42"
-LEFT = "child left with 7"
-TOTAL = str(sum(range(1_000)))
+USED_AGAIN = "anew True 42"
+CHILD_LEFT = "child left with 7"
+SUM_BELOW_1000 = str(sum(range(1_000)))
 
 OUTPUT = [
     ("consumers", "leaves_by_exception", "cleaned", "first", "nothing"),
@@ -31,22 +31,22 @@ OUTPUT = [
     ("consumers", "loop_thread", "True", "first", "cleaned"),
     ("consumers", "stopped_loop", "cleaned", "True", "True", "True"),
     ("consumers", "exits_on_the_loop", "first", "caught", "delivered", "nothing"),
-    ("forks", "while_iterating", "True", ANEW, "nothing", LEFT, "True", "nothing"),
-    ("forks", "while_work_waits", ANEW, LEFT, "first", "cleaned", "nothing"),
-    ("forks", "with_locks_held", ANEW, LEFT, ANEW),
-    ("forks", "while_a_thread_waits", ANEW, LEFT, "cleaned", "False", "nothing"),
-    ("forks", "from_the_loop", ANEW, LEFT, "nothing"),
-    ("forks", "grandchild", ANEW, ANEW, ANEW, LEFT, LEFT),
-    ("trio_program", "blocking", TOTAL, "nothing"),
+    ("forks", "while_iterating", "True", USED_AGAIN, "nothing", CHILD_LEFT, "True", "nothing"),
+    ("forks", "while_work_waits", USED_AGAIN, CHILD_LEFT, "first", "cleaned", "nothing"),
+    ("forks", "with_locks_held", USED_AGAIN, CHILD_LEFT, USED_AGAIN),
+    ("forks", "while_a_thread_waits", USED_AGAIN, CHILD_LEFT, "cleaned", "False", "nothing"),
+    ("forks", "from_the_loop", USED_AGAIN, CHILD_LEFT, "nothing"),
+    ("forks", "grandchild", USED_AGAIN, USED_AGAIN, USED_AGAIN, CHILD_LEFT, CHILD_LEFT),
+    ("trio_program", "blocking", SUM_BELOW_1000, "nothing"),
     ("trio_program", "cancelled", "first", "timeout", "cleaned", "left"),
     ("trio_program", "anyio_inside", "first", "DONE"),
     ("exits", "working_thread", "leaving", str(sum(range(1_000)))),
     ("exits", "subtasks", "first", "task cleaned"),
-    ("exits", "newborn", "child cleaned", "closed"),
-    ("exits", "late", "leaving", "42", "cleaned", "True", "closed"),
+    ("exits", "task_started_during_the_exit", "child cleaned", "closed"),
+    ("exits", "exit_handlers", "leaving", "42", "cleaned", "True", "closed"),
     ("interrupts", "loop_is_made", "interrupted", "9999", "nothing"),
-    ("interrupts", "every_call", "often", "nothing"),
-    ("interrupts", "any_instruction", "often", "nothing"),
+    ("interrupts", "interrupts_at_every_call", "often", "nothing"),
+    ("interrupts", "interrupts_at_random_moments", "often", "nothing"),
 ]
 
 
@@ -60,7 +60,7 @@ def test_a_script_prints_these_lines(start: Start, row: tuple[str, ...]) -> None
 @pytest.mark.parametrize(
     ("target", "lines"),
     [
-        ("mp_target", [ANEW, "word"]),
+        ("mp_target", [USED_AGAIN, "word"]),
         ("mp_pending", ["first", "cleaned"]),
         ("mp_threads", ["cleaned", "True"]),
     ],
@@ -83,7 +83,7 @@ def test_a_loop_that_cannot_be_made_is_an_error_and_not_a_hang(start: Start) -> 
     start("consumers.py", "no_loop").finish("EMFILE", "True", "nothing", errors=warning)
 
 
-@pytest.mark.parametrize("row", ["pending", "blocked_daemon", "blocked_run"])
+@pytest.mark.parametrize("row", ["waiting_producer", "blocked_daemon", "blocked_run"])
 @pytest.mark.parametrize(
     ("how", "code", "errors"),
     [("return", 0, ""), ("exit", 3, ""), ("exception", 1, "LookupError"), ("thread", 0, "")],
@@ -93,23 +93,23 @@ def test_running_work_is_awaited_at_exit(
 ) -> None:
     child = start("exits.py", row, how)
     child.expect("leaving")
-    assert child.finish("cleaned", code=code, errors=errors) < SOON
+    assert child.finish("cleaned", code=code, errors=errors) < SECONDS_TO_END
 
 
 @pytest.mark.parametrize(
     ("how", "code"), [("return", 0), pytest.param("exit", 3, marks=pytest.mark.thorough)]
 )
 def test_cleanup_that_hangs_ends_in_bounded_time(start: Start, how: str, code: int) -> None:
-    child = start("exits.py", "hanging", how)
+    child = start("exits.py", "cleanup_that_hangs", how)
     child.expect("leaving")
-    assert SOON < child.finish("deaf", code=code) < LIMIT
+    assert SECONDS_TO_END < child.finish("deaf", code=code) < LIMIT
 
 
 def test_an_interrupt_during_the_exit_leaves_at_once(start: Start) -> None:
-    child = start("exits.py", "hanging", "exit")
+    child = start("exits.py", "cleanup_that_hangs", "exit")
     child.expect("leaving", "deaf")
     child.interrupt()
-    assert child.finish(code=3) < SOON
+    assert child.finish(code=3) < SECONDS_TO_END
 
 
 def test_an_error_of_the_cleanup_is_logged(start: Start) -> None:
@@ -132,7 +132,7 @@ def test_a_program_that_ends_with_something_open_prints_at_most_one_line_and_lea
     start: Start, tmp_path: Path, case: str, how: str, code: int
 ) -> None:
     write_shards(tmp_path, [[b"%d" % number for number in range(50_000)]], "x.tfrecord")
-    child = start("exits.py", "open_end", str(tmp_path), case, how)
+    child = start("exits.py", "something_open", str(tmp_path), case, how)
     child.finish(
         code=code,
         errors="LookupError" if how == "exception" else "" if case == "cached" else "dropped",
@@ -150,7 +150,7 @@ def test_a_dropped_async_iterator_leaves_no_file_open(start: Start, tmp_path: Pa
     start("exits.py", "dropped_iterators", str(tmp_path)).finish()
 
 
-FAILED = "streamrec: cleanup raised OSError('no upload to abort')"
+CLEANUP_FAILED = "streamrec: cleanup raised OSError('no upload to abort')"
 ABANDONED = "streamrec: cleanup was still running 5 s after it was interrupted, and was abandoned"
 INTERRUPTED: list[tuple[str, str, list[list[str]], list[str]]] = [
     (
@@ -161,9 +161,14 @@ INTERRUPTED: list[tuple[str, str, list[list[str]], list[str]]] = [
     ),
     ("interrupts", "blocked_run", [["ready"]], ["cleaned", "interrupted", "nothing"]),
     ("interrupts", "loop_body", [["first", "ready"]], ["cleaned", "interrupted", "nothing"]),
-    ("interrupts", "second", [["ready"], ["cleaning"]], ["cut short", "interrupted []", "nothing"]),
-    ("interrupts", "left_behind", [["ready"], ["heard 0"], ["heard 1"]], ["no note"]),
-    ("interrupts", "failing_cleanup", [["first", "ready"]], ["cleaned", FAILED, "nothing"]),
+    (
+        "interrupts",
+        "second_interrupt",
+        [["ready"], ["cleaning"]],
+        ["cut short", "interrupted []", "nothing"],
+    ),
+    ("interrupts", "abandoned_work", [["ready"], ["heard 0"], ["heard 1"]], ["no note"]),
+    ("interrupts", "failing_cleanup", [["first", "ready"]], ["cleaned", CLEANUP_FAILED, "nothing"]),
     ("trio_program", "interrupted", [["first", "ready"]], ["cleaned", "interrupted", "nothing"]),
     ("trio_program", "interrupted_in_a_thread", [["ready"]], ["cleaned", "interrupted"]),
 ]
@@ -180,16 +185,16 @@ def test_ctrl_c_cancels_a_second_one_cuts_cleanup_short_and_a_third_one_returns_
     for lines in before:
         child.expect(*lines)
         child.interrupt()
-    assert child.finish(*after) < (SOON if len(before) > 2 else LIMIT)
+    assert child.finish(*after) < (SECONDS_TO_END if len(before) > 2 else LIMIT)
 
 
 def test_work_that_ignores_two_interrupts_is_abandoned_in_bounded_time(start: Start) -> None:
-    child = start("interrupts.py", "left_behind")
+    child = start("interrupts.py", "abandoned_work")
     for line in ("ready", "heard 0"):
         child.expect(line)
         child.interrupt()
     child.expect("heard 1")
-    assert SOON < child.finish(ABANDONED) < LIMIT
+    assert SECONDS_TO_END < child.finish(ABANDONED) < LIMIT
 
 
 def test_an_uncaught_interrupt_ends_the_process(start: Start) -> None:
@@ -200,4 +205,6 @@ def test_an_uncaught_interrupt_ends_the_process(start: Start) -> None:
 
 
 def test_a_shard_that_is_being_written_is_whole_or_not_there(start: Start, tmp_path: Path) -> None:
-    start("interrupts.py", "writer", str(tmp_path / "shard")).finish("often", "nothing")
+    start("interrupts.py", "interrupts_of_a_writer", str(tmp_path / "shard")).finish(
+        "often", "nothing"
+    )

@@ -30,7 +30,7 @@ PNG = bytes.fromhex(
 
 
 @dataclass(frozen=True)
-class Done:
+class Outcome:
     code: int
     out: str
     err: str
@@ -40,17 +40,17 @@ class Done:
         return json.loads(self.out)
 
 
-def run(*arguments: str | Path, **more: Any) -> Done:
+def run_command(*arguments: str | Path, **more: Any) -> Outcome:
     """Runs the command to its end; it must not end in a traceback."""
     done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, timeout=60, **more)
-    found = Done(
+    found = Outcome(
         done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode()
     )
     assert "Traceback" not in found.err, found.err
     return found
 
 
-PEAK = """
+PEAK_MEMORY_PROGRAM = """
 import sys
 from streamrec.cli import program
 code = program.run(sys.argv[1:])
@@ -60,30 +60,30 @@ print(code, *[line.split()[1] for line in open("/proc/self/status") if line.star
 
 def peak_bytes(*arguments: str | Path) -> int:
     """The most memory that a command holds on Linux, in bytes."""
-    code, kilobytes = in_new_interpreter(PEAK, *arguments).split()[-2:]
+    code, kilobytes = in_new_interpreter(PEAK_MEMORY_PROGRAM, *arguments).split()[-2:]
     assert code == "0"
     return int(kilobytes) << 10
 
 
 @dataclass(frozen=True)
-class Call:
+class CommandLine:
     """Runs a command in this process, which has imported the clients already: a tenth of the
     time.
     """
 
     capfd: pytest.CaptureFixture[str]
 
-    def __call__(self, *arguments: str | Path) -> Done:
+    def __call__(self, *arguments: str | Path) -> Outcome:
         code = program.run(list(map(str, arguments)))
-        return Done(code, *self.capfd.readouterr())
+        return Outcome(code, *self.capfd.readouterr())
 
-    def well(self, *arguments: str | Path) -> Done:
+    def succeeds(self, *arguments: str | Path) -> Outcome:
         """The command succeeds."""
         done = self(*arguments)
         assert done.code == 0, done
         return done
 
-    def refused(self, code: int, said: str, *arguments: str | Path) -> Done:
+    def fails(self, code: int, said: str, *arguments: str | Path) -> Outcome:
         """The command ends with this code, and has this text in its message."""
         done = self(*arguments)
         assert (done.code, said in done.err) == (code, True), done
@@ -91,11 +91,11 @@ class Call:
 
 
 @pytest.fixture
-def called(capfd: pytest.CaptureFixture[str]) -> Call:
-    return Call(capfd)
+def cli(capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capfd)
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
+def start_command(*arguments: str | Path) -> subprocess.Popen[str]:
     """Starts the command."""
     return subprocess.Popen(
         [COMMAND, *map(str, arguments)],
@@ -122,9 +122,9 @@ def interrupt(process: subprocess.Popen[str]) -> str:
     return said
 
 
-def interrupted(*arguments: str | Path) -> None:
+def interrupt_after_first_shard(*arguments: str | Path) -> None:
     """Ctrl-C comes after the command's first shard is written."""
-    with start("-v", *arguments) as process:
+    with start_command("-v", *arguments) as process:
         assert process.stderr is not None
         while "is written" not in process.stderr.readline():
             pass
@@ -136,8 +136,8 @@ def interrupt_stalled(command: str, *arguments: str | Path, root: Path) -> None:
     it hangs up.
     """
     with ObjectStore(root, Faults(first_byte=0, jitter=0, stall=1, at=0.5)) as store:
-        options = typed({"anon": True, "endpoint_url": store.url})
-        with start(command, *options, *arguments) as process:
+        options = typed_options({"anon": True, "endpoint_url": store.url})
+        with start_command(command, *options, *arguments) as process:
             deadline = time.monotonic() + 60
             while not any(entry.fault == "stall" for entry in store.log):
                 still_running(process)
@@ -146,7 +146,7 @@ def interrupt_stalled(command: str, *arguments: str | Path, root: Path) -> None:
         assert store.wait_closed()
 
 
-def rows(count: int) -> list[dict[str, Any]]:
+def example_rows(count: int) -> list[dict[str, Any]]:
     """A number, a score that every third row lacks, words and an image."""
     return [
         {"label": number % 4, "words": ["a"] * (number % 3), "image": PNG}
@@ -155,9 +155,9 @@ def rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def examples(count: int) -> list[bytes]:
-    """`rows` as records."""
-    return list(map(streamrec.encode_example, rows(count)))
+def example_records(count: int) -> list[bytes]:
+    """`example_rows` as records."""
+    return list(map(streamrec.encode_example, example_rows(count)))
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def shard(tmp_path: Path) -> Path:
     """A shard of 240 examples."""
     path = tmp_path / "data" / "train-0.tfrecord"
     path.parent.mkdir()
-    path.write_bytes(streamrec.encode_records(examples(240)))
+    path.write_bytes(streamrec.encode_records(example_records(240)))
     return path
 
 
@@ -175,13 +175,13 @@ def damaged(shard: Path) -> Path:
     off.
     """
     data = bytearray(shard.read_bytes())
-    data[place(shard, 100) + 20] ^= 1
+    data[offset_of_record(shard, 100) + 20] ^= 1
     path = shard.with_name("train-1.tfrecord")
     path.write_bytes(data[:-5])
     return path
 
 
-def place(shard: Path, record: int) -> int:
+def offset_of_record(shard: Path, record: int) -> int:
     frames = streamrec.Framer().feed(shard.read_bytes())
     return int(np.asarray(frames.spans)[record, 0]) - 12
 
@@ -196,10 +196,10 @@ class Bucket:
 
 @pytest.fixture
 def bucket(s3_store: Store) -> Bucket:
-    return Bucket(f"{s3_store.url}/{uuid4()}/", typed(s3_store.options))
+    return Bucket(f"{s3_store.url}/{uuid4()}/", typed_options(s3_store.options))
 
 
-def typed(options: Mapping[str, Any]) -> tuple[str, ...]:
+def typed_options(options: Mapping[str, Any]) -> tuple[str, ...]:
     values = [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in options.items()

@@ -12,10 +12,10 @@ from streamrec.cli.bench_chart import curves_svg
 from streamrec.cli.sources import Item
 from streamrec.cli.sweep import SIZES, BenchPlan, Condition, Measured, Sweep
 from streamrec.storage.latency import LatencyHistogram
-from tests.cli.conftest import Call
+from tests.cli.conftest import CommandLine
 
 
-def measured(rate: float, seconds: float = 0.05) -> Measured:
+def measurement(rate: float, seconds: float = 0.05) -> Measured:
     """A measurement with this many MB/s, and requests that all took so long."""
     latency = LatencyHistogram()
     latency.observe(seconds)
@@ -29,9 +29,9 @@ def measured(rate: float, seconds: float = 0.05) -> Measured:
     )
 
 
-def swept(rates: dict[int, float]) -> Sweep:
+def sweep(rates: dict[int, float]) -> Sweep:
     """A sweep in which all sizes of requests are as fast."""
-    cells = {(number, name): measured(rate) for number, rate in rates.items() for name in SIZES}
+    cells = {(number, name): measurement(rate) for number, rate in rates.items() for name in SIZES}
     return Sweep(objects=[Item(path="a", size=10**6)], cells=cells)
 
 
@@ -45,14 +45,14 @@ def test_a_plan_says_what_it_reads_at_most() -> None:
 
 
 def test_speed_that_still_doubles_has_no_knee_yet() -> None:
-    assert swept({8: 100, 16: 200, 32: 390}).grows
-    assert not swept({8: 100, 16: 300, 32: 310}).grows
-    assert not swept({32: 310}).grows
-    assert not swept({4: 900, 16: 100, 32: 390}).grows
+    assert sweep({8: 100, 16: 200, 32: 390}).grows
+    assert not sweep({8: 100, 16: 300, 32: 310}).grows
+    assert not sweep({32: 310}).grows
+    assert not sweep({4: 900, 16: 100, 32: 390}).grows
 
 
 def test_the_plot_has_axes_with_numbers() -> None:
-    drawn = curves_svg(swept({1: 100, 64: 400}))
+    drawn = curves_svg(sweep({1: 100, 64: 400}))
     assert re.findall(r">([\d,]+)</text>", drawn) == ["1", "64", "0", "100", "200", "300", "400"]
 
 
@@ -68,7 +68,7 @@ def test_the_plot_has_axes_with_numbers() -> None:
     ],
 )
 def test_a_condition_fails_a_run_that_meets_it(text: str, fails: bool) -> None:
-    failure = Condition.parse(text).failure(measured(100))
+    failure = Condition.parse(text).failure(measurement(100))
     assert (failure is not None) == fails
 
 
@@ -78,8 +78,8 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
         Condition.parse(text)
 
 
-def test_a_run_stays_within_its_budget_and_says_so(shard: Path, called: Call) -> None:
-    done = called.well(
+def test_a_run_stays_within_its_budget_and_says_so(shard: Path, cli: CommandLine) -> None:
+    done = cli.succeeds(
         "bench", "--json", "--seconds", "5", "--budget", "4MB", "--connections", "2,1", shard
     )
     assert re.search(r"streamrec: reads at most 4 MB in at most [\d,]+ GETs \(", done.err)
@@ -92,9 +92,9 @@ def test_a_run_stays_within_its_budget_and_says_so(shard: Path, called: Call) ->
     assert sorted({item["connections"] for item in done.json["measurements"]}) == [1, 2]
 
 
-def test_figures_come_as_csv_with_their_spread(shard: Path, called: Call) -> None:
+def test_figures_come_as_csv_with_their_spread(shard: Path, cli: CommandLine) -> None:
     options = ["--seconds", "0.05", "--connections", "1", "--repeats", "3", "-q"]
-    done = called.well("bench", "--csv", *options, shard)
+    done = cli.succeeds("bench", "--csv", *options, shard)
     rows = list(csv.DictReader(io.StringIO(done.out)))
     assert [int(row["request_bytes"]) for row in rows] == list(SIZES.values())
     for row in rows:
@@ -103,11 +103,11 @@ def test_figures_come_as_csv_with_their_spread(shard: Path, called: Call) -> Non
     assert done.err == ""
 
 
-def test_a_limit_that_is_passed_is_the_exit_code(shard: Path, called: Call) -> None:
+def test_a_limit_that_is_passed_is_the_exit_code(shard: Path, cli: CommandLine) -> None:
     options = ["--seconds", "0.05", "--connections", "1"]
-    done = called.refused(
+    done = cli.fails(
         1, "mb_s is", "bench", *options, "--fail-if", "mb_s > 0", "--fail-if", "p99 < 0", shard
     )
     assert "--fail-if has mb_s > 0 (MB/s)" in done.err
     assert "p99 is" not in done.err
-    called.refused(2, "'p97 > 1': write one of", "bench", "--fail-if", "p97 > 1", shard)
+    cli.fails(2, "'p97 > 1': write one of", "bench", "--fail-if", "p97 > 1", shard)

@@ -10,7 +10,7 @@ import pytest
 
 from streamrec import TFRecordDataset
 from streamrec.storage.cache import close_caches
-from tests.cli.conftest import Call
+from tests.cli.conftest import CommandLine
 from tests.servers.small_store import SmallStore, small_store
 from tests.storage.cache.test_cached_reads import blocks, shard
 
@@ -32,21 +32,21 @@ def read(store: SmallStore, folder: str, directory: Path) -> int:
 
 
 def test_a_cache_is_shown_with_what_a_running_process_uses(
-    store: SmallStore, tmp_path: Path, called: Call
+    store: SmallStore, tmp_path: Path, cli: CommandLine
 ) -> None:
     read(store, "d", tmp_path / "c")
     close_caches()
     about = next((tmp_path / "c").glob("sets/*/about.json"))
     os.utime(about, (about.stat().st_mtime - 7300,) * 2)
     read(store, "e", tmp_path / "c")
-    found = called("cache", tmp_path / "c")
+    found = cli("cache", tmp_path / "c")
     first, second, total = found.out.splitlines()[-3:]
     assert first.split()[:2] == ["s3://b/e/", "3"]
     assert first.endswith(" now")
     assert second.split()[:2] == ["s3://b/d/", "3"]
     assert second.endswith(" 2 h ago")
     assert total.endswith(" in 2 data sets")
-    listed = json.loads(called("cache", "--json", tmp_path / "c").out)
+    listed = json.loads(cli("cache", "--json", tmp_path / "c").out)
     assert [(each["url"], each["blocks"], each["in_use"]) for each in listed] == [
         ("s3://b/e/", 3, True),
         ("s3://b/d/", 3, False),
@@ -54,54 +54,54 @@ def test_a_cache_is_shown_with_what_a_running_process_uses(
 
 
 def test_clearing_leaves_what_a_running_process_uses(
-    store: SmallStore, tmp_path: Path, called: Call
+    store: SmallStore, tmp_path: Path, cli: CommandLine
 ) -> None:
     read(store, "d", tmp_path / "c")
     close_caches()
     read(store, "e", tmp_path / "c")
-    assert "removed" in called("cache", tmp_path / "c", "--clear").out
+    assert "removed" in cli("cache", tmp_path / "c", "--clear").out
     assert read(store, "e", tmp_path / "c") == 0
     close_caches()
-    assert "the cache is empty" in called("cache", tmp_path / "c", "--clear").out
+    assert "the cache is empty" in cli("cache", tmp_path / "c", "--clear").out
     assert blocks(tmp_path / "c") == []
     assert read(store, "d", tmp_path / "c") > 0
 
 
 def test_trimming_removes_what_was_used_longest_ago(
-    store: SmallStore, tmp_path: Path, called: Call
+    store: SmallStore, tmp_path: Path, cli: CommandLine
 ) -> None:
     for folder in "de":
         read(store, folder, tmp_path / "c")
         close_caches()
         for about in (tmp_path / "c").glob("sets/*/about.json"):
             os.utime(about, (about.stat().st_mtime - 60,) * 2)
-    total = sum(each["bytes"] for each in json.loads(called("cache", "--json", tmp_path / "c").out))
-    called("cache", tmp_path / "c", "--trim", str(total // 2))
+    total = sum(each["bytes"] for each in json.loads(cli("cache", "--json", tmp_path / "c").out))
+    cli("cache", tmp_path / "c", "--trim", str(total // 2))
     assert read(store, "e", tmp_path / "c") == 0
     assert read(store, "d", tmp_path / "c") > 0
 
 
 def test_warming_fills_a_cache_before_a_job(
-    store: SmallStore, tmp_path: Path, called: Call
+    store: SmallStore, tmp_path: Path, cli: CommandLine
 ) -> None:
     options = [
         word for name, value in store.options("s3").items() for word in ("-o", f"{name}={value}")
     ]
     warm = ("--limit", "64MiB", "--warm", store.url("s3", "d/*"))
-    assert "s3://b/d/" in called("cache", tmp_path / "c", *warm, *options).out
+    assert "s3://b/d/" in cli("cache", tmp_path / "c", *warm, *options).out
     close_caches()
     assert read(store, "d", tmp_path / "c") == 0
 
 
-def test_what_is_no_cache_is_an_error(tmp_path: Path, called: Call) -> None:
+def test_what_is_no_cache_is_an_error(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "x").write_bytes(b"mine")
-    called.refused(3, "this directory is no cache", "cache", tmp_path, "--clear")
+    cli.fails(3, "this directory is no cache", "cache", tmp_path, "--clear")
     assert (tmp_path / "x").read_bytes() == b"mine"
-    called.refused(2, "--limit", "cache", tmp_path, "--warm", "s3://b/x")
+    cli.fails(2, "--limit", "cache", tmp_path, "--warm", "s3://b/x")
 
 
 def test_doctor_examines_the_disk_of_the_cache(
-    store: SmallStore, tmp_path: Path, called: Call
+    store: SmallStore, tmp_path: Path, cli: CommandLine
 ) -> None:
     words = [
         word for name, value in store.options("s3").items() for word in ("-o", f"{name}={value}")
@@ -110,7 +110,7 @@ def test_doctor_examines_the_disk_of_the_cache(
     def look(directory: Path, limit: str) -> dict[str, Any]:
         cache = ("-o", f"cache_dir={directory}", "-o", f"cache_bytes={limit}")
         url = store.url("s3", "d/")
-        done = called("doctor", "--json", "--no-write", *words, *cache, url)
+        done = cli("doctor", "--json", "--no-write", *words, *cache, url)
         [row] = [row for row in json.loads(done.out)["checks"] if row["name"] == "cache"]
         return dict(row)
 

@@ -6,7 +6,7 @@ import pytest
 
 import streamrec
 from streamrec.cli.commands.cp import Bandwidth, Choice
-from tests.cli.conftest import Bucket, Call, interrupt, start, still_running
+from tests.cli.conftest import Bucket, CommandLine, interrupt, start_command, still_running
 
 
 @pytest.fixture
@@ -27,58 +27,58 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_copy_that_fails_goes_on_where_it_ended(
-    shards: Path, tmp_path: Path, called: Call
+    shards: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     last = sorted(shards.iterdir())[-1]
     good = last.read_bytes()
     last.write_bytes(good[:-1] + b"x")
     target = tmp_path / "copy"
     arguments = ["cp", "--resume", "-j", "1", shards, f"{target}/"]
-    called.refused(1, last.name, *arguments)
+    cli.fails(1, last.name, *arguments)
     copied = contents(target)
     assert len(copied) == 39
     first = target / sorted(copied)[0]
     before = first.stat()
     last.write_bytes(good)
-    done = called.well(*arguments)
+    done = cli.succeeds(*arguments)
     assert "39 shards of 40 are copied already" in done.err
     assert done.out.startswith("1 shard, 100 records")
     assert contents(target) == contents(shards)
     assert first.stat() == before, "it was not copied again"
-    assert "40 shards of 40 are copied already" in called.well(*arguments).err
+    assert "40 shards of 40 are copied already" in cli.succeeds(*arguments).err
 
 
 def test_ctrl_c_keeps_complete_copies_to_resume_from(
-    shards: Path, bucket: Bucket, called: Call, tmp_path: Path
+    shards: Path, bucket: Bucket, cli: CommandLine, tmp_path: Path
 ) -> None:
     there = [option.replace("-o", "-O") for option in bucket.options]
     target = f"{bucket.url}copy/"
-    with start(
+    with start_command(
         "cp", "--resume", "-j", "1", "--bandwidth", "2kB", *there, shards, target
     ) as process:
-        while not called("ls", *bucket.options, target).out.count(".tfrecord"):
+        while not cli("ls", *bucket.options, target).out.count(".tfrecord"):
             still_running(process)
         interrupt(process)
-    done = called.well("cp", "--resume", *there, shards, target)
+    done = cli.succeeds("cp", "--resume", *there, shards, target)
     assert "are copied already" in done.err
-    called.well("cp", *bucket.options, target, f"{tmp_path}/back/")
+    cli.succeeds("cp", *bucket.options, target, f"{tmp_path}/back/")
     assert contents(tmp_path / "back") == contents(shards)
 
 
-def test_what_is_no_copy_is_refused(shards: Path, tmp_path: Path, called: Call) -> None:
+def test_what_is_no_copy_is_refused(shards: Path, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "test-00.tfrecord").write_bytes(b"other")
-    called.refused(4, "it is no copy", "cp", "--resume", shards, f"{tmp_path}/copy/")
+    cli.fails(4, "it is no copy", "cp", "--resume", shards, f"{tmp_path}/copy/")
     assert contents(tmp_path / "copy") == {"test-00.tfrecord": b"other"}
-    called.refused(2, "--overwrite replaces it", "cp", "--resume", "--overwrite", shards, "copy/")
+    cli.fails(2, "--overwrite replaces it", "cp", "--resume", "--overwrite", shards, "copy/")
 
 
-def test_only_chosen_names_are_copied(shards: Path, tmp_path: Path, called: Call) -> None:
+def test_only_chosen_names_are_copied(shards: Path, tmp_path: Path, cli: CommandLine) -> None:
     target = f"{tmp_path}/copy/"
-    called.well("cp", "--include", "train-*", "--exclude", "*-0?.tfrecord", shards, target)
+    cli.succeeds("cp", "--include", "train-*", "--exclude", "*-0?.tfrecord", shards, target)
     names = set(contents(tmp_path / "copy"))
     assert names == {f"train-{number}.tfrecord" for number in range(10, 40) if number % 4}
-    called.refused(2, "leave no shard", "cp", "--include", "nothing*", shards, target)
+    cli.fails(2, "leave no shard", "cp", "--include", "nothing*", shards, target)
 
 
 def test_names_are_matched_from_their_end() -> None:

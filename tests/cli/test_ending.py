@@ -22,7 +22,16 @@ from gcsfs.core import GCSFileSystem
 from streamrec import encode_record, encode_records
 from streamrec.cli import output
 from streamrec.errors import install_command
-from tests.cli.conftest import COMMAND, Bucket, Call, examples, interrupt_stalled, run, start, typed
+from tests.cli.conftest import (
+    COMMAND,
+    Bucket,
+    CommandLine,
+    example_records,
+    interrupt_stalled,
+    run_command,
+    start_command,
+    typed_options,
+)
 from tests.runs import in_new_interpreter
 from tests.servers.real import Store
 
@@ -74,17 +83,17 @@ def test_wrong_usage_says_what_to_type(
     shard: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    called: Call,
+    cli: CommandLine,
     arguments: list[str],
     said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there.jsonl").write_text("")
-    called.refused(2, said, *[shard if part == "SHARD" else part for part in arguments])
+    cli.fails(2, said, *[shard if part == "SHARD" else part for part in arguments])
 
 
 def test_records_before_the_damage_are_printed(damaged: Path) -> None:
-    done = run("cat", "--json", damaged)
+    done = run_command("cat", "--json", damaged)
     assert done.code == 1
     assert len(done.out.splitlines()) == 100
     assert "record 100, byte " in done.err
@@ -105,7 +114,7 @@ def test_records_before_the_damage_are_printed(damaged: Path) -> None:
 def test_ctrl_c_while_a_store_is_silent(
     shard: Path, tmp_path: Path, command: str, target: list[str]
 ) -> None:
-    shard.write_bytes(encode_records(examples(240) * 100))
+    shard.write_bytes(encode_records(example_records(240) * 100))
     (tmp_path / "new").mkdir()
     interrupt_stalled(
         command, *[part.replace("TARGET", f"{tmp_path}/new") for part in target], root=tmp_path
@@ -114,7 +123,7 @@ def test_ctrl_c_while_a_store_is_silent(
 
 
 def test_a_closed_pipe_ends_quietly(shard: Path) -> None:
-    with start("cat", *[shard] * 40) as process:
+    with start_command("cat", *[shard] * 40) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
@@ -129,24 +138,24 @@ def test_progress_is_shown_in_a_terminal_alone(shard: Path) -> None:
     os.close(inside)
     assert b"verifying" in os.read(terminal, 4096)
     os.close(terminal)
-    assert run("verify", shard).err == ""
+    assert run_command("verify", shard).err == ""
 
 
 def test_progress_in_a_file_is_plain_lines(
-    shard: Path, called: Call, monkeypatch: pytest.MonkeyPatch
+    shard: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "monotonic", itertools.count(0, 20).__next__)
-    lines = called("verify", shard).err.splitlines()
+    lines = cli("verify", shard).err.splitlines()
     size = output.format_bytes(shard.stat().st_size)
     assert re.fullmatch(
         rf"streamrec: verifying: [\d.]+ kB of {size}, [\d.]+ k?B/s, \d+ s left", lines[0]
     )
     for quiet in (["--progress", "never"], ["-q"]):
-        assert called("verify", *quiet, shard).err == ""
+        assert cli("verify", *quiet, shard).err == ""
     (shard.parent / "notes.txt").write_text("text")
-    assert "left out 1 object" in called("count", "--progress", "never", shard.parent).err
-    assert called("count", "-q", shard.parent).err == called("ls", "-q", shard.parent).err == ""
-    assert "no such file" in called("count", "-q", "nothing").err
+    assert "left out 1 object" in cli("count", "--progress", "never", shard.parent).err
+    assert cli("count", "-q", shard.parent).err == cli("ls", "-q", shard.parent).err == ""
+    assert "no such file" in cli("count", "-q", "nothing").err
 
 
 @pytest.mark.parametrize(
@@ -160,10 +169,10 @@ def test_progress_in_a_file_is_plain_lines(
     ],
 )
 def test_errors_are_json_on_request(
-    damaged: Path, called: Call, words: str, code: int, found: dict[str, Any]
+    damaged: Path, cli: CommandLine, words: str, code: int, found: dict[str, Any]
 ) -> None:
     Path(f"{damaged}.jsonl").write_text("")
-    done = called(*words.replace("SHARD", str(damaged)).split(), "--json")
+    done = cli(*words.replace("SHARD", str(damaged)).split(), "--json")
     error = json.loads(done.err.replace(str(damaged), "SHARD"))
     assert found.items() <= error.items()
     assert (done.code, error["exit_code"], error["notes"]) == (code, code, [])
@@ -178,7 +187,7 @@ def test_without_the_extra_one_line_says_what_to_install() -> None:
     )
 
 
-LOADED = """
+PROGRAM_THAT_PRINTS_MODULES = """
 import sys
 from streamrec.cli import main
 try:
@@ -188,14 +197,16 @@ finally:
 """
 
 
-def loaded_by(*arguments: str) -> tuple[str, set[str]]:
+def output_and_modules(*arguments: str) -> tuple[str, set[str]]:
     """What a command prints, and the modules that it loads."""
-    printed, _, modules = in_new_interpreter(LOADED, *arguments).rpartition("loaded: ")
+    printed, _, modules = in_new_interpreter(PROGRAM_THAT_PRINTS_MODULES, *arguments).rpartition(
+        "loaded: "
+    )
     return printed, set(modules.split())
 
 
 def test_help_loads_little() -> None:
-    printed, loaded = loaded_by("--help")
+    printed, loaded = output_and_modules("--help")
     assert "reshard" in printed
     assert "click" in loaded
     assert loaded.isdisjoint(
@@ -207,7 +218,7 @@ def test_head_loads_little(tmp_path: Path) -> None:
     """No tables and bars where there is no terminal, no datasets, nothing that writes."""
     path = tmp_path / "one.tfrecord"
     path.write_bytes(encode_record(b"hello"))
-    printed, loaded = loaded_by("head", str(path))
+    printed, loaded = output_and_modules("head", str(path))
     assert "hello" in printed
     assert "streamrec.shards.reader" in loaded
     assert loaded.isdisjoint(
@@ -231,8 +242,8 @@ def test_every_command_has_help_and_module_runs() -> None:
     ).startswith("streamrec")
 
 
-READING = ["ls", "info", "head", "cat", "count", "verify", "stat", "bench", "doctor"]
-REWRITING = [
+READING_COMMANDS = ["ls", "info", "head", "cat", "count", "verify", "stat", "bench", "doctor"]
+REWRITING_COMMANDS = [
     "index {source} {new}a.index",
     "verify --repair {new}",
     "stat --html {new}page.html",
@@ -256,22 +267,22 @@ def place(
         return
     store: Store = request.getfixturevalue(f"{request.param}_store")
     filesystem = fsspec.filesystem(request.param, **store.options, use_listings_cache=False)
-    yield Bucket(f"{store.url}/{uuid4()}/", typed(store.options)), filesystem
+    yield Bucket(f"{store.url}/{uuid4()}/", typed_options(store.options)), filesystem
 
 
-def arguments(command: str, bucket: Bucket, source: str) -> list[str]:
+def arguments_of(command: str, bucket: Bucket, source: str) -> list[str]:
     """What is typed: the command, its options, where to look, and where a new copy would go."""
     name, *rest = command.replace("{new}", f"{bucket.url}new/").replace("{source}", source).split()
     where = [] if source in rest else [source]
     return [name, *bucket.options, *rest, *where]
 
 
-def below(filesystem: Any, url: str) -> list[str]:
+def names_below(filesystem: Any, url: str) -> list[str]:
     filesystem.invalidate_cache()
     return sorted(filesystem.find(url))
 
 
-@pytest.mark.parametrize("command", [*READING, *REWRITING])
+@pytest.mark.parametrize("command", [*READING_COMMANDS, *REWRITING_COMMANDS])
 @pytest.mark.parametrize(
     ("place", "missing"),
     [
@@ -282,14 +293,14 @@ def below(filesystem: Any, url: str) -> list[str]:
     indirect=["place"],
 )
 def test_nothing_is_there(
-    place: tuple[Bucket, Any], called: Call, command: str, missing: str
+    place: tuple[Bucket, Any], cli: CommandLine, command: str, missing: str
 ) -> None:
     """A missing object, a pattern that matches none, and an empty directory or bucket."""
     bucket, filesystem = place
     source = (
         bucket.url if command == "doctor" and "*" in missing else f"{bucket.url}{missing}"
     )  # it looks at places
-    done = called(*arguments(command, bucket, source))
+    done = cli(*arguments_of(command, bucket, source))
     empty = (
         command == "doctor" and done.code == 0 and "0 objects" in done.out
     )  # a store that works, with nothing in it
@@ -300,35 +311,39 @@ def test_nothing_is_there(
         or bucket.url.partition("://")[2] in done.err + done.out
         or bucket.url in done.err + done.out
     )
-    assert below(filesystem, bucket.url) == []
+    assert names_below(filesystem, bucket.url) == []
 
 
-@pytest.mark.parametrize("command", [*READING, *REWRITING])
-def test_a_wrong_key(s3_store: Store, called: Call, command: str) -> None:
-    bucket = Bucket(f"{s3_store.url}/{uuid4()}/", typed({**s3_store.options, "secret": "wrong"}))
+@pytest.mark.parametrize("command", [*READING_COMMANDS, *REWRITING_COMMANDS])
+def test_a_wrong_key(s3_store: Store, cli: CommandLine, command: str) -> None:
+    bucket = Bucket(
+        f"{s3_store.url}/{uuid4()}/", typed_options({**s3_store.options, "secret": "wrong"})
+    )
     filesystem = fsspec.filesystem("s3", **s3_store.options, use_listings_cache=False)
     with filesystem.open(f"{bucket.url}a.tfrecord", "wb") as file:
         file.write(b"")
-    done = called.refused(3, "", *arguments(command, bucket, f"{bucket.url}a.tfrecord"))
+    done = cli.fails(3, "", *arguments_of(command, bucket, f"{bucket.url}a.tfrecord"))
     assert "check the credentials" in done.err + done.out
     assert "wrong" not in done.err + done.out
-    assert len(below(filesystem, bucket.url)) == 1
+    assert len(names_below(filesystem, bucket.url)) == 1
 
 
 @pytest.mark.parametrize("command", ["count", "doctor"])
-def test_a_wrong_token_is_not_shown(gcs_store: Store, called: Call, command: str) -> None:
+def test_a_wrong_token_is_not_shown(gcs_store: Store, cli: CommandLine, command: str) -> None:
     """A client asks Google about a token, and its error names the URL with the token in it: not in
     what we say.
     """
     bucket = Bucket(
-        f"{gcs_store.url}/{uuid4()}/", typed({**gcs_store.options, "token": "ya29.wrong"})
+        f"{gcs_store.url}/{uuid4()}/", typed_options({**gcs_store.options, "token": "ya29.wrong"})
     )
-    done = called.refused(3, "", *arguments(command, bucket, f"{bucket.url}a.tfrecord"))
+    done = cli.fails(3, "", *arguments_of(command, bucket, f"{bucket.url}a.tfrecord"))
     assert "ya29" not in done.err + done.out
 
 
-@pytest.mark.parametrize("command", ["info", "head", "cat", "count", "verify", "stat", *REWRITING])
-def test_damage(place: tuple[Bucket, Any], called: Call, damaged: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    "command", ["info", "head", "cat", "count", "verify", "stat", *REWRITING_COMMANDS]
+)
+def test_damage(place: tuple[Bucket, Any], cli: CommandLine, damaged: Path, command: str) -> None:
     """A damaged record and an end that is cut off: the exit code is 1 for all that read so far."""
     bucket, filesystem = place
     source = f"{bucket.url}bad.tfrecord"
@@ -336,13 +351,13 @@ def test_damage(place: tuple[Bucket, Any], called: Call, damaged: Path, command:
         Path(bucket.url).mkdir()
     filesystem.put_file(str(damaged), source)
     reads_all = command != "head"
-    done = called.refused(1 if reads_all else 0, "", *arguments(command, bucket, source))
+    done = cli.fails(1 if reads_all else 0, "", *arguments_of(command, bucket, source))
     if reads_all and not command.startswith("verify"):
         lengths_only = command.startswith(("count", "index"))  # payloads are not checked
         assert ("record 239, byte " if lengths_only else "record 100, byte ") in done.err
     copy = ["new/bad.tfrecord"] if command.startswith("verify --repair") else []
     left = [
         name.partition(bucket.url.partition("://")[2] or bucket.url)[2]
-        for name in below(filesystem, bucket.url)
+        for name in names_below(filesystem, bucket.url)
     ]
     assert [name for name in left if name] == ["bad.tfrecord", *copy]

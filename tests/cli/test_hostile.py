@@ -23,24 +23,28 @@ import streamrec
 from streamrec import CorruptRecordError, FeatureError, NotFoundError, StreamrecError
 from streamrec.cli.formats import Reading, codec_of
 from streamrec.shards import ShardInfo
-from tests.cli.conftest import Call, peak_bytes, run
+from tests.cli.conftest import CommandLine, peak_bytes, run_command
 from tests.runs import tarred
 from tests.servers.answering import Answer, answering
 
-EVIL = "x\x1b]0;PWN\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\u061c\u2028y\tz"
-EVIL += "\u200b\ufeff\U000e0041\u3164"
+HOSTILE = "x\x1b]0;PWN\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\u061c\u2028y\tz"
+HOSTILE += "\u200b\ufeff\U000e0041\u3164"
 """Controls (C0, DEL, C1), marks of direction, separators of lines, and what is not seen: spaces
 without width, a tag, a filler. A name of a file too."""
 
-LEGIT = "naïve e\u0301 \U0001f469\u200d\U0001f4bb שלום مرحبا 日本語\u3000"
-OBEYED = re.compile(
+HARMLESS = "naïve e\u0301 \U0001f469\u200d\U0001f4bb שלום مرحبا 日本語\u3000"
+OBEYED_BY_TERMINALS = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff"
     "\u200b\ufeff\U000e0041\u3164]"
 )
 
-READING = ["ls", "info", "head", "cat", "count", "verify", "stat"]
+READING_COMMANDS = ["ls", "info", "head", "cat", "count", "verify", "stat"]
 COMMANDS = [
-    *(f"{name} {{{what}}}" for name in READING for what in ("shard", "damaged", "missing", "dir")),
+    *(
+        f"{name} {{{what}}}"
+        for name in READING_COMMANDS
+        for what in ("shard", "damaged", "missing", "dir")
+    ),
     *(f"{name} --json {{shard}}" for name in ("ls", "head", "cat", "count", "verify", "stat")),
     *(f"convert {{shard}} {{new}}.{ending}" for ending in ("jsonl", "parquet", "tar")),
     *(
@@ -84,106 +88,112 @@ COMMANDS = [
 ]
 
 
-def shown(text: str) -> str:
-    assert not OBEYED.search(text), text
+def check_text(text: str) -> str:
+    assert not OBEYED_BY_TERMINALS.search(text), text
     return text
 
 
 @pytest.fixture
-def words(tmp_path: Path) -> dict[str, str]:
+def hostile_names(tmp_path: Path) -> dict[str, str]:
     """A directory with shards of such names, and such features in them."""
-    folder = tmp_path / EVIL
+    folder = tmp_path / HOSTILE
     folder.mkdir()
-    found = {name: f"{folder}/{name}{EVIL}" for name in ("missing", "new", "tar")}
-    found |= {name: f"{folder}/{name}{EVIL}.tfrecord" for name in ("shard", "damaged")}
-    found |= {name: f"{folder}/{name}{EVIL}.json" for name in ("manifest", "broken")}
+    found = {name: f"{folder}/{name}{HOSTILE}" for name in ("missing", "new", "tar")}
+    found |= {name: f"{folder}/{name}{HOSTILE}.tfrecord" for name in ("shard", "damaged")}
+    found |= {name: f"{folder}/{name}{HOSTILE}.json" for name in ("manifest", "broken")}
     record = streamrec.encode_example(
-        {EVIL: EVIL.encode(), "ok": LEGIT.encode(), f"{EVIL}\n2": [1, 2]}
+        {HOSTILE: HOSTILE.encode(), "ok": HARMLESS.encode(), f"{HOSTILE}\n2": [1, 2]}
     )
     data = streamrec.encode_records([record] * 3)
     Path(found["shard"]).write_bytes(data)
     Path(found["damaged"]).write_bytes(data[:-30])
-    shards = [{"path": f"{EVIL}.tfrecord", "records": 1, "bytes": 9, "crc32c": "00000000"}]
+    shards = [{"path": f"{HOSTILE}.tfrecord", "records": 1, "bytes": 9, "crc32c": "00000000"}]
     Path(found["manifest"]).write_text(
-        json.dumps({"format": EVIL, "version": EVIL, "shards": shards})
+        json.dumps({"format": HOSTILE, "version": HOSTILE, "shards": shards})
     )
-    Path(found["broken"]).write_text(f"{{{EVIL}")
+    Path(found["broken"]).write_text(f"{{{HOSTILE}")
     found["tar"] += ".tar"
     Path(found["tar"]).write_bytes(
-        tarred(*((f"a{EVIL}.{kind}", b"\x1b[2") for kind in ("json", "npy", "cls")))
+        tarred(*((f"a{HOSTILE}.{kind}", b"\x1b[2") for kind in ("json", "npy", "cls")))
     )
-    return {**found, "dir": str(folder), "evil": EVIL}
+    return {**found, "dir": str(folder), "evil": HOSTILE}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_terminal_obeys_no_name(words: dict[str, str], called: Call, command: str) -> None:
-    done = called(*(word.format(**words) for word in command.split(" ")))
-    shown(done.out)
-    shown(done.err)
+def test_a_terminal_obeys_no_name(
+    hostile_names: dict[str, str], cli: CommandLine, command: str
+) -> None:
+    done = cli(*(word.format(**hostile_names) for word in command.split(" ")))
+    check_text(done.out)
+    check_text(done.err)
 
 
 @pytest.mark.parametrize("command", ["-v verify {damaged}", "cat --json {shard}", "ls {missing}"])
-def test_bytes_of_a_process(words: dict[str, str], command: str) -> None:
-    done = run(*(word.format(**words) for word in command.split(" ")))
-    assert r"\x1b]0;PWN\x07" in shown(done.err) or r"\u001b]0;PWN\u0007" in shown(done.out)
-
-
-def test_json_is_read_as_what_it_was(words: dict[str, str], called: Call) -> None:
-    [listed] = [
-        item for item in called("ls", "--json", words["dir"]).json if item["path"] == words["shard"]
-    ]
-    assert listed["bytes"] == os.path.getsize(words["shard"])
-    assert list(called("head", "-n", "1", "--json", words["shard"]).json) == sorted(
-        [EVIL, f"{EVIL}\n2", "ok"]
+def test_bytes_of_a_process(hostile_names: dict[str, str], command: str) -> None:
+    done = run_command(*(word.format(**hostile_names) for word in command.split(" ")))
+    assert r"\x1b]0;PWN\x07" in check_text(done.err) or r"\u001b]0;PWN\u0007" in check_text(
+        done.out
     )
-    features = called("info", "--json", words["shard"]).json["features"]
-    assert [item["name"] for item in features] == sorted([EVIL, f"{EVIL}\n2", "ok"])
 
 
-def test_a_line_stays_a_line(tmp_path: Path, called: Call) -> None:
+def test_json_is_read_as_what_it_was(hostile_names: dict[str, str], cli: CommandLine) -> None:
+    [listed] = [
+        item
+        for item in cli("ls", "--json", hostile_names["dir"]).json
+        if item["path"] == hostile_names["shard"]
+    ]
+    assert listed["bytes"] == os.path.getsize(hostile_names["shard"])
+    assert list(cli("head", "-n", "1", "--json", hostile_names["shard"]).json) == sorted(
+        [HOSTILE, f"{HOSTILE}\n2", "ok"]
+    )
+    features = cli("info", "--json", hostile_names["shard"]).json["features"]
+    assert [item["name"] for item in features] == sorted([HOSTILE, f"{HOSTILE}\n2", "ok"])
+
+
+def test_a_line_stays_a_line(tmp_path: Path, cli: CommandLine) -> None:
     name = str(tmp_path / "a\nstreamrec: all is well.tfrecord")
     Path(name).write_bytes(b"no shard at all")
     for done in (
-        called("count", name),
-        called("ls", name),
-        called("ls", f"{name}x"),
-        called("convert", name, name),
+        cli("count", name),
+        cli("ls", name),
+        cli("ls", f"{name}x"),
+        cli("convert", name, name),
     ):
         assert "\nstreamrec: all" not in done.out + done.err
         assert r"a\nstreamrec: all is well" in done.out + done.err
 
 
-def test_text_of_all_scripts_is_printed_unchanged(tmp_path: Path, called: Call) -> None:
-    path = f"{tmp_path}/{LEGIT}.tfrecord"
+def test_text_of_all_scripts_is_printed_unchanged(tmp_path: Path, cli: CommandLine) -> None:
+    path = f"{tmp_path}/{HARMLESS}.tfrecord"
     Path(path).write_bytes(
-        streamrec.encode_records([streamrec.encode_example({LEGIT: LEGIT.encode()})])
+        streamrec.encode_records([streamrec.encode_example({HARMLESS: HARMLESS.encode()})])
     )
-    assert called("ls", path).out.rstrip("\n").endswith(path)
-    assert f"{LEGIT}: '{LEGIT}'" in called("head", path).out
-    assert called("head", "--json", path).out == f'{{"{LEGIT}": ["{LEGIT}"]}}\n'
-    assert f"{path}x: " in called("ls", f"{path}x").err
+    assert cli("ls", path).out.rstrip("\n").endswith(path)
+    assert f"{HARMLESS}: '{HARMLESS}'" in cli("head", path).out
+    assert cli("head", "--json", path).out == f'{{"{HARMLESS}": ["{HARMLESS}"]}}\n'
+    assert f"{path}x: " in cli("ls", f"{path}x").err
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        StreamrecError(f"{EVIL} and\nmore"),
-        CorruptRecordError(f"broken {EVIL}\n", f"/tmp/{EVIL}\n", 1, 2),
-        NotFoundError(f"the store said {EVIL}\n", f"s3://{EVIL}\n"),
-        FeatureError(f"{EVIL}\n", f"{EVIL}\n", 1, f"{EVIL}\n"),
-        streamrec.tfrecord.Loss(EVIL, 0, 1, f"{EVIL}\n", 0),
-        ShardInfo(EVIL, 1, 2, 3, 4),
-        streamrec.TFRecordDataset(f"{EVIL}\n").map(len).batch(2),
-        streamrec.FixedLenFeature([], "string", EVIL.encode()),
+        StreamrecError(f"{HOSTILE} and\nmore"),
+        CorruptRecordError(f"broken {HOSTILE}\n", f"/tmp/{HOSTILE}\n", 1, 2),
+        NotFoundError(f"the store said {HOSTILE}\n", f"s3://{HOSTILE}\n"),
+        FeatureError(f"{HOSTILE}\n", f"{HOSTILE}\n", 1, f"{HOSTILE}\n"),
+        streamrec.tfrecord.Loss(HOSTILE, 0, 1, f"{HOSTILE}\n", 0),
+        ShardInfo(HOSTILE, 1, 2, 3, 4),
+        streamrec.TFRecordDataset(f"{HOSTILE}\n").map(len).batch(2),
+        streamrec.FixedLenFeature([], "string", HOSTILE.encode()),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_errors_and_reprs(error: object) -> None:
-    assert "\n" not in shown(repr(error)) + shown(str(error))
+    assert "\n" not in check_text(repr(error)) + check_text(str(error))
 
 
 @pytest.fixture
-def refusing() -> Iterator[str]:
+def refusing_store() -> Iterator[str]:
     """A store that says no, in words of its own."""
     body = (
         b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>AccessDenied</Code>"
@@ -193,9 +203,9 @@ def refusing() -> Iterator[str]:
         yield url
 
 
-def test_what_a_server_says(refusing: str, called: Call) -> None:
-    options = ["-o", f"endpoint_url={refusing}", "-o", "key=k", "-o", "secret=s"]
-    done = called.refused(3, "AccessDenied", "-v", "ls", *options, "s3://b/x/")
+def test_what_a_server_says(refusing_store: str, cli: CommandLine) -> None:
+    options = ["-o", f"endpoint_url={refusing_store}", "-o", "key=k", "-o", "secret=s"]
+    done = cli.fails(3, "AccessDenied", "-v", "ls", *options, "s3://b/x/")
     assert "\nstreamrec: all is well" not in done.err
 
 
@@ -203,33 +213,33 @@ def test_what_a_server_says(refusing: str, called: Call) -> None:
     "command", ["ls", "head", "verify", "doctor", "convert", "reshard", "index", "-v count"]
 )
 def test_no_command_shows_a_secret(
-    refusing: str, tmp_path: Path, called: Call, command: str
+    refusing_store: str, tmp_path: Path, cli: CommandLine, command: str
 ) -> None:
     secret = "C4n4ry-pA55"
     targets = {"convert": "x.tfrecord", "reshard": "x.tfrecord", "index": "x.index"}
     target = [f"{tmp_path}/{targets[command]}"] if command in targets else []
-    host = refusing.removeprefix("http://")
+    host = refusing_store.removeprefix("http://")
     options = ["-o", f"secret={secret}", "-o", f"token={secret}", "-o", f"nothing={secret}"]
     for url in (
         f"http://{secret}@{host}/a?key={secret}",
         f"http://{host}/a?jwt={secret}#{secret}",
         "s3://b/a",
     ):
-        done = called.refused(
+        done = cli.fails(
             3, "", *command.split(), *(options if url == "s3://b/a" else ()), url, *target
         )
         assert secret not in done.out + done.err
-    done = called.refused(2, "", *command.split(), "-o", f"secret:{secret}", "s3://b/a", *target)
+    done = cli.fails(2, "", *command.split(), "-o", f"secret:{secret}", "s3://b/a", *target)
     assert secret not in done.out + done.err
 
 
 def test_notebooks(tmp_path: Path) -> None:
-    batch = {EVIL: [EVIL.encode()]}
-    html = streamrec.TFRecordDataset(f"{tmp_path}/{EVIL}").batch(1)._repr_html_()
-    assert not OBEYED.search(html)
+    batch = {HOSTILE: [HOSTILE.encode()]}
+    html = streamrec.TFRecordDataset(f"{tmp_path}/{HOSTILE}").batch(1)._repr_html_()
+    assert not OBEYED_BY_TERMINALS.search(html)
     shown_batch = __import__("streamrec.notebook").notebook.show(batch)
-    assert not OBEYED.search(shown_batch._repr_html_())
-    assert "\n" not in shown(repr(shown_batch))
+    assert not OBEYED_BY_TERMINALS.search(shown_batch._repr_html_())
+    assert "\n" not in check_text(repr(shown_batch))
 
 
 if sys.platform == "linux":
@@ -238,18 +248,18 @@ if sys.platform == "linux":
         path = os.fsencode(tmp_path) + b"/\xff\x9b.tfrecord"
         Path(os.fsdecode(path)).write_bytes(b"")
         for more in ((), ("--json",)):
-            done = run("ls", *more, tmp_path)
-            assert r"\udcff\udc9b" in shown(done.out)
+            done = run_command("ls", *more, tmp_path)
+            assert r"\udcff\udc9b" in check_text(done.out)
 
 
-OURS = {"STREAMREC.members": "key.feature.type"}
-DEEP = b"[" * 200_000 + b"]" * 200_000
+TAR_HEADERS = {"STREAMREC.members": "key.feature.type"}
+DEEP_JSON = b"[" * 200_000 + b"]" * 200_000
 
 
-tar = partial(tarred, headers=OURS)
+tar = partial(tarred, headers=TAR_HEADERS)
 
 
-def npy(shape: str, dtype: str = "'<i8'") -> bytes:
+def npy_bytes(shape: str, dtype: str = "'<i8'") -> bytes:
     head = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
 
@@ -263,8 +273,8 @@ def with_header(data: bytes, at: int, start: int, field: bytes) -> bytes:
     return bytes(changed)
 
 
-GOOD = tar(("1.a.npy", npy("(2,)") + bytes(16)), ("1.b.txt", b"hi"), ("2.a.json", b"[1]"))
-BODY = 1024
+GOOD_TAR = tar(("1.a.npy", npy_bytes("(2,)") + bytes(16)), ("1.b.txt", b"hi"), ("2.a.json", b"[1]"))
+HEADER_BYTES = 1024
 """Where the first member begins: before it stands the header of all."""
 
 SHAPES = [
@@ -278,62 +288,70 @@ SHAPES = [
 ]
 
 FILES: dict[str, tuple[str, bytes]] = {
-    "json, deep": ("jsonl", b'{"a": ' + DEEP + b"}\n"),
+    "json, deep": ("jsonl", b'{"a": ' + DEEP_JSON + b"}\n"),
     "json, many digits": ("jsonl", b'{"a": [' + b"9" * 5000 + b"]}\n"),
     "json, a float beyond all": ("jsonl", b'{"a": {"float32": [%d]}}\n' % 10**400),
     "json, an int beyond all": ("jsonl", b'{"a": [%d]}\n' % 2**70),
     "json, half a letter": ("jsonl", b'{"a": ["\\udc00"]}\n'),
     "json, half a letter as name": ("jsonl", b'{"\\ud800": [1]}\n'),
-    "json in a tar, deep": ("tar", tar(("1.a.json", DEEP))),
-    **{f"npy {shape}": ("tar", tar(("1.a.npy", npy(shape) + bytes(16)))) for shape in SHAPES},
+    "json in a tar, deep": ("tar", tar(("1.a.json", DEEP_JSON))),
+    **{f"npy {shape}": ("tar", tar(("1.a.npy", npy_bytes(shape) + bytes(16)))) for shape in SHAPES},
     "npy, a zip": ("tar", tar(("1.a.npy", b"PK\x03\x04" + bytes(50)))),
     "npy, a pickle": ("tar", tar(("1.a.npy", b"\x80\x04."))),
     "npy, a header of 4 GB": ("tar", tar(("1.a.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff"))),
-    "tar, a member of 2**88 bytes": ("tar", with_header(GOOD, BODY, 124, b"\x80" + b"\xff" * 11)),
-    "tar, a member of -1 bytes": ("tar", with_header(GOOD, BODY, 124, b"\xff" * 12)),
-    "tar, a sparse member": ("tar", with_header(GOOD, BODY, 156, b"S")),
+    "tar, a member of 2**88 bytes": (
+        "tar",
+        with_header(GOOD_TAR, HEADER_BYTES, 124, b"\x80" + b"\xff" * 11),
+    ),
+    "tar, a member of -1 bytes": ("tar", with_header(GOOD_TAR, HEADER_BYTES, 124, b"\xff" * 12)),
+    "tar, a sparse member": ("tar", with_header(GOOD_TAR, HEADER_BYTES, 156, b"S")),
     "tar, a name of 8 GB": (
         "tar",
-        with_header(with_header(GOOD, BODY, 156, b"L"), BODY, 124, b"77777777777\0"),
+        with_header(
+            with_header(GOOD_TAR, HEADER_BYTES, 156, b"L"), HEADER_BYTES, 124, b"77777777777\0"
+        ),
     ),
-    "tar, a damaged header": ("tar", GOOD[: BODY + 512 + 512] + b"?" + GOOD[BODY + 512 + 513 :]),
-    "tar, cut off": ("tar", GOOD[: BODY + 512 + 20]),
+    "tar, a damaged header": (
+        "tar",
+        GOOD_TAR[: HEADER_BYTES + 512 + 512] + b"?" + GOOD_TAR[HEADER_BYTES + 512 + 513 :],
+    ),
+    "tar, cut off": ("tar", GOOD_TAR[: HEADER_BYTES + 512 + 20]),
     "tar, cls of many digits": ("tar", tar(("1.cls", b"9" * 5000), headers=None)),
     "parquet, cut off": ("parquet", b"PAR1" + bytes(20)),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_is_one_error(name: str, tmp_path: Path, called: Call) -> None:
+def test_it_is_one_error(name: str, tmp_path: Path, cli: CommandLine) -> None:
     ending, data = FILES[name]
     path = tmp_path / f"a.{ending}"
     path.write_bytes(data)
-    done = called("convert", path, tmp_path / "b.tfrecord")
+    done = cli("convert", path, tmp_path / "b.tfrecord")
     assert done.code in (1, 3), done
     assert done.err.startswith("streamrec: ")
     assert str(path) in done.err
     assert not (tmp_path / "b.tfrecord").exists()
 
 
-def test_two_columns_of_one_name(tmp_path: Path, called: Call) -> None:
+def test_two_columns_of_one_name(tmp_path: Path, cli: CommandLine) -> None:
     parquet.write_table(
         pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]),
         tmp_path / "a.parquet",
     )
     said = "several columns have this name"
-    called.refused(1, said, "convert", tmp_path / "a.parquet", tmp_path / "b.tfrecord")
+    cli.fails(1, said, "convert", tmp_path / "a.parquet", tmp_path / "b.tfrecord")
 
 
-def written(table: pa.Table) -> bytes:
+def parquet_bytes(table: pa.Table) -> bytes:
     file = io.BytesIO()
     parquet.write_table(table, file)
     return file.getvalue()
 
 
-TABLE = written(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"], "c": [[1.0], [], [2.0]]}))
+TABLE = parquet_bytes(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"], "c": [[1.0], [], [2.0]]}))
 
 
-@pytest.mark.parametrize(("name", "good"), [("webdataset", GOOD), ("parquet", TABLE)])
+@pytest.mark.parametrize(("name", "good"), [("webdataset", GOOD_TAR), ("parquet", TABLE)])
 def test_damage_anywhere(name: str, good: bytes) -> None:
     """Bytes that were changed give other records or a StreamrecError."""
     drawn = random.Random(5)

@@ -18,14 +18,20 @@ import pytest
 
 import streamrec
 from streamrec.storage import Storages, secured_object
-from tests.cli.conftest import Bucket, Call, examples, interrupted, typed
+from tests.cli.conftest import (
+    Bucket,
+    CommandLine,
+    example_records,
+    interrupt_after_first_shard,
+    typed_options,
+)
 from tests.runs import flip_bit
 from tests.servers.real import Store
-from tests.steps import HOOKS, Objects, Place, Steps, hidden, refuse
+from tests.steps import HOOKS, Objects, Place, Steps, is_hidden, refuse_permission
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 
 
-def tree(folder: Path) -> dict[str, tuple[bytes, int]]:
+def files_and_modes(folder: Path) -> dict[str, tuple[bytes, int]]:
     """All files below a directory, with their modes."""
     return {
         str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mode)
@@ -34,8 +40,8 @@ def tree(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def shown(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:
-    return {name: found for name, found in files.items() if not hidden(name)}
+def visible_files(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:
+    return {name: found for name, found in files.items() if not is_hidden(name)}
 
 
 SPELLINGS = {
@@ -52,17 +58,17 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
 def test_what_is_read_is_not_replaced_however_it_is_spelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Call, spelling: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine, spelling: str
 ) -> None:
     folder = tmp_path / "d"
     folder.mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to(folder)
     for number in range(3):
-        (folder / f"train-{number:05d}").write_bytes(streamrec.encode_records(examples(4)))
+        (folder / f"train-{number:05d}").write_bytes(streamrec.encode_records(example_records(4)))
     (folder / "train-00000.jsonl").write_text("{}\n")
     (folder / "schema.json").write_text("{}")
-    before = tree(folder)
+    before = files_and_modes(folder)
     there = spelling.format(d=folder, parent=tmp_path)
     for command in (
         [
@@ -90,31 +96,31 @@ def test_what_is_read_is_not_replaced_however_it_is_spelled(
         ["cp", "--overwrite", "d/train-00001", f"{there}/train-00001"],
         ["stat", "--html", f"{there}/train-00001", "d/train-0000?"],
     ):
-        called.refused(2, "choose another name", *command)
-        assert tree(folder) == before, command
+        cli.fails(2, "choose another name", *command)
+        assert files_and_modes(folder) == before, command
 
 
 @pytest.mark.parametrize("linked", ["hard", "symbolic"])
-def test_a_link_to_what_is_read_is_not_replaced(tmp_path: Path, called: Call, linked: str) -> None:
+def test_a_link_to_what_is_read_is_not_replaced(
+    tmp_path: Path, cli: CommandLine, linked: str
+) -> None:
     source = tmp_path / "source"
-    source.write_bytes(streamrec.encode_records(examples(240)))
+    source.write_bytes(streamrec.encode_records(example_records(240)))
     target = tmp_path / "new" / "x-7"
     target.parent.mkdir()
     target.hardlink_to(source) if linked == "hard" else target.symlink_to(source)
-    before = tree(tmp_path)
-    done = called(
-        "reshard", "--overwrite", "--shards", "20", source, f"{target.parent}/x-{{shard}}"
-    )
+    before = files_and_modes(tmp_path)
+    done = cli("reshard", "--overwrite", "--shards", "20", source, f"{target.parent}/x-{{shard}}")
     assert done.code in (2, 3)
     assert "is read, and would be overwritten: choose another name" in done.err
-    assert tree(tmp_path) == before
+    assert files_and_modes(tmp_path) == before
 
 
-def test_one_object_is_not_written_twice(tmp_path: Path, called: Call) -> None:
+def test_one_object_is_not_written_twice(tmp_path: Path, cli: CommandLine) -> None:
     source = tmp_path / "source"
-    source.write_bytes(streamrec.encode_records(examples(10)))
+    source.write_bytes(streamrec.encode_records(example_records(10)))
     words = ["--shards", "2", "--manifest", f"{tmp_path}/./x-1", source, f"{tmp_path}/x-{{shard}}"]
-    called.refused(2, "would overwrite a shard", "reshard", *words)
+    cli.fails(2, "would overwrite a shard", "reshard", *words)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
@@ -130,11 +136,11 @@ COMMANDS = {
 
 
 @pytest.fixture
-def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def old_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory to write over, beside sources."""
     monkeypatch.chdir(tmp_path)
     for name in ("source", "source-2"):
-        (tmp_path / name).write_bytes(streamrec.encode_records(examples(240)))
+        (tmp_path / name).write_bytes(streamrec.encode_records(example_records(240)))
     folder = tmp_path / "old"
     folder.mkdir()
     names = [f"shard-{number:05d}.{kind}" for number in range(2) for kind in ("tfrecord", "jsonl")]
@@ -147,69 +153,67 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_fails_at_any_step_leaves_what_was_there(
-    old: Path, called: Call, name: str
+    old_shards: Path, cli: CommandLine, name: str
 ) -> None:
     command = [COMMANDS[name][0], "--overwrite", *COMMANDS[name][1:]]
     command = [word.replace("SOURCE", "source") for word in command]
-    before = tree(old)
+    before = files_and_modes(old_shards)
     number = failed = 0
     while True:
-        HOOKS.append(steps := Steps(number, refuse))
+        HOOKS.append(steps := Steps(number, refuse_permission))
         try:
-            done = called(*command)
+            done = cli(*command)
         finally:
             HOOKS.pop()
-        found = tree(old)
+        found = files_and_modes(old_shards)
         if steps.seen <= number:
             break
         if done.code:
             failed += 1
-            assert shown(found) == before, number
-        assert steps.removal or found.keys() == shown(found).keys(), number
+            assert visible_files(found) == before, number
+        assert steps.removal or found.keys() == visible_files(found).keys(), number
         if not done.code:
-            for path in old.iterdir():
+            for path in old_shards.iterdir():
                 path.unlink()
             for there, (data, mode) in before.items():
-                (old / there).write_bytes(data)
-                (old / there).chmod(mode)
+                (old_shards / there).write_bytes(data)
+                (old_shards / there).chmod(mode)
         number += 1
     assert done.code == 0
     assert failed > 5
-    assert shown(found) == found
+    assert visible_files(found) == found
     assert {found[there][1] for there in before} == {before["manifest.json"][1]}
     assert any(found[there] != before[there] for there in before)
 
 
 @pytest.mark.parametrize("name", ["reshard limited", "reshard even", "convert to shards"])
 def test_damage_in_the_last_record_leaves_what_was_there(
-    old: Path, called: Call, name: str
+    old_shards: Path, cli: CommandLine, name: str
 ) -> None:
-    flip_bit(old.parent / "source", -10)
-    before = tree(old)
+    flip_bit(old_shards.parent / "source", -10)
+    before = files_and_modes(old_shards)
     command = [word.replace("SOURCE", "source") for word in COMMANDS[name]]
-    assert called(command[0], "--overwrite", *command[1:]).code == 1
-    assert tree(old) == before
+    assert cli(command[0], "--overwrite", *command[1:]).code == 1
+    assert files_and_modes(old_shards) == before
 
 
-def test_an_interrupted_command_leaves_what_was_there(old: Path) -> None:
-    before = tree(old)
-    interrupted("reshard", "--overwrite", "--shards", "240", "source", "old/")
-    assert tree(old) == before
+def test_an_interrupted_command_leaves_what_was_there(old_shards: Path) -> None:
+    before = files_and_modes(old_shards)
+    interrupt_after_first_shard("reshard", "--overwrite", "--shards", "240", "source", "old/")
+    assert files_and_modes(old_shards) == before
 
 
 def test_a_page_does_not_replace_a_spelling_in_a_store(
-    shard: Path, bucket: Bucket, called: Call
+    shard: Path, bucket: Bucket, cli: CommandLine
 ) -> None:
     source = f"{bucket.url}x"
-    assert called("reshard", *bucket.options, shard, source).code == 0
+    assert cli("reshard", *bucket.options, shard, source).code == 0
     inner = source.removeprefix("s3://")
     for name in (f"s3a://{inner}", f"s3://{inner.replace('/', '//')}", f"s3://{inner[:-1]}y/../x"):
-        called.refused(
-            2, "choose another name", "reshard", *bucket.options, "--overwrite", source, name
-        )
+        cli.fails(2, "choose another name", "reshard", *bucket.options, "--overwrite", source, name)
 
 
-FORKS = """
+FORK_SERVER = """
 import json, os, sys
 from importlib import import_module
 import gcsfs, s3fs
@@ -237,7 +241,7 @@ OVERWRITING = {
     "convert": ["convert", "--to", "tfrecord", "--shard-records", "5"],
     "repair": ["verify", "--repair"],
 }
-KINDS = ["fault", "outage", "interrupt", "kill"]
+DISTURBANCES = ["fault", "outage", "interrupt", "kill"]
 
 
 @dataclass
@@ -287,7 +291,7 @@ async def commands_at(store: Store, output: Path) -> AsyncIterator[Commands]:
         "-W",
         "ignore",
         "-c",
-        FORKS,
+        FORK_SERVER,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -302,7 +306,7 @@ async def commands_at(store: Store, output: Path) -> AsyncIterator[Commands]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISTURBANCES)
 @pytest.mark.parametrize("name", OVERWRITING)
 @pytest.mark.parametrize("where", ["s3_store", "gcs_store"])
 async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
@@ -310,7 +314,7 @@ async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
 ) -> None:
     async with commands_at(request.getfixturevalue(where), tmp_path / "said") as commands:
         place = commands.place
-        sources = {f"/source/{each}": streamrec.encode_records(examples(6)) for each in "ab"}
+        sources = {f"/source/{each}": streamrec.encode_records(example_records(6)) for each in "ab"}
         names = (
             ["a", "b"]
             if name == "repair"
@@ -318,15 +322,20 @@ async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
         )
         before = sources | {f"/old/{each}": b"old %d" % number for number, each in enumerate(names)}
         await place.restore(before, {})
-        words = [OVERWRITING[name][0], *typed(place.options), "--overwrite", *OVERWRITING[name][1:]]
+        words = [
+            OVERWRITING[name][0],
+            *typed_options(place.options),
+            "--overwrite",
+            *OVERWRITING[name][1:],
+        ]
         target, read = f"{place.url}/old/", [place.url + each for each in sources]
         words += [target, *read] if name == "repair" else [*read, target]
         assert (await commands.run(*words))[0] == 0
         count = len(commands.asked)
         found = after = await place.snapshot()
-        assert not any(map(hidden, after))
+        assert not any(map(is_hidden, after))
         assert all(after[each] != before[each] for each in before if each not in sources)
-        step = int(os.environ.get("STREAMREC_STEP", 13 + KINDS.index(kind)))
+        step = int(os.environ.get("STREAMREC_STEP", 13 + DISTURBANCES.index(kind)))
         for number in range(step // 2, count, step):
             await place.restore(before, found)
             code, said = await commands.run(*words, kind=kind, at=number)
@@ -338,29 +347,31 @@ async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
                 f"{kind} at {number} of {count}: {commands.hit.method} {commands.hit.path}: "
                 f"{code}, {said}"
             )
-            check(before, after, found, kind, code, commands.hit.method == "DELETE", met)
+            check_that_nothing_is_lost(
+                before, after, found, kind, code, commands.hit.method == "DELETE", met
+            )
             if any(map(secured_object, found)):
                 code, said = await commands.run(
-                    "doctor", "--no-write", *typed(place.options), f"{place.url}/old/"
+                    "doctor", "--no-write", *typed_options(place.options), f"{place.url}/old/"
                 )
                 assert code == 3, (met, said)
                 assert f"streamrec recover {place.url}/old/" in said, (met, said)
                 code, said = await commands.run(
-                    "recover", "--wait", "0.5", *typed(place.options), f"{place.url}/old/"
+                    "recover", "--wait", "0.5", *typed_options(place.options), f"{place.url}/old/"
                 )
                 recovered = await place.snapshot()
                 assert code == 0, (met, said)
                 assert not any(map(secured_object, recovered)), met
-                shown = {name: data for name, data in recovered.items() if not hidden(name)}
+                shown = {name: data for name, data in recovered.items() if not is_hidden(name)}
                 assert shown in (before, after), (met, said)
                 found = recovered
 
 
-def check(
+def check_that_nothing_is_lost(
     before: Objects, after: Objects, found: Objects, kind: str, code: int, removal: bool, met: str
 ) -> None:
     """Nothing old is lost."""
-    shown = {name: data for name, data in found.items() if not hidden(name)}
+    shown = {name: data for name, data in found.items() if not is_hidden(name)}
     copies = {secured_object(name): data for name, data in found.items() if secured_object(name)}
     if code == 0:
         assert shown == after, met

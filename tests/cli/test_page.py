@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from streamrec import TFRecordWriter, encode_example
-from tests.cli.conftest import Call, run
+from tests.cli.conftest import CommandLine, run_command
 
 BROWSER = shutil.which("chromium")
 FLAGS = [
@@ -34,7 +34,7 @@ BAR, RED = (47, 111, 181), (254, 0, 0)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="apt-get install chromium")
 
 
-def shown(page: Path) -> np.ndarray:
+def screenshot(page: Path) -> np.ndarray:
     picture = page.with_suffix(".png")
     command = [
         str(BROWSER),
@@ -58,18 +58,18 @@ def test_a_browser_shows_bars_and_thumbnails(tmp_path: Path) -> None:
         for number in range(100):
             writer.write(encode_example({"number": number % 7, "image": image.getvalue()}))
     page = tmp_path / "page.html"
-    assert run("stat", str(tmp_path / "a.tfrecord"), "--html", str(page)).code == 0
-    pixels = shown(page)
+    assert run_command("stat", str(tmp_path / "a.tfrecord"), "--html", str(page)).code == 0
+    pixels = screenshot(page)
     assert (pixels == BAR).all(axis=1).sum() > 5_000
     assert (pixels == RED).all(axis=1).sum() > 64 * 64
 
 
-def test_a_browser_shows_curves(shard: Path, tmp_path: Path, called: Call) -> None:
+def test_a_browser_shows_curves(shard: Path, tmp_path: Path, cli: CommandLine) -> None:
     page = tmp_path / "page.html"
-    done = called("bench", "--seconds", "0.05", "--html", page, shard)
+    done = cli("bench", "--seconds", "0.05", "--html", page, shard)
     assert done.code == 0, done.err
     assert done.out.count("█") > 20  # the best of the bars in the terminal is 40 wide
     text = page.read_text()
     assert text.count("<polyline") == 4
     assert done.out.splitlines()[-1] in text
-    assert (shown(page) == BAR).all(axis=1).sum() > 1_000
+    assert (screenshot(page) == BAR).all(axis=1).sum() > 1_000

@@ -10,11 +10,11 @@ import pytest
 
 import streamrec
 from streamrec.storage import Replacement, Storages
-from tests.cli.conftest import Call
+from tests.cli.conftest import CommandLine
 from tests.effort import THOROUGH
-from tests.steps import hidden, opened
+from tests.steps import is_hidden, open_place
 
-WRITE = """
+WRITING_PROGRAM = """
 import asyncio, os, signal, sys
 from streamrec import ShardWriter
 from tests.steps import HOOKS, Steps
@@ -39,31 +39,31 @@ for line in sys.stdin:
     print(child(folder, tag, int(count), None if at == "-" else int(at)), flush=True)
 """
 
-Tree = dict[str, bytes]
+Files = dict[str, bytes]
 
 
-def tree(folder: Path) -> Tree:
+def files_in(folder: Path) -> Files:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def shown(found: Tree) -> Tree:
-    return {name: data for name, data in found.items() if not hidden(name)}
+def visible_files(found: Files) -> Files:
+    return {name: data for name, data in found.items() if not is_hidden(name)}
 
 
-def put(folder: Path, files: Tree) -> None:
+def restore_files(folder: Path, files: Files) -> None:
     for path in folder.iterdir():
         path.unlink()
     for name, data in files.items():
         (folder / name).write_bytes(data)
 
 
-Write = Callable[[Path, str, int, int | None], int]
+WriteDataSet = Callable[[Path, str, int, int | None], int]
 
 
 @pytest.fixture
-def write() -> Iterator[Write]:
+def write_data_set() -> Iterator[WriteDataSet]:
     """Writes a data set in a process of its own, which may be killed at a step; its exit code."""
-    command = [sys.executable, "-W", "ignore", "-c", WRITE]
+    command = [sys.executable, "-W", "ignore", "-c", WRITING_PROGRAM]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -82,71 +82,73 @@ def write() -> Iterator[Write]:
 
 
 def test_after_a_kill_at_any_step_the_data_set_is_whole(
-    tmp_path: Path, called: Call, write: Write
+    tmp_path: Path, cli: CommandLine, write_data_set: WriteDataSet
 ) -> None:
     """Doctor says which it will be, and changes nothing; a second recovery finds nothing to do."""
     folder = tmp_path / "d"
     folder.mkdir()
     seen = set()
-    assert write(folder, "old", 2, None) == 0
-    old = tree(folder)
-    assert write(folder, "new", 3, None) == 0
-    new = tree(folder)
+    assert write_data_set(folder, "old", 2, None) == 0
+    old = files_in(folder)
+    assert write_data_set(folder, "new", 3, None) == 0
+    new = files_in(folder)
     number = 0
     while True:
-        put(folder, old)
-        if write(folder, "new", 3, number) == 0:
+        restore_files(folder, old)
+        if write_data_set(folder, "new", 3, number) == 0:
             break
-        killed = tree(folder)
-        checked = called("doctor", "--no-write", folder)
-        assert tree(folder) == killed
+        killed = files_in(folder)
+        checked = cli("doctor", "--no-write", folder)
+        assert files_in(folder) == killed
         half_way = "puts the old ones back" in checked.out
         complete = "removes the hidden old ones" in checked.out
-        done = called("recover", folder)
+        done = cli("recover", folder)
         assert done.code == 0, (number, done.err)
-        found = shown(tree(folder))
+        found = visible_files(files_in(folder))
         assert found in (old, new), number
         assert not (half_way and found != old), number
         assert not (complete and found != new), number
-        assert shown(killed) in (old, new) or half_way, number
-        assert not [name for name in tree(folder) if "-old-" in name or "-set-" in name]
-        assert "there is nothing to recover" in called("recover", folder).out
+        assert visible_files(killed) in (old, new) or half_way, number
+        assert not [name for name in files_in(folder) if "-old-" in name or "-set-" in name]
+        assert "there is nothing to recover" in cli("recover", folder).out
         seen.add((half_way, complete))
         number += 1 if THOROUGH else 3
     assert seen == {(False, False), (True, False), (False, True)}
 
 
-def kill_half_way(folder: Path, write: Write) -> None:
+def kill_between_two_shards(folder: Path, write: WriteDataSet) -> None:
     """Kills a writer of two new shards when the first of them is in place."""
     assert write(folder, "old", 2, None) == 0
-    before, number = tree(folder), 0
+    before, number = files_in(folder), 0
     while True:
-        put(folder, before)
+        restore_files(folder, before)
         assert write(folder, "new", 2, number) != 0
-        if tree(folder)["t-0"] != before["t-0"]:
+        if files_in(folder)["t-0"] != before["t-0"]:
             return
         number += 1
 
 
-def test_the_killed_writer_run_again_removes_what_it_left(tmp_path: Path, write: Write) -> None:
-    folder = tmp_path / "d"
-    folder.mkdir()
-    kill_half_way(folder, write)
-    assert any("-old-" in name for name in tree(folder))
-    assert write(folder, "new", 2, None) == 0
-    assert not [name for name in tree(folder) if "-old-" in name or "-set-" in name]
-    assert shown(tree(folder)).keys() == {"t-0", "t-1", "m.json"}
-
-
-def test_what_another_writer_has_written_since_stays(
-    tmp_path: Path, called: Call, write: Write
+def test_the_killed_writer_run_again_removes_what_it_left(
+    tmp_path: Path, write_data_set: WriteDataSet
 ) -> None:
     folder = tmp_path / "d"
     folder.mkdir()
-    kill_half_way(folder, write)
+    kill_between_two_shards(folder, write_data_set)
+    assert any("-old-" in name for name in files_in(folder))
+    assert write_data_set(folder, "new", 2, None) == 0
+    assert not [name for name in files_in(folder) if "-old-" in name or "-set-" in name]
+    assert visible_files(files_in(folder)).keys() == {"t-0", "t-1", "m.json"}
+
+
+def test_what_another_writer_has_written_since_stays(
+    tmp_path: Path, cli: CommandLine, write_data_set: WriteDataSet
+) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    kill_between_two_shards(folder, write_data_set)
     (folder / "t-0").unlink()
     (folder / "t-0").write_bytes(b"of another writer")
-    done = called("recover", folder)
+    done = cli("recover", folder)
     assert done.code == 1
     assert f"{folder}/t-0 was left as it is: another writer has written it since" in done.err
     assert (folder / "t-0").read_bytes() == b"of another writer"
@@ -162,7 +164,7 @@ async def test_a_writer_that_is_at_work_is_not_disturbed(
     """It recovers again and again while a live writer replaces a data set, at each of its steps."""
     from streamrec.storage import recover
 
-    async with opened(kind, request) as place:
+    async with open_place(kind, request) as place:
 
         async def write(tag: bytes) -> None:
             async with Storages(place.options) as storages, Replacement(storages) as objects:

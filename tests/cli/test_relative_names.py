@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import streamrec
-from tests.cli.conftest import Call
+from tests.cli.conftest import CommandLine
 
 COMMANDS = [
     *(f"{name} a.tfrecord" for name in ("ls", "count", "info", "stat", "head", "cat", "verify")),
@@ -24,12 +24,12 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_name_without_a_directory(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Call
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.chdir(tmp_path)
     records = [streamrec.encode_example({"label": number}) for number in range(5)]
     Path("a.tfrecord").write_bytes(streamrec.encode_records(records))
-    done = called(*command.split())
+    done = cli(*command.split())
     assert done.code == 0, done.out + done.err
     hidden = [path.name for path in tmp_path.iterdir() if "doctor" in path.name]
     assert not hidden

@@ -21,7 +21,16 @@ import pytest
 from streamrec import Dataset
 from streamrec.storage import Storages
 from streamrec.storage.backends.local.temporary_files import create_temporary
-from tests.cli.conftest import Bucket, Call, Done, interrupt, run, start, still_running, typed
+from tests.cli.conftest import (
+    Bucket,
+    CommandLine,
+    Outcome,
+    interrupt,
+    run_command,
+    start_command,
+    still_running,
+    typed_options,
+)
 from tests.effort import thorough
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore
@@ -30,27 +39,27 @@ from tests.storage.faultproxy import Fault, FaultProxy
 
 
 def test_from_files_to_the_store_and_back(
-    shard: Path, bucket: Bucket, tmp_path: Path, called: Call
+    shard: Path, bucket: Bucket, tmp_path: Path, cli: CommandLine
 ) -> None:
     url, options = bucket.url, bucket.options
-    done = run("reshard", *options, "--shards", "3", "--shuffle", "--seed", "1", shard, url)
+    done = run_command("reshard", *options, "--shards", "3", "--shuffle", "--seed", "1", shard, url)
     assert done.code == 0, done.err
-    listed = called("ls", *options, "--json", url).json
+    listed = cli("ls", *options, "--json", url).json
     names = [item["path"].removeprefix(url) for item in listed]
     assert names == ["manifest.json", *(f"shard-0000{number}.tfrecord" for number in range(3))]
-    assert called("verify", *options, f"{url}manifest.json").code == 0
-    assert called("count", *options, f"{url}*.tfrecord").out == "240\n"
-    assert called("info", *options, "--json", url).json["records"] == 240
-    lines = called("cat", *options, "--json", "--features", "label", url).out.splitlines()
+    assert cli("verify", *options, f"{url}manifest.json").code == 0
+    assert cli("count", *options, f"{url}*.tfrecord").out == "240\n"
+    assert cli("info", *options, "--json", url).json["records"] == 240
+    lines = cli("cat", *options, "--json", "--features", "label", url).out.splitlines()
     assert sorted(json.loads(line)["label"][0] for line in lines) == sorted(
         number % 4 for number in range(240)
     )
-    assert called("stat", *options, "--html", f"{url}page.html", url).code == 0
-    assert called("ls", *options, f"{url}page.html").code == 0
-    assert called("reshard", *options, f"{url}*.tfrecord", tmp_path / "back.tfrecord").code == 0
+    assert cli("stat", *options, "--html", f"{url}page.html", url).code == 0
+    assert cli("ls", *options, f"{url}page.html").code == 0
+    assert cli("reshard", *options, f"{url}*.tfrecord", tmp_path / "back.tfrecord").code == 0
 
 
-def test_what_the_store_refuses(bucket: Bucket, called: Call) -> None:
+def test_what_the_store_refuses(bucket: Bucket, cli: CommandLine) -> None:
     url, options = bucket.url, bucket.options
     for arguments, said in (
         (["count", *options, f"{url}nothing.tfrecord"], "there is no such object"),
@@ -60,7 +69,7 @@ def test_what_the_store_refuses(bucket: Bucket, called: Call) -> None:
         (["ls", *options, "-o", "secret=wrong", url], "check the credentials"),
         (["info", *options, "-o", "endpiont_url=x", url], "endpoint_url"),
     ):
-        done = called.refused(3, said, *arguments)
+        done = cli.fails(3, said, *arguments)
         assert (done.err.startswith("streamrec: "), done.out) == (True, "")
 
 
@@ -88,9 +97,9 @@ async def test_ctrl_c_takes_back_what_has_just_appeared(
         Storages(s3_store.options) as storages,
     ):
         storage = await storages.at(url)
-        options = typed({**s3_store.options, "endpoint_url": proxy.url})
+        options = typed_options({**s3_store.options, "endpoint_url": proxy.url})
         words = [part.replace("SHARD", str(shard)).replace("TARGET", url) for part in arguments]
-        process = await asyncio.to_thread(start, words[0], *options, *words[1:])
+        process = await asyncio.to_thread(start_command, words[0], *options, *words[1:])
         with anyio.fail_after(60):
             while not [found async for found in storage.list(url)]:
                 await asyncio.to_thread(still_running, process)
@@ -102,8 +111,8 @@ def test_a_store_that_is_down_is_waited_for_with_a_warning(shard: Path) -> None:
     with ObjectStore(
         shard.parent.parent, replace(NO_FAULTS, unavailable=1.0, retry_after=60)
     ) as store:
-        options = typed({"anon": True, "endpoint_url": store.url})
-        with start("count", *options, f"s3://{shard.parent.name}/{shard.name}") as process:
+        options = typed_options({"anon": True, "endpoint_url": store.url})
+        with start_command("count", *options, f"s3://{shard.parent.name}/{shard.name}") as process:
             assert process.stderr is not None
             lines = iter(process.stderr.readline, "")
             warning = next(line for line in lines if "no progress" in line)
@@ -114,75 +123,77 @@ def test_a_store_that_is_down_is_waited_for_with_a_warning(shard: Path) -> None:
     assert "Retrying for 300 s more (RetryPolicy(patience=300))" in warning
 
 
-def test_what_demo_proposes_runs(bucket: Bucket, called: Call, tmp_path: Path) -> None:
+def test_what_demo_proposes_runs(bucket: Bucket, cli: CommandLine, tmp_path: Path) -> None:
     """With the options that it was given, but for secrets."""
-    done = called("demo", *bucket.options, bucket.url)
+    done = cli("demo", *bucket.options, bucket.url)
     first, *lines = done.out.splitlines()
     assert first.startswith("4 shards, 1,000 records")
     assert SECRET not in done.out
     commands = [shlex.split(line.replace("secret=...", f"secret={SECRET}")) for line in lines]
     assert [command[1] for command in commands] == ["info", "head", "stat", "verify"]
     for _, *arguments in commands:
-        called.well(
+        cli.succeeds(
             *(str(tmp_path / word) if word == "flowers.html" else word for word in arguments)
         )
-    found = called("demo", *bucket.options, "--overwrite", "--json", bucket.url).json
+    found = cli("demo", *bucket.options, "--overwrite", "--json", bucket.url).json
     assert found["manifest"] == f"{bucket.url}manifest.json"
     assert sum(shard["records"] for shard in found["shards"]) == 1000
-    assert called("count", *bucket.options, found["shards"][0]["path"]).out == "250\n"
+    assert cli("count", *bucket.options, found["shards"][0]["path"]).out == "250\n"
 
 
-def test_a_file_of_credentials_that_is_not_there(called: Call, tmp_path: Path) -> None:
+def test_a_file_of_credentials_that_is_not_there(cli: CommandLine, tmp_path: Path) -> None:
     name = str(tmp_path / "key.json")
     said = (
         f"streamrec: gs://bucket/: storage option token={name!r} names a file that does not exist"
     )
-    assert called.refused(3, said, "ls", "-o", f"token={name}", "gs://bucket/").out == ""
+    assert cli.fails(3, said, "ls", "-o", f"token={name}", "gs://bucket/").out == ""
 
 
-def test_bench_and_doctor(bucket: Bucket, called: Call) -> None:
+def test_bench_and_doctor(bucket: Bucket, cli: CommandLine) -> None:
     url, options = bucket.url, bucket.options
-    assert called("demo", *options, url).code == 0
-    found = called("bench", *options, "--json", "--seconds", "0.05", url).json
+    assert cli("demo", *options, url).code == 0
+    found = cli("bench", *options, "--json", "--seconds", "0.05", url).json
     assert len(found["measurements"]) == 24
     assert all(item["mb_per_second"] > 0 for item in found["measurements"])
     assert found["knee"] in (1, 2, 4, 8, 16, 32)
     assert found["dataset"]["mb_per_second"] > 0
     for option, said in (("secret=wrong", "list"), ("endpoint_url=http://127.0.0.1:1", "connect")):
-        done = called.refused(3, "", "doctor", *options, "-o", option, url)
+        done = cli.fails(3, "", "doctor", *options, "-o", option, url)
         assert f"FAIL  {said}" in done.out
 
 
-def test_what_it_wrote_is_removed(bucket: Bucket, called: Call) -> None:
-    done = called.well(
+def test_what_it_wrote_is_removed(bucket: Bucket, cli: CommandLine) -> None:
+    done = cli.succeeds(
         "bench", *bucket.options, "--json", "--write", "--seconds", "0.05", bucket.url
     )
     assert len(done.json["measurements"]) == 24
-    assert "nothing is below" in called("ls", *bucket.options, bucket.url).err
+    assert "nothing is below" in cli("ls", *bucket.options, bucket.url).err
 
 
 @pytest.mark.parametrize("written", ["first", "all"])
-def test_ctrl_c_leaves_nothing(bucket: Bucket, called: Call, written: str) -> None:
+def test_ctrl_c_leaves_nothing(bucket: Bucket, cli: CommandLine, written: str) -> None:
     wanted = 1 if written == "first" else 8
-    with start("bench", *bucket.options, "--write", "--seconds", "60", bucket.url) as process:
+    with start_command(
+        "bench", *bucket.options, "--write", "--seconds", "60", bucket.url
+    ) as process:
         deadline = time.monotonic() + 60
-        while called("ls", *bucket.options, bucket.url).out.count("\n") < wanted:
+        while cli("ls", *bucket.options, bucket.url).out.count("\n") < wanted:
             assert process.poll() is None
             assert time.monotonic() < deadline
         interrupt(process)
-    assert "nothing is below" in run("ls", *bucket.options, bucket.url).err
+    assert "nothing is below" in run_command("ls", *bucket.options, bucket.url).err
 
 
-def test_write_wants_a_directory(shard: Path, called: Call) -> None:
-    called.refused(2, "ends in /", "bench", "--write", shard)
+def test_write_wants_a_directory(shard: Path, cli: CommandLine) -> None:
+    cli.fails(2, "ends in /", "bench", "--write", shard)
 
 
-SERVER = ["resolve", "connect", "TLS", "clock", "list"]
-READING = ["get", "range", "version", "checksum", "latency", "speed"]
-WRITING = ["write", "exclusive", "multipart", "remove"]
+CHECKS_OF_SERVER = ["resolve", "connect", "TLS", "clock", "list"]
+CHECKS_OF_READING = ["get", "range", "version", "checksum", "latency", "speed"]
+CHECKS_OF_WRITING = ["write", "exclusive", "multipart", "remove"]
 
 
-def rows(done: Done) -> dict[str, bool | None]:
+def checks_by_name(done: Outcome) -> dict[str, bool | None]:
     return {row["name"]: row["ok"] for row in done.json["checks"]}
 
 
@@ -196,30 +207,40 @@ STORES: list[tuple[str | Callable[[], Running], set[str], set[str]]] = [
 
 @pytest.mark.parametrize(("where", "unchecked", "failed"), STORES)
 def test_doctor_checks_all_that_a_store_can(
-    request: pytest.FixtureRequest, called: Call, where: Any, unchecked: set[str], failed: set[str]
+    request: pytest.FixtureRequest,
+    cli: CommandLine,
+    where: Any,
+    unchecked: set[str],
+    failed: set[str],
 ) -> None:
-    call = run if where == "gcs_store" else called
+    call = run_command if where == "gcs_store" else cli
     with (
         nullcontext(request.getfixturevalue(where)) if isinstance(where, str) else where() as store
     ):
-        url, options = f"{store.url}/{uuid4()}/", typed(store.options)
+        url, options = f"{store.url}/{uuid4()}/", typed_options(store.options)
         assert call("demo", *options, url).code == 0
         before = call("ls", *options, "--json", url).json
         done = call("doctor", *options, "--json", "--write", url)
         assert done.code == (3 if failed else 0), done.out
-        found = rows(done)
+        found = checks_by_name(done)
         assert {name for name, ok in found.items() if ok is False} == failed
-        assert list(found) == [*SERVER, *READING, "leftovers", "replaced", *WRITING]
+        assert list(found) == [
+            *CHECKS_OF_SERVER,
+            *CHECKS_OF_READING,
+            "leftovers",
+            "replaced",
+            *CHECKS_OF_WRITING,
+        ]
         assert {name for name, ok in found.items() if ok is None} == unchecked
         assert done.err == ""
         assert call("ls", *options, "--json", url).json == before
         assert SECRET not in done.out + done.err
 
 
-def test_http_is_read_only(http_store: Store, called: Call) -> None:
+def test_http_is_read_only(http_store: Store, cli: CommandLine) -> None:
     name = f"{uuid4()}.bin"
     (http_store.directory / name).write_bytes(bytes(100_000))
-    found = rows(called.well("doctor", "--json", "--write", f"{http_store.url}/{name}"))
+    found = checks_by_name(cli.succeeds("doctor", "--json", "--write", f"{http_store.url}/{name}"))
     assert {name for name, ok in found.items() if ok is None} == {
         "checksum",
         "leftovers",
@@ -229,48 +250,51 @@ def test_http_is_read_only(http_store: Store, called: Call) -> None:
 
 
 @pytest.mark.parametrize("name", ["d", "x::y", "file::file:", "p#q?versionId=3"])
-def test_local_directory(name: str, tmp_path: Path, called: Call) -> None:
+def test_local_directory(name: str, tmp_path: Path, cli: CommandLine) -> None:
     directory = tmp_path / name
     directory.mkdir()
     (directory / "a").write_bytes(bytes(100_000))
-    called.well("doctor", "--json", "--write", str(directory))
+    cli.succeeds("doctor", "--json", "--write", str(directory))
     assert [path.name for path in directory.iterdir()] == ["a"]
 
 
-def test_an_unfinished_upload_is_seen(s3_store: Store, called: Call) -> None:
+def test_an_unfinished_upload_is_seen(s3_store: Store, cli: CommandLine) -> None:
     filesystem, inner = fsspec.url_to_fs(f"{s3_store.url}/{uuid4()}/a", **s3_store.options)
     bucket, _, key = inner.partition("/")
     filesystem.pipe_file(inner, bytes(1000))
     upload = filesystem.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{key}-b")[
         "UploadId"
     ]
-    done = called("doctor", *typed(s3_store.options), "--json", "--no-write", f"s3://{inner}")
+    done = cli("doctor", *typed_options(s3_store.options), "--json", "--no-write", f"s3://{inner}")
     filesystem.call_s3("abort_multipart_upload", Bucket=bucket, Key=f"{key}-b", UploadId=upload)
     [said] = [row["found"] for row in done.json["checks"] if row["name"] == "leftovers"]
     assert said == "1 upload under way, none older than a day"
 
 
-def test_what_cannot_be_listed_is_said_once(s3_store: Store, called: Call) -> None:
-    done = called(
-        "doctor", *typed({**s3_store.options, "secret": "wrong"}), "--json", f"{s3_store.url}/"
+def test_what_cannot_be_listed_is_said_once(s3_store: Store, cli: CommandLine) -> None:
+    done = cli(
+        "doctor",
+        *typed_options({**s3_store.options, "secret": "wrong"}),
+        "--json",
+        f"{s3_store.url}/",
     )
-    assert list(rows(done)) == SERVER
+    assert list(checks_by_name(done)) == CHECKS_OF_SERVER
     assert done.json["checks"][-1]["found"].count("check the credentials") == 1
 
 
-def test_without_a_terminal_nothing_is_written(tmp_path: Path, called: Call) -> None:
+def test_without_a_terminal_nothing_is_written(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "a").write_bytes(bytes(100))
-    assert "write" not in rows(called("doctor", "--json", str(tmp_path)))
+    assert "write" not in checks_by_name(cli("doctor", "--json", str(tmp_path)))
 
 
-def test_what_a_killed_run_was_to_replace(tmp_path: Path, called: Call) -> None:
+def test_what_a_killed_run_was_to_replace(tmp_path: Path, cli: CommandLine) -> None:
     kept = tmp_path / ".x.streamrec-old-0123456789abcdef"
     kept.write_bytes(b"old")
     (tmp_path / "x").write_bytes(b"new")
     (tmp_path / ".x.streamrec-new-0000000000000000").write_bytes(b"never in place")
     left, handle = create_temporary(tmp_path / "y")
     os.close(handle)  # its writer is dead
-    done = called("doctor", "--json", f"{tmp_path}/")
+    done = cli("doctor", "--json", f"{tmp_path}/")
     assert done.code != 0
     [row] = [row for row in done.json["checks"] if row["name"] == "replaced"]
     assert row["found"].startswith(

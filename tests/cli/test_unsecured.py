@@ -10,7 +10,7 @@ import pytest
 
 import streamrec
 from streamrec.storage import Storages
-from tests.cli.conftest import Call, examples, typed
+from tests.cli.conftest import CommandLine, example_records, typed_options
 from tests.servers.real import Store
 from tests.storage.faultproxy import FaultProxy, Request, in_a_thread, status
 
@@ -45,7 +45,9 @@ def place(s3_store: Store) -> Iterator[Unreadable]:
     with in_a_thread(proxy):
         options = {**s3_store.options, "endpoint_url": proxy.url}
         url = f"{s3_store.url}/{uuid4()}/"
-        yield Unreadable(url, s3_store, typed(s3_store.options), typed(options), proxy)
+        yield Unreadable(
+            url, s3_store, typed_options(s3_store.options), typed_options(options), proxy
+        )
 
 
 COMMANDS = {
@@ -61,36 +63,36 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_may_not_be_read_is_replaced_if_the_command_is_told_so(
-    place: Unreadable, tmp_path: Path, called: Call, name: str
+    place: Unreadable, tmp_path: Path, cli: CommandLine, name: str
 ) -> None:
     """Without the flag, the command names it, and leaves the object as it is."""
     words, replaced = COMMANDS[name]
     first, second = tmp_path / "1" / "source", tmp_path / "2" / "source"
     for path, count in ((first, 3), (second, 5)):
         path.parent.mkdir()
-        path.write_bytes(streamrec.encode_records(examples(count)))
+        path.write_bytes(streamrec.encode_records(example_records(count)))
     source = f"{place.url}source/source"
-    called.well("cp", *place.direct, first, f"{place.url}source/")
+    cli.succeeds("cp", *place.direct, first, f"{place.url}source/")
 
     def run(options: tuple[str, ...], *more: str) -> list[str]:
         there = [word.replace("old/", f"{place.url}old/") for word in words[1:]]
         there = [source if word == "SOURCE" else word for word in there]
         return [words[0], *options, *more, *there]
 
-    called.well(*run(place.direct))
+    cli.succeeds(*run(place.direct))
     target = f"{place.url}old/{replaced}"
-    before = fetched(place, target)
-    called.well("cp", "--overwrite", *place.direct, second, f"{place.url}source/")
+    before = content_of(place, target)
+    cli.succeeds("cp", "--overwrite", *place.direct, second, f"{place.url}source/")
     place.proxy.choose = lambda request: DENIED if reads_visible(request) else None
     if name != "demo":
-        called.refused(3, "--overwrite-unsecured", *run(place.through, "--overwrite"))
-        assert fetched(place, target) == before
-    called.well(*run(place.through, "--overwrite-unsecured"))
+        cli.fails(3, "--overwrite-unsecured", *run(place.through, "--overwrite"))
+        assert content_of(place, target) == before
+    cli.succeeds(*run(place.through, "--overwrite-unsecured"))
     if name != "demo":  # its data is the same every time
-        assert fetched(place, target) != before
+        assert content_of(place, target) != before
 
 
-def fetched(place: Unreadable, url: str) -> bytes:
+def content_of(place: Unreadable, url: str) -> bytes:
     """What an object holds, read past the proxy."""
 
     async def read() -> bytes:

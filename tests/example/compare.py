@@ -17,7 +17,7 @@ def assert_same_columns(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
 
 def assert_same(found: Any, wanted: Any, name: str) -> None:
     """Both are the same array, scalar, SparseTensor or RaggedTensor."""
-    found, wanted = arrayed(found), arrayed(wanted)
+    found, wanted = as_array(found), as_array(wanted)
     assert type(found) is type(wanted), name
     if isinstance(wanted, SparseTensor):
         for part, one, other in zip(wanted.__match_args__, found.parts, wanted.parts, strict=True):
@@ -33,7 +33,7 @@ def assert_same(found: Any, wanted: Any, name: str) -> None:
         assert_same_array(found, wanted, name)
 
 
-def arrayed(value: Any) -> Any:
+def as_array(value: Any) -> Any:
     """A scalar of a single example as the array without dimensions that TensorFlow has in its
     place.
     """

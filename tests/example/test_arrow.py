@@ -40,7 +40,7 @@ FEATURES = {
 }
 
 
-def example(index: int) -> dict[str, Any]:
+def example_row(index: int) -> dict[str, Any]:
     return {
         "number": index,
         "pair": [float(index), 0.5],
@@ -53,7 +53,7 @@ def example(index: int) -> dict[str, Any]:
 
 @given(count=st.integers(0, 20), string_columns=st.booleans())
 def test_every_kind_of_column_gives_its_rows(count: int, string_columns: bool) -> None:
-    rows = [example(index) for index in range(count)]
+    rows = [example_row(index) for index in range(count)]
     columns = streamrec.parse_example(
         [encode_example(row) for row in rows], FEATURES, string_columns=string_columns
     )
@@ -64,7 +64,7 @@ def test_every_kind_of_column_gives_its_rows(count: int, string_columns: bool) -
 
 def test_numbers_are_not_copied() -> None:
     columns = streamrec.parse_example(
-        [encode_example(example(index)) for index in range(9)], FEATURES
+        [encode_example(example_row(index)) for index in range(9)], FEATURES
     )
     batch = pa.record_batch(ArrowBatch(columns))
     assert batch["number"].buffers()[1].address == columns["number"].ctypes.data
@@ -146,48 +146,59 @@ def test_what_arrow_has_not_is_said(columns: dict[Any, Any], message: str) -> No
         ArrowBatch(columns)
 
 
-INTS = np.arange(3)
+THREE_NUMBERS = np.arange(3)
 
 
-def sparse(indices: Any, shape: list[int]) -> streamrec.SparseTensor:
+def sparse_tensor(indices: Any, shape: list[int]) -> streamrec.SparseTensor:
     return streamrec.SparseTensor(
-        np.array(indices, np.int64).reshape(-1, len(shape)), INTS[: len(indices)], np.array(shape)
+        np.array(indices, np.int64).reshape(-1, len(shape)),
+        THREE_NUMBERS[: len(indices)],
+        np.array(shape),
     )
 
 
 UNSOUND = [
-    (RaggedTensor(INTS, (np.array([0, 12]),)), "row splits from 0 to 12 must go from 0 to 3"),
-    (RaggedTensor(INTS, (np.array([0, 2**40]),)), "row splits from 0 to 1,099,511,627,776"),
-    (RaggedTensor(INTS, (np.array([0, 2]),)), "row splits from 0 to 2 must go from 0 to 3"),
-    (RaggedTensor(INTS, (np.array([1, 3]),)), "row splits from 1 to 3"),
-    (RaggedTensor(INTS, (np.array([0, 9, 3]),)), "record 1, .*row splits descend"),
-    (RaggedTensor(INTS, (np.array([0, -1, 3]),)), "record 0, .*row splits descend"),
-    (RaggedTensor(INTS, (np.zeros(0, np.int64),)), "row splits of shape .0."),
-    (RaggedTensor(INTS, (np.array([0.0, 3.0]),)), "dtype float64"),
     (
-        RaggedTensor(INTS, (np.array([0, 2]), np.array([0, 3]))),
+        RaggedTensor(THREE_NUMBERS, (np.array([0, 12]),)),
+        "row splits from 0 to 12 must go from 0 to 3",
+    ),
+    (
+        RaggedTensor(THREE_NUMBERS, (np.array([0, 2**40]),)),
+        "row splits from 0 to 1,099,511,627,776",
+    ),
+    (
+        RaggedTensor(THREE_NUMBERS, (np.array([0, 2]),)),
+        "row splits from 0 to 2 must go from 0 to 3",
+    ),
+    (RaggedTensor(THREE_NUMBERS, (np.array([1, 3]),)), "row splits from 1 to 3"),
+    (RaggedTensor(THREE_NUMBERS, (np.array([0, 9, 3]),)), "record 1, .*row splits descend"),
+    (RaggedTensor(THREE_NUMBERS, (np.array([0, -1, 3]),)), "record 0, .*row splits descend"),
+    (RaggedTensor(THREE_NUMBERS, (np.zeros(0, np.int64),)), "row splits of shape .0."),
+    (RaggedTensor(THREE_NUMBERS, (np.array([0.0, 3.0]),)), "dtype float64"),
+    (
+        RaggedTensor(THREE_NUMBERS, (np.array([0, 2]), np.array([0, 3]))),
         "row splits from 0 to 2 must go from 0 to 1",
     ),
-    (RaggedTensor(INTS, ()), "has no row splits"),
+    (RaggedTensor(THREE_NUMBERS, ()), "has no row splits"),
     (
-        sparse([[0, 0], [0, 7]], [1, 5]),
+        sparse_tensor([[0, 0], [0, 7]], [1, 5]),
         r"the index \[0, 7\] of a sparse tensor is outside its dense_shape \[1, 5\]",
     ),
-    (sparse([[5, 0]], [1, 5]), "outside its dense_shape"),
-    (sparse([[-1, 0]], [1, 5]), "outside its dense_shape"),
+    (sparse_tensor([[5, 0]], [1, 5]), "outside its dense_shape"),
+    (sparse_tensor([[-1, 0]], [1, 5]), "outside its dense_shape"),
     (
-        streamrec.SparseTensor(np.zeros((1, 2), np.int64), INTS, np.array([1, 1])),
+        streamrec.SparseTensor(np.zeros((1, 2), np.int64), THREE_NUMBERS, np.array([1, 1])),
         "are not a sparse tensor",
     ),
 ]
-CUT = [
-    (sparse([[0, 0], [0, 2]], [1, 5]), "a list are in order, without gaps"),
-    (sparse([[1, 0], [0, 0]], [2, 1]), "out of order"),
-    (sparse([], [2**62, 1]), "4,611,686,018,427,387,904 rows has only 0 values"),
+OUT_OF_ORDER = [
+    (sparse_tensor([[0, 0], [0, 2]], [1, 5]), "a list are in order, without gaps"),
+    (sparse_tensor([[1, 0], [0, 0]], [2, 1]), "out of order"),
+    (sparse_tensor([], [2**62, 1]), "4,611,686,018,427,387,904 rows has only 0 values"),
 ]
 
 
-@pytest.mark.parametrize(("column", "message"), UNSOUND + CUT)
+@pytest.mark.parametrize(("column", "message"), UNSOUND + OUT_OF_ORDER)
 def test_a_tensor_that_leads_outside_of_its_values_never_leaves(column: Any, message: str) -> None:
     for leave in (ArrowBatch, streamrec.encode_examples):
         with pytest.raises(FeatureError, match=message):
@@ -225,7 +236,7 @@ def test_what_records_can_be_made_of_is_valid(
 def test_the_other_byte_order_is_turned(dtype: str) -> None:
     splits = np.array([0, 3, 3], ">i4")
     batch = pa.record_batch(
-        ArrowBatch({"x": np.array([1, 2], dtype), "r": RaggedTensor(INTS, (splits,))})
+        ArrowBatch({"x": np.array([1, 2], dtype), "r": RaggedTensor(THREE_NUMBERS, (splits,))})
     )
     batch.validate(full=True)
     assert batch.to_pydict() == {"x": [1, 2], "r": [[0, 1, 2], []]}
@@ -240,20 +251,22 @@ def test_strings_that_changed_are_checked() -> None:
             leave()
 
 
-def shard(folder: Path, count: int = 100) -> str:
-    [path] = write_shards(folder, [map(encode_example, map(example, range(count)))], "x.tfrecord")
+def write_shard(folder: Path, count: int = 100) -> str:
+    [path] = write_shards(
+        folder, [map(encode_example, map(example_row, range(count)))], "x.tfrecord"
+    )
     return path
 
 
 def test_a_dataset_is_a_table(tmp_path: Path) -> None:
-    dataset = TFRecordDataset(shard(tmp_path)).batch(7).parse_example(FEATURES)
+    dataset = TFRecordDataset(write_shard(tmp_path)).batch(7).parse_example(FEATURES)
     table = pa.table(dataset)
-    assert table.to_pylist() == [example(index) for index in range(100)]
+    assert table.to_pylist() == [example_row(index) for index in range(100)]
     assert [len(batch) for batch in dataset.to_arrow()] == [7] * 14 + [2]
 
 
 def test_polars_and_duckdb_take_a_dataset(tmp_path: Path) -> None:
-    dataset = TFRecordDataset(shard(tmp_path)).batch(10).parse_example(FEATURES)
+    dataset = TFRecordDataset(write_shard(tmp_path)).batch(10).parse_example(FEATURES)
     assert polars.DataFrame(dataset)["number"].sum() == 4950
     reader = dataset.to_arrow()
     assert duckdb.from_arrow(reader).aggregate("sum(number), count(name)").fetchall() == [
@@ -262,13 +275,13 @@ def test_polars_and_duckdb_take_a_dataset(tmp_path: Path) -> None:
 
 
 def test_records_are_one_column(tmp_path: Path) -> None:
-    table = pa.table(TFRecordDataset(shard(tmp_path, 5)).batch(2))
-    assert table["record"].to_pylist() == [encode_example(example(index)) for index in range(5)]
+    table = pa.table(TFRecordDataset(write_shard(tmp_path, 5)).batch(2))
+    assert table["record"].to_pylist() == [encode_example(example_row(index)) for index in range(5)]
 
 
 def test_a_dataset_without_elements_has_the_schema_of_its_features(tmp_path: Path) -> None:
     whole, nothing = (
-        pa.table(TFRecordDataset(shard(tmp_path, count)).batch(7).parse_example(FEATURES))
+        pa.table(TFRecordDataset(write_shard(tmp_path, count)).batch(7).parse_example(FEATURES))
         for count in (9, 0)
     )
     assert nothing.num_rows == 0
@@ -276,7 +289,7 @@ def test_a_dataset_without_elements_has_the_schema_of_its_features(tmp_path: Pat
 
 
 def test_damage_comes_out_of_arrow_with_its_place(tmp_path: Path) -> None:
-    path = shard(tmp_path)
+    path = write_shard(tmp_path)
     flip_bit(path, -5)
     reader = TFRecordDataset(path).batch(10).parse_example(FEATURES).to_arrow()
     with pytest.raises(streamrec.CorruptRecordError, match=r"x\.tfrecord, record 99, byte"):
@@ -309,26 +322,28 @@ def test_a_sequence_feature_is_what_was_written_without_padding(tmp_path: Path) 
         "pair": streamrec.FixedLenSequenceFeature([2], np.float32, allow_missing=True),
         "sparse": streamrec.FixedLenSequenceFeature([], bytes, allow_missing=True),
     }
-    dataset = TFRecordDataset(shard(tmp_path, 6)).batch(4).parse_example(features)
-    wanted = [example(index) for index in range(6)]
+    dataset = TFRecordDataset(write_shard(tmp_path, 6)).batch(4).parse_example(features)
+    wanted = [example_row(index) for index in range(6)]
     assert pa.table(dataset).to_pylist() == [
         {"ragged": row["ragged"], "pair": [row["pair"]], "sparse": row["sparse"]} for row in wanted
     ]
     parallel = (
-        TFRecordDataset(shard(tmp_path, 6)).batch(4).parse_example(features, num_parallel_calls=2)
+        TFRecordDataset(write_shard(tmp_path, 6))
+        .batch(4)
+        .parse_example(features, num_parallel_calls=2)
     )
     assert pa.table(parallel) == pa.table(dataset)
     uneven = {"ragged": streamrec.FixedLenSequenceFeature([2], np.int64, allow_missing=True)}
     with pytest.raises(
         FeatureError, match=r"^record 1, feature 'ragged': found 1 values, but the shape"
     ) as caught:
-        TFRecordDataset(shard(tmp_path, 4)).batch(4).parse_example(uneven).to_arrow()
+        TFRecordDataset(write_shard(tmp_path, 4)).batch(4).parse_example(uneven).to_arrow()
     assert caught.value.__notes__[0].endswith(f"{tmp_path}/x.tfrecord, record 1")
 
 
 def test_batches_of_another_shape_are_refused(tmp_path: Path) -> None:
     features = {"ragged": streamrec.FixedLenSequenceFeature([], np.int64, allow_missing=True)}
-    dataset = TFRecordDataset(shard(tmp_path, 4)).batch(2).parse_example(features).map(dict)
+    dataset = TFRecordDataset(write_shard(tmp_path, 4)).batch(2).parse_example(features).map(dict)
     with pytest.raises(
         streamrec.StreamrecError,
         match=r"column 'ragged' is fixed_size_list<item: int64 not null>\[3\], but was .*\[1\]",
@@ -391,7 +406,10 @@ def test_text_that_is_none_is_named_with_its_record(tmp_path: Path) -> None:
 
 def test_each_stream_is_an_epoch(tmp_path: Path) -> None:
     dataset = (
-        TFRecordDataset(shard(tmp_path)).shuffle(100, seed=1).batch(50).parse_example(FEATURES)
+        TFRecordDataset(write_shard(tmp_path))
+        .shuffle(100, seed=1)
+        .batch(50)
+        .parse_example(FEATURES)
     )
     first, second = (pa.table(dataset)["number"].to_pylist() for _ in range(2))
     assert first != second

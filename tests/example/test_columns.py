@@ -20,12 +20,12 @@ from streamrec.example.columns import (
 STRINGS = [b"a", b"", b"ccc", b"dd", b"e", b"f" * 20]
 
 
-def column(*shape: int) -> BytesColumn:
+def string_column(*shape: int) -> BytesColumn:
     return BytesColumn.of(STRINGS, shape or (-1,))
 
 
 def test_a_column_has_the_strings_in_its_shape() -> None:
-    found = column(2, 3)
+    found = string_column(2, 3)
     assert found.shape == (2, 3)
     assert len(found) == 2
     assert found.to_numpy().tolist() == [STRINGS[:3], STRINGS[3:]]
@@ -58,56 +58,56 @@ def test_spans_stay_within_their_buffer() -> None:
 
 
 def test_an_array_is_always_a_copy() -> None:
-    assert np.asarray(column()).tolist() == STRINGS
-    assert np.array(column(), copy=True).tolist() == STRINGS
-    assert np.asarray(column(), dtype="S3").tolist() == [string[:3] for string in STRINGS]
+    assert np.asarray(string_column()).tolist() == STRINGS
+    assert np.array(string_column(), copy=True).tolist() == STRINGS
+    assert np.asarray(string_column(), dtype="S3").tolist() == [string[:3] for string in STRINGS]
     with pytest.raises(ValueError, match="leave copy=False out"):
-        np.array(column(), copy=False)
+        np.array(string_column(), copy=False)
 
 
-def sparse(indices: Any, shape: Any) -> SparseTensor:
+def sparse_tensor(indices: Any, shape: Any) -> SparseTensor:
     table = np.array(indices, np.int64).reshape(-1, len(shape))
     return SparseTensor(table, np.arange(len(table)), np.array(shape, np.int64))
 
 
 def test_indices_of_a_sparse_tensor_are_checked() -> None:
-    good = sparse([[0, 0], [1, 2]], [2, 3])
+    good = sparse_tensor([[0, 0], [1, 2]], [2, 3])
     assert check_indices(good).tolist() == [[0, 0], [1, 2]]
     for index in ([2, 0], [0, 3], [-1, 0], [0, -1]):
         with pytest.raises(FeatureError, match="outside its dense_shape") as caught:
-            check_indices(sparse([[0, 0], index], [2, 3]), "x")
+            check_indices(sparse_tensor([[0, 0], index], [2, 3]), "x")
         assert str(index) in str(caught.value)
         assert "'x'" in str(caught.value)
     with pytest.raises(FeatureError, match="negative size"):
-        check_indices(sparse([], [2, -1]))
+        check_indices(sparse_tensor([], [2, -1]))
     with pytest.raises(FeatureError, match="are not a sparse tensor"):
         check_indices(SparseTensor(np.zeros((2, 2), int), np.zeros(3), np.array([9, 9])))
 
 
 def test_rows_of_a_sparse_tensor() -> None:
-    assert row_splits(sparse([[0, 0], [0, 1], [2, 5]], [4, 9])).tolist() == [0, 2, 2, 3, 3]
-    assert row_splits(sparse([], [2, 3])).tolist() == [0, 0, 0]
+    assert row_splits(sparse_tensor([[0, 0], [0, 1], [2, 5]], [4, 9])).tolist() == [0, 2, 2, 3, 3]
+    assert row_splits(sparse_tensor([], [2, 3])).tolist() == [0, 0, 0]
     with pytest.raises(FeatureError, match="sort them by their indices") as caught:
-        row_splits(sparse([[0, 0], [2, 0], [1, 0]], [3, 3]))
+        row_splits(sparse_tensor([[0, 0], [2, 0], [1, 0]], [3, 3]))
     assert caught.value.record == 1
 
 
 def test_only_so_many_rows_may_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few values that claim a billion rows allocate nothing."""
     monkeypatch.setattr("streamrec.example.columns.MAX_EMPTY_ROWS", 5)
-    assert len(row_splits(sparse([[0], [1]], [7]))) == 8
+    assert len(row_splits(sparse_tensor([[0], [1]], [7]))) == 8
     with pytest.raises(FeatureError, match="only 5 rows may be empty"):
-        row_splits(sparse([[0], [1]], [8]))
+        row_splits(sparse_tensor([[0], [1]], [8]))
 
 
 def test_lists_of_a_sparse_tensor_have_no_gaps() -> None:
-    assert list_splits(sparse([[0, 0], [0, 1], [2, 0]], [3, 9])).tolist() == [0, 2, 2, 3]
+    assert list_splits(sparse_tensor([[0, 0], [0, 1], [2, 0]], [3, 9])).tolist() == [0, 2, 2, 3]
     for indices in ([[0, 1]], [[0, 0], [0, 2]], [[0, 0], [1, 1]]):
         with pytest.raises(FeatureError, match="is not a list"):
-            list_splits(sparse(indices, [2, 9]))
+            list_splits(sparse_tensor(indices, [2, 9]))
     for shape, index in (([2], [0]), ([2, 3, 4], [0, 0, 0])):
         with pytest.raises(FeatureError, match=f"has {len(shape)} dimensions: it must have 2"):
-            list_splits(sparse([index], shape))
+            list_splits(sparse_tensor([index], shape))
 
 
 def test_nan_is_found_at_any_depth() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamrec import FeatureError, encode_example, encode_sequence_example, infer_features
 from streamrec.example import ExampleListWithContext, describe_other, kind_of
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.example.wire import feature, field, ints, varint
 
 OTHER_FIELDS = [
@@ -120,7 +120,7 @@ VALUES = (
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, min_size=1, max_size=4), st.data())
-@draws(200)
+@drawn_examples(200)
 def test_every_example_is_one_and_with_a_field_more_is_not(
     values: dict[str, list[object]], data: st.DataObject
 ) -> None:

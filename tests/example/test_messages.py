@@ -12,7 +12,7 @@ from google.protobuf import json_format, text_format
 from streamrec.example import Example, Feature, SequenceExample, messages
 from tests.runs import in_new_interpreter
 
-FOREIGN = """
+FOREIGN_DESCRIPTORS = """
 from google.protobuf import descriptor_pb2, descriptor_pool
 for name in "feature", "example":
     file = descriptor_pb2.FileDescriptorProto(
@@ -22,11 +22,11 @@ for name in "feature", "example":
     message.field.add(name="other", number=7, type=5, label=1)
     descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
 """
-TENSORFLOW = """
+IMPORT_TENSORFLOW = """
 import tensorflow as tf
 assert tf.train.Example.FromString(b'') == tf.train.Example()
 """
-OURS = """
+IMPORT_STREAMREC = """
 import streamrec
 from streamrec.example.messages import Example
 streamrec.TFRecordDataset
@@ -34,7 +34,7 @@ example = Example()
 example.features.feature["a"].int64_list.value.append(1)
 assert Example.FromString(example.SerializeToString()) == example
 """
-BOTH = """
+COMPARE_MESSAGES = """
 example = Example()
 example.features.feature["a"].bytes_list.value.append(b"x")
 theirs = tf.train.Example.FromString(example.SerializeToString())
@@ -42,7 +42,7 @@ assert theirs.features.feature["a"].bytes_list.value[0] == b"x"
 """
 
 
-def make() -> Example:
+def make_example() -> Example:
     return Example(
         features=messages.Features(
             feature={
@@ -58,7 +58,7 @@ def make() -> Example:
 def make_sequence() -> SequenceExample:
     steps = [Feature(int64_list=messages.Int64List(value=[1])), Feature()]
     return SequenceExample(
-        context=make().features,
+        context=make_example().features,
         feature_lists=messages.FeatureLists(
             feature_list={"steps": messages.FeatureList(feature=steps)}
         ),
@@ -74,7 +74,7 @@ def test_wire_format() -> None:
     assert example.SerializeToString() == b"\n\x0e\n\x0c\n\x01a\x12\x07\x1a\x05\n\x03\x01\xac\x02"
 
 
-@pytest.mark.parametrize("message", [make(), make_sequence()], ids=["example", "sequence"])
+@pytest.mark.parametrize("message", [make_example(), make_sequence()], ids=["example", "sequence"])
 def test_round_trips(message: Example | SequenceExample) -> None:
     kind = type(message)
     assert kind.FromString(message.SerializeToString()) == message
@@ -111,14 +111,25 @@ def test_names_are_tensorflows() -> None:
 
 @pytest.mark.parametrize("first", ["foreign", "ours"])
 def test_a_foreign_file_of_the_same_name(first: str) -> None:
-    in_new_interpreter(FOREIGN + OURS if first == "foreign" else OURS + FOREIGN)
+    in_new_interpreter(
+        FOREIGN_DESCRIPTORS + IMPORT_STREAMREC
+        if first == "foreign"
+        else IMPORT_STREAMREC + FOREIGN_DESCRIPTORS
+    )
 
 
 @pytest.mark.peer
 @pytest.mark.parametrize("first", ["tensorflow", "ours"])
 def test_tensorflow_in_the_same_process(first: str) -> None:
     pytest.importorskip("tensorflow")
-    in_new_interpreter((TENSORFLOW + OURS if first == "tensorflow" else OURS + TENSORFLOW) + BOTH)
+    in_new_interpreter(
+        (
+            IMPORT_TENSORFLOW + IMPORT_STREAMREC
+            if first == "tensorflow"
+            else IMPORT_STREAMREC + IMPORT_TENSORFLOW
+        )
+        + COMPARE_MESSAGES
+    )
 
 
 @pytest.mark.peer

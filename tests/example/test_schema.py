@@ -176,7 +176,7 @@ class NamedDtype:
 
 
 @dataclass(repr=False)
-class Shown:
+class DtypeWithARepr:
     """What a dtype of another library looks like from outside: nothing but its repr."""
 
     shown: str
@@ -201,9 +201,9 @@ class ScalarType(type):
         (
             np.int64,
             [
-                Shown("torch.int64"),
+                DtypeWithARepr("torch.int64"),
                 "torch.int64",
-                Shown("mlx.core.int64"),
+                DtypeWithARepr("mlx.core.int64"),
                 ScalarType("int64", (), {}),
             ],
         ),
@@ -213,8 +213,8 @@ class ScalarType(type):
                 np.float32,
                 "float32",
                 float,
-                Shown("torch.float32"),
-                Shown("<class 'jax.numpy.float32'>"),
+                DtypeWithARepr("torch.float32"),
+                DtypeWithARepr("<class 'jax.numpy.float32'>"),
             ],
         ),
         (
@@ -244,12 +244,12 @@ def test_dtypes(kind: Dtype, given: list[object]) -> None:
     [
         (np.int32, "integers only as int64: write np.int64, and convert after parsing"),
         ("uint8", "write np.int64"),
-        (Shown("torch.int32"), "write np.int64"),
+        (DtypeWithARepr("torch.int32"), "write np.int64"),
         (NamedDtype("bool"), "write np.int64"),
         (bool, "write np.int64"),
         (np.float64, "floats only as float32: write np.float32, and convert after parsing"),
         ("float16", "write np.float32"),
-        (Shown("torch.bfloat16"), "write np.float32"),
+        (DtypeWithARepr("torch.bfloat16"), "write np.float32"),
         ("nonsense", "write np.int64, np.float32 or bytes"),
         (None, "write np.int64, np.float32 or bytes"),
     ],

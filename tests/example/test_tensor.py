@@ -31,7 +31,7 @@ EXTENSIONS = [
 ]
 
 
-def message(dtype: int, shape: list[int], **fields: Any) -> bytes:
+def tensor_message(dtype: int, shape: list[int], **fields: Any) -> bytes:
     dims = [TensorShapeProto.Dim(size=size) for size in shape]
     return TensorProto(
         dtype=dtype, tensor_shape=TensorShapeProto(dim=dims), **fields
@@ -79,21 +79,21 @@ def test_extension_dtypes_round_trip(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("out_type", "serialized", "values"),
     [
-        ("int32", message(3, [5], int_val=[1, 2]), [1, 2, 2, 2, 2]),
-        ("int32", message(3, [1], tensor_content=b"\x01\0\0\0", int_val=[9]), [1]),
-        ("int16", message(5, [2], int64_val=[1]), [0, 0]),
-        ("uint32", message(22, [3], uint32_val=[1, 2**32 - 1]), [1, 2**32 - 1, 2**32 - 1]),
-        ("uint64", message(23, [1], uint64_val=[2**64 - 1]), [2**64 - 1]),
-        ("int64", message(9, [2], int64_val=[-5]), [-5, -5]),
-        ("float16", message(19, [3], half_val=[0x3C00, 0x4000]), [1, 2, 2]),
-        ("bfloat16", message(14, [2], half_val=[0x3F80]), [1, 1]),
-        ("float64", message(2, [2], double_val=[0.1]), [0.1, 0.1]),
-        ("complex64", message(8, [2], scomplex_val=[1, 2, 3]), [1 + 2j, 1 + 2j]),
-        ("complex128", message(18, [1], dcomplex_val=[1]), [0]),
-        ("float8_e5m2", message(24, [3], float8_val=b"\x3c\x40"), [1, 2, 2]),
-        ("int4", message(29, [3], int_val=[1, -2]), [1, -2, -2]),
-        (bytes, message(7, [2], tensor_content=b"\x01\x02abc"), [b"a", b"bc"]),
-        (bytes, message(7, [1], tensor_content=b"\x80\x01" + bytes(128)), [bytes(128)]),
+        ("int32", tensor_message(3, [5], int_val=[1, 2]), [1, 2, 2, 2, 2]),
+        ("int32", tensor_message(3, [1], tensor_content=b"\x01\0\0\0", int_val=[9]), [1]),
+        ("int16", tensor_message(5, [2], int64_val=[1]), [0, 0]),
+        ("uint32", tensor_message(22, [3], uint32_val=[1, 2**32 - 1]), [1, 2**32 - 1, 2**32 - 1]),
+        ("uint64", tensor_message(23, [1], uint64_val=[2**64 - 1]), [2**64 - 1]),
+        ("int64", tensor_message(9, [2], int64_val=[-5]), [-5, -5]),
+        ("float16", tensor_message(19, [3], half_val=[0x3C00, 0x4000]), [1, 2, 2]),
+        ("bfloat16", tensor_message(14, [2], half_val=[0x3F80]), [1, 1]),
+        ("float64", tensor_message(2, [2], double_val=[0.1]), [0.1, 0.1]),
+        ("complex64", tensor_message(8, [2], scomplex_val=[1, 2, 3]), [1 + 2j, 1 + 2j]),
+        ("complex128", tensor_message(18, [1], dcomplex_val=[1]), [0]),
+        ("float8_e5m2", tensor_message(24, [3], float8_val=b"\x3c\x40"), [1, 2, 2]),
+        ("int4", tensor_message(29, [3], int_val=[1, -2]), [1, -2, -2]),
+        (bytes, tensor_message(7, [2], tensor_content=b"\x01\x02abc"), [b"a", b"bc"]),
+        (bytes, tensor_message(7, [1], tensor_content=b"\x80\x01" + bytes(128)), [bytes(128)]),
     ],
 )
 def test_typed_values_fill_the_shape(out_type: Any, serialized: bytes, values: list[Any]) -> None:
@@ -101,51 +101,67 @@ def test_typed_values_fill_the_shape(out_type: Any, serialized: bytes, values: l
 
 
 def test_shapes_and_unknown_fields() -> None:
-    assert parse_tensor(message(3, [], int_val=[1]), np.int32).shape == ()
+    assert parse_tensor(tensor_message(3, [], int_val=[1]), np.int32).shape == ()
     assert parse_tensor(b"\x08\x03", np.int32).shape == ()
     unknown = TensorProto(dtype=3, tensor_shape=TensorShapeProto(unknown_rank=True), int_val=[1])
     assert parse_tensor(unknown.SerializeToString(), np.int32) == 1
     assert parse_tensor(
-        message(3, [1], int_val=[1], version_number=99) + b"\xaa\x06\x01x", "int32"
+        tensor_message(3, [1], int_val=[1], version_number=99) + b"\xaa\x06\x01x", "int32"
     ).tolist() == [1]
-    assert parse_tensor(np.array(message(3, [0]), dtype=object), np.int32).shape == (0,)
+    assert parse_tensor(np.array(tensor_message(3, [0]), dtype=object), np.int32).shape == (0,)
 
 
 @pytest.mark.parametrize(
     ("out_type", "serialized", "words"),
     [
-        ("int32", message(1, [1], float_val=[1]), "a float32 tensor where int32 is expected"),
-        ("int32", message(7, [1]), "a string tensor where int32"),
-        (bytes, message(3, [1]), "an int32 tensor where string"),
-        ("int32", message(103, [1]), "a dtype 103 tensor where int32"),
+        (
+            "int32",
+            tensor_message(1, [1], float_val=[1]),
+            "a float32 tensor where int32 is expected",
+        ),
+        ("int32", tensor_message(7, [1]), "a string tensor where int32"),
+        (bytes, tensor_message(3, [1]), "an int32 tensor where string"),
+        ("int32", tensor_message(103, [1]), "a dtype 103 tensor where int32"),
         ("int32", b"", "a dtype 0 tensor"),
         ("int32", b"\xff", "1 bytes that are not a TensorProto"),
         (
             "int32",
-            message(3, [3], tensor_content=b"\x01\0\0\0"),
+            tensor_message(3, [3], tensor_content=b"\x01\0\0\0"),
             r"4 bytes of content where .* \[3\] .*needs 12",
         ),
-        ("int32", message(3, [1], tensor_content=bytes(8)), "8 bytes of content where"),
-        ("bool", message(10, [2], tensor_content=b"\x02\x00"), "bytes over 1 where bool"),
-        ("bool", message(10, [3], tensor_content=b"\x00\x02\x00"), "bytes over 1 where bool"),
-        ("int32", message(3, [-1], int_val=[1]), "negative size"),
+        ("int32", tensor_message(3, [1], tensor_content=bytes(8)), "8 bytes of content where"),
+        ("bool", tensor_message(10, [2], tensor_content=b"\x02\x00"), "bytes over 1 where bool"),
+        (
+            "bool",
+            tensor_message(10, [3], tensor_content=b"\x00\x02\x00"),
+            "bytes over 1 where bool",
+        ),
+        ("int32", tensor_message(3, [-1], int_val=[1]), "negative size"),
         (
             "int8",
-            message(6, [2**40], int_val=[1]),
+            tensor_message(6, [2**40], int_val=[1]),
             "1 values where the shape needs 1099511627776.*max_fill_bytes",
         ),
-        (bytes, message(7, [2**40]), "0 values where the shape needs"),
-        ("int32", message(3, [2**40, 2**40]), "0 values where the shape needs"),
-        ("int32", message(3, [0, 2**62, 2**62]), "beyond what an array can have"),
+        (bytes, tensor_message(7, [2**40]), "0 values where the shape needs"),
+        ("int32", tensor_message(3, [2**40, 2**40]), "0 values where the shape needs"),
+        ("int32", tensor_message(3, [0, 2**62, 2**62]), "beyond what an array can have"),
         (
             "int32",
-            message(3, [1] * 300, int_val=[1]),
+            tensor_message(3, [1] * 300, int_val=[1]),
             r"and 292 more sizes is beyond what an array can have",
         ),
-        (bytes, message(7, [3], tensor_content=b"\x01\x01ab"), "does not consist of 3 strings"),
-        (bytes, message(7, [2], tensor_content=b"\x01\x02ab"), "does not consist of 2 strings"),
-        (bytes, message(7, [2], tensor_content=b"\x80"), "does not consist of 2 strings"),
-        (bytes, message(7, [2**60], tensor_content=b"\x80\x01"), "does not consist of"),
+        (
+            bytes,
+            tensor_message(7, [3], tensor_content=b"\x01\x01ab"),
+            "does not consist of 3 strings",
+        ),
+        (
+            bytes,
+            tensor_message(7, [2], tensor_content=b"\x01\x02ab"),
+            "does not consist of 2 strings",
+        ),
+        (bytes, tensor_message(7, [2], tensor_content=b"\x80"), "does not consist of 2 strings"),
+        (bytes, tensor_message(7, [2**60], tensor_content=b"\x80\x01"), "does not consist of"),
     ],
 )
 def test_damage(out_type: Any, serialized: bytes, words: str) -> None:
@@ -154,7 +170,7 @@ def test_damage(out_type: Any, serialized: bytes, words: str) -> None:
 
 
 def test_fill_limit_is_the_callers() -> None:
-    serialized = message(6, [100], int_val=[7])
+    serialized = tensor_message(6, [100], int_val=[7])
     assert parse_tensor(serialized, np.int8, max_fill_bytes=100).sum() == 700
     with pytest.raises(FeatureError, match="at most 99 are filled"):
         parse_tensor(serialized, np.int8, max_fill_bytes=99)

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from streamrec.errors import FeatureError
 from streamrec.example.messages import TensorProto, TensorShapeProto
 from streamrec.example.tensor import decode_raw, parse_tensor, serialize_tensor
-from tests.effort import draws
+from tests.effort import drawn_examples
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.peer
@@ -31,7 +31,7 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     return draw(hnp.arrays(dtype, shape))
 
 
-@draws(200)
+@drawn_examples(200)
 @given(arrays())
 def test_numbers(array: np.ndarray[Any, Any]) -> None:
     serialized = serialize_tensor(array)
@@ -47,7 +47,7 @@ def test_numbers(array: np.ndarray[Any, Any]) -> None:
     )
 
 
-@draws(50)
+@drawn_examples(50)
 @given(hnp.arrays(object, shapes, elements=st.binary(max_size=5)))
 def test_strings(array: np.ndarray[Any, Any]) -> None:
     serialized = serialize_tensor(array)
@@ -94,7 +94,7 @@ def messages(draw: st.DrawFn) -> tuple[bytes, str]:
     return data[:cut], name
 
 
-@draws(300)
+@drawn_examples(300)
 @given(messages())
 def test_any_message(case: tuple[bytes, str]) -> None:
     data, name = case
@@ -111,7 +111,7 @@ def test_any_message(case: tuple[bytes, str]) -> None:
         assert (ours.shape, ours.tobytes()) == (theirs.shape, theirs.tobytes())
 
 
-@draws(200)
+@drawn_examples(200)
 @given(
     hnp.arrays(object, shapes, elements=st.binary(max_size=4) | st.just(b"12345678")),
     st.sampled_from(RAW),

@@ -36,7 +36,7 @@ GONE_SECONDS = 20  # far more than it takes, and far less than a server that sta
 
 
 @contextmanager
-def running(
+def running_demo(
     temporary: Path, *arguments: str, **environment: str
 ) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
@@ -84,7 +84,7 @@ def server_of(temporary: Path) -> int:
 
 
 def test_a_small_demo_ends_with_its_table(tmp_path: Path) -> None:
-    with running(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "3") as process:
+    with running_demo(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "3") as process:
         said, _ = process.communicate()
     assert process.returncode == 0, said
     table = dict(re.findall(r"^│ (\S.*?) +│ (.+?) +│$", said, re.MULTILINE))
@@ -111,7 +111,7 @@ def test_a_small_demo_ends_with_its_table(tmp_path: Path) -> None:
     ],
 )
 def test_an_interrupt_leaves_nothing(tmp_path: Path, moment: str, number: signal.Signals) -> None:
-    with running(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "40") as process:
+    with running_demo(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "40") as process:
         said = read_until(process, moment)
         interrupted = time.monotonic()
         process.send_signal(number)
@@ -125,7 +125,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, moment: str, number: signal
 
 
 def test_without_servers_it_says_what_to_type(tmp_path: Path) -> None:
-    with running(tmp_path, STREAMREC_SERVERS=str(tmp_path / "nowhere")) as process:
+    with running_demo(tmp_path, STREAMREC_SERVERS=str(tmp_path / "nowhere")) as process:
         said, _ = process.communicate()
     assert process.returncode == 1
     assert "make servers" in said
@@ -134,7 +134,7 @@ def test_without_servers_it_says_what_to_type(tmp_path: Path) -> None:
 
 
 def test_without_room_it_says_how_much_is_wanted(tmp_path: Path) -> None:
-    with running(tmp_path, "--megabytes", "100000000") as process:
+    with running_demo(tmp_path, "--megabytes", "100000000") as process:
         said, _ = process.communicate()
     assert process.returncode == 1
     assert re.search(r"GB free where .* GB are needed; .*--megabytes", said)
@@ -143,7 +143,7 @@ def test_without_room_it_says_how_much_is_wanted(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("moment", [r"^ +\d+ %$", r"\d+ % accuracy"])
 def test_a_server_that_dies_is_one_line(tmp_path: Path, moment: str) -> None:
-    with running(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "400") as process:
+    with running_demo(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "400") as process:
         said = read_until(process, moment)
         os.kill(server_of(tmp_path), signal.SIGKILL)
         rest, _ = process.communicate()

@@ -96,7 +96,7 @@ async def client_of(running: Running) -> AsyncIterator[Any]:
         yield client
 
 
-async def asked(
+async def send_request(
     running: Running, path: str, method: str = "GET", **request: Any
 ) -> tuple[int, bytes]:
     if isinstance(request.get("data"), bytes):
@@ -105,7 +105,7 @@ async def asked(
         return response.status, await response.read()
 
 
-async def figures(running: Running) -> dict[str, float]:
+async def metrics_of(running: Running) -> dict[str, float]:
     """The metrics, each by its name and the values of its labels."""
     async with client_of(running) as client:
         found = await scraped(client)
@@ -117,29 +117,29 @@ async def figures(running: Running) -> dict[str, float]:
 
 async def test_bodies_equal_the_objects_of_the_bucket(served: Served) -> None:
     shards = [served.bytes_of(f"train-{number}.tfrecord") for number in range(3)]
-    status, body = await asked(
+    status, body = await send_request(
         served.running, "/shards/train-*.tfrecord", headers={"accept": TFRECORD}
     )
     assert (status, body) == (200, b"".join(shards))
-    status, body = await asked(served.running, "/shards/train-1.tfrecord")
+    status, body = await send_request(served.running, "/shards/train-1.tfrecord")
     assert [from_json(line) for line in body.splitlines()] == [
         record(number) for number in range(250, 500)
     ]
     assert (status, json.loads(body.splitlines()[0])["name"]) == (200, ["cät 250"])
     pieces = [
-        (await asked(served.running, f"/shards/train-0.tfrecord?{piece}"))[1].splitlines()
+        (await send_request(served.running, f"/shards/train-0.tfrecord?{piece}"))[1].splitlines()
         for piece in ("end=10000", "start=10000&end=1000000", "start=1000000")
     ]
     assert [from_json(line) for piece in pieces for line in piece] == [
         record(number) for number in range(250)
     ]
-    status, names = await asked(served.running, "/shards")
+    status, names = await send_request(served.running, "/shards")
     assert set(json.loads(names)) >= {f"train-{number}.tfrecord" for number in range(3)}
 
 
 async def test_records_by_their_numbers(served: Served) -> None:
     for path, numbers in {"17": [17], "599,3,7": [599, 3, 7], "240:260": range(240, 260)}.items():
-        status, body = await asked(served.running, f"/records/{path}")
+        status, body = await send_request(served.running, f"/records/{path}")
         assert (status, body.decode().splitlines()) == (
             200,
             [to_json(record(number)) for number in numbers],
@@ -166,7 +166,7 @@ async def test_records_by_their_numbers(served: Served) -> None:
 async def test_what_cannot_be_has_a_status(
     served: Served, path: str, status: int, told: str
 ) -> None:
-    found, body = await asked(served.running, path)
+    found, body = await send_request(served.running, path)
     assert found == status, body
     assert told in json.loads(body)["error"]
 
@@ -179,9 +179,9 @@ async def test_damage_breaks_the_body_off(served: Served) -> None:
     served.put("damaged/first.tfrecord", good[:40] + b"?" + good[41:])
     served.put("damaged/last.tfrecord", good[:-40] + b"?" + good[-39:])
     served.put("damaged/cut.tfrecord", good[:-40])
-    status, body = await asked(served.running, "/shards/damaged/first.tfrecord")
+    status, body = await send_request(served.running, "/shards/damaged/first.tfrecord")
     assert (status, json.loads(body)["record"], json.loads(body)["offset"]) == (502, 0, 0)
-    before = await figures(served.running)
+    before = await metrics_of(served.running)
     for name in ("last", "cut"):
         for accept in (TFRECORD, NDJSON):
             taken = bytearray()
@@ -200,7 +200,7 @@ async def test_damage_breaks_the_body_off(served: Served) -> None:
             rf"broken off: .*/damaged/{name}\.tfrecord, record 249, byte",
             served.running.log.read_text(),
         )
-    after = await figures(served.running)
+    after = await metrics_of(served.running)
     assert after["service_streams_total failed"] - before["service_streams_total failed"] == 4
 
 
@@ -227,7 +227,7 @@ async def slow_stream(
     return reader, writer
 
 
-async def leave(*clients: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+async def disconnect(*clients: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
     for _, writer in clients:
         writer.transport.abort()
         await writer.wait_closed()
@@ -257,27 +257,27 @@ async def test_slow_clients_and_those_that_leave(served: Served) -> None:
     """Bodies that nobody reads cost no memory; when their clients leave, nothing of them is open
     any more.
     """
-    await asked(served.running, "/shards/large/0.tfrecord", headers={"accept": TFRECORD})
-    before, peak = await figures(served.running), peak_bytes(served.running)
+    await send_request(served.running, "/shards/large/0.tfrecord", headers={"accept": TFRECORD})
+    before, peak = await metrics_of(served.running), peak_bytes(served.running)
     clients = [await slow_stream(served.running) for _ in range(SLOW_CLIENTS)]
     async with client_of(served.running) as client:
         for number in range(60):  # meanwhile all of the bodies could be read
             await (await client.get(f"/records/{number}")).read()
-    during = await figures(served.running)
+    during = await metrics_of(served.running)
     read = during["streamrec_read_bytes_total s3"] - before["streamrec_read_bytes_total s3"]
     assert read < SLOW_CLIENTS * LARGE_BYTES / 3
     assert peak_bytes(served.running) - peak < SLOW_CLIENTS * LARGE_BYTES / 4
     assert during["service_open_streams"] == SLOW_CLIENTS == during["streamrec_open_streams"]
     await read_whole(clients[0][0])
-    await leave(*clients[1:])
+    await disconnect(*clients[1:])
     async with asyncio.timeout(60):
-        while (now := await figures(served.running))["service_open_streams"]:
+        while (now := await metrics_of(served.running))["service_open_streams"]:
             pass
     assert now["streamrec_open_streams"] == 0
     assert (
         now["service_streams_total left"] - before["service_streams_total left"] == SLOW_CLIENTS - 1
     )
-    await leave(clients[0])
+    await disconnect(clients[0])
 
 
 async def test_the_service_of_the_guide(served: Served, s3_store: Store, tmp_path: Path) -> None:
@@ -296,18 +296,18 @@ async def test_the_service_of_the_guide(served: Served, s3_store: Store, tmp_pat
     }
     command = ["examples.service.minimal:app", "--timeout-graceful-shutdown", "30"]
     with running(command, environment, tmp_path / "log") as service:
-        assert (await asked(service, "/shards/none.tfrecord"))[0] == 404
-        assert (await asked(service, "/shards/0.tfrecord"))[1] == served.bytes_of(
+        assert (await send_request(service, "/shards/none.tfrecord"))[0] == 404
+        assert (await send_request(service, "/shards/0.tfrecord"))[1] == served.bytes_of(
             "large/0.tfrecord"
         )
         peak = peak_bytes(service)
         clients = [await slow_stream(service, "/shards/0.tfrecord") for _ in range(SLOW_CLIENTS)]
         for _ in range(60):  # meanwhile all of the bodies could be read
-            assert (await figures(service))["served_streams"] == SLOW_CLIENTS
+            assert (await metrics_of(service))["served_streams"] == SLOW_CLIENTS
         assert peak_bytes(service) - peak < SLOW_CLIENTS * (4 << 20)
-        await leave(*clients[1:])
+        await disconnect(*clients[1:])
         async with asyncio.timeout(60):
-            while (await figures(service))["served_streams"] > 1:
+            while (await metrics_of(service))["served_streams"] > 1:
                 pass
         service.process.terminate()
         await read_whole(clients[0][0])
@@ -323,12 +323,12 @@ async def test_uploads_come_back(served: Served, kind: str) -> None:
     lines = "".join(to_json(one) + "\n" for one in records).encode()
     body = streamrec.encode_records(records) if kind == TFRECORD else lines
     headers = {"content-type": kind, "if-none-match": "*"}
-    status, told = await asked(
+    status, told = await send_request(
         served.running, f"/shards/uploads/{name}", "PUT", data=body, headers=headers
     )
     assert (status, json.loads(told)["records"]) == (201, 40)
     assert served.bytes_of(f"uploads/{name}") == streamrec.encode_records(records)
-    status, told = await asked(
+    status, told = await send_request(
         served.running, f"/shards/uploads/{name}", "PUT", data=body, headers=headers
     )
     assert (status, "there is an object of this name" in json.loads(told)["error"]) == (412, True)
@@ -336,7 +336,7 @@ async def test_uploads_come_back(served: Served, kind: str) -> None:
 
 async def test_an_index_grows_with_uploads(served: Served) -> None:
     body = streamrec.encode_records([record(RECORDS), record(RECORDS + 1)])
-    await asked(
+    await send_request(
         served.running,
         "/shards/train-9.tfrecord",
         "PUT",
@@ -344,26 +344,26 @@ async def test_an_index_grows_with_uploads(served: Served) -> None:
         headers={"content-type": TFRECORD},
     )
     try:
-        assert json.loads((await asked(served.running, "/index", "POST"))[1]) == {
+        assert json.loads((await send_request(served.running, "/index", "POST"))[1]) == {
             "records": 602,
             "shards": 4,
         }
-        assert (await asked(served.running, "/records/601"))[1].decode() == to_json(
+        assert (await send_request(served.running, "/records/601"))[1].decode() == to_json(
             record(601)
         ) + "\n"
     finally:
         served.files.rm_file(f"{served.settings.url}/train-9.tfrecord")
-        await asked(served.running, "/index", "POST")
+        await send_request(served.running, "/index", "POST")
 
 
-GOOD = streamrec.encode_records([b"one", b"two"])
+TWO_RECORDS = streamrec.encode_records([b"one", b"two"])
 
 
 @pytest.mark.parametrize(
     ("kind", "body", "status", "told"),
     [
-        (TFRECORD, GOOD[:-5], 400, "the body, record 1, byte 19: the shard ends"),
-        (TFRECORD, GOOD[:13] + b"?" + GOOD[14:], 400, "the body, record 0, byte 0: "),
+        (TFRECORD, TWO_RECORDS[:-5], 400, "the body, record 1, byte 19: the shard ends"),
+        (TFRECORD, TWO_RECORDS[:13] + b"?" + TWO_RECORDS[14:], 400, "the body, record 0, byte 0: "),
         (
             NDJSON,
             b'{"a": [1]}\n\n{"a": [1, "b"]}\n',
@@ -379,7 +379,7 @@ GOOD = streamrec.encode_records([b"one", b"two"])
 async def test_a_wrong_upload_says_where_and_leaves_nothing(
     served: Served, kind: str, body: bytes, status: int, told: str
 ) -> None:
-    found, answer = await asked(
+    found, answer = await send_request(
         served.running,
         "/shards/wrong/one.tfrecord",
         "PUT",
@@ -410,7 +410,7 @@ async def test_an_upload_that_is_killed_leaves_nothing(
     with serving(served.settings, tmp_path / "log") as running:
         headers = {"content-type": TFRECORD}
         request = asyncio.create_task(
-            asked(running, f"/shards/{name}", "PUT", data=endless(), headers=headers)
+            send_request(running, f"/shards/{name}", "PUT", data=endless(), headers=headers)
         )
         await begun.wait()
         if who == "service":
@@ -423,7 +423,7 @@ async def test_an_upload_that_is_killed_leaves_nothing(
                 while await unfinished(served, name):
                     pass
     assert not served.files.exists(f"{served.settings.url}/{name}")
-    status, _ = await asked(served.running, f"/shards/{name}", "PUT", data=body, headers=headers)
+    status, _ = await request(served.running, f"/shards/{name}", "PUT", data=body, headers=headers)
     assert (status, await unfinished(served, name)) == (201, [])
 
 
@@ -440,7 +440,7 @@ async def test_a_store_that_is_down(tmp_path: Path) -> None:
         endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
     options = {"endpoint_url": endpoint, "key": "k", "secret": "s"}
     with serving(Settings("s3://bucket/x", options, patience=0.2), tmp_path / "log") as running:
-        assert await asked(running, "/healthz") == (200, b'{"status":"alive"}')
+        assert await send_request(running, "/healthz") == (200, b'{"status":"alive"}')
         for path in ("/readyz", "/shards/a.tfrecord", "/records/1", "/shards"):
             async with client_of(running) as client, client.get(path) as response:
                 assert (response.status, response.headers["retry-after"]) == (503, "1")
@@ -468,14 +468,14 @@ async def test_a_store_that_goes_away(tmp_path: Path) -> None:
                     async for _ in response.content.iter_any():
                         store.close()
             assert re.search(r"broken off: s3://bucket/a\.tfrecord", running.log.read_text())
-            assert (await asked(running, "/healthz"))[0] == 200
+            assert (await send_request(running, "/healthz"))[0] == 200
 
 
 async def test_a_load(served: Served) -> None:
     """All kinds of clients at once get what they ask for, and the figures of the event loop are
     there.
     """
-    before = await figures(served.running)
+    before = await metrics_of(served.running)
     told = await load(served.running.url, 3.0, 15)
     assert told["requests"]["single records"] > 0 < told["requests"]["left streams"]
     assert (
@@ -484,10 +484,10 @@ async def test_a_load(served: Served) -> None:
         > 0
         < told["loop_delay_ms"]["p99"]
     )
-    after = await figures(served.running)
+    after = await metrics_of(served.running)
     assert after["service_streams_total failed"] == before["service_streams_total failed"]
     assert after["streamrec_requests_total s3"] > before["streamrec_requests_total s3"]
-    assert (await asked(served.running, "/readyz"))[0] == 200
+    assert (await send_request(served.running, "/readyz"))[0] == 200
 
 
 async def append(running: Running, first: int, count: int, known: list[int]) -> None:
@@ -507,7 +507,7 @@ async def append(running: Running, first: int, count: int, known: list[int]) -> 
             known.append(number)
 
 
-def has_grown(known: list[int], count: int) -> bool:
+def are_acknowledged(known: list[int], count: int) -> bool:
     """Whether so many events are acknowledged."""
     return len(known) >= count
 
@@ -523,7 +523,7 @@ async def test_acknowledged_events_survive_a_service_that_is_killed(tmp_path: Pa
                 asyncio.create_task(append(running, (10 * run + client) * 1000, 1000, known))
                 for client in range(5)
             ]
-            await until(partial(has_grown, known, before + 10))
+            await until(partial(are_acknowledged, known, before + 10))
             running.process.kill()
             await asyncio.gather(*clients)
     features = {"id": streamrec.FixedLenFeature([], "int64")}

@@ -31,6 +31,6 @@ def spans_of(spans: bytes) -> npt.NDArray[np.int64]:
     return np.frombuffer(spans, np.int64).reshape(-1, 2)
 
 
-def cut(data: bytes, spans: bytes) -> list[bytes]:
+def payloads_of(data: bytes, spans: bytes) -> list[bytes]:
     view = memoryview(data)
     return [bytes(view[start:end]) for start, end in spans_of(spans).tolist()]

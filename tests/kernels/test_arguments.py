@@ -17,7 +17,7 @@ import pytest
 import streamrec.kernels
 from streamrec import kernels
 from streamrec.kernels import _native, copy_bytes
-from tests.kernels.streams import NO_LIMIT, cut, frame, spans_of
+from tests.kernels.streams import NO_LIMIT, frame, payloads_of, spans_of
 
 BUFFERS = [b"abcdef", b"", bytes(range(256))]
 STRIDED = np.arange(20, dtype=np.uint8)[::2]
@@ -52,8 +52,8 @@ NO_SOURCES = [
     ([0, 0], TypeError),
     (np.zeros(4, np.int64)[::2], BufferError),
 ]
-EITHER = "wanted spans or rows as an int64 array of shape [n, 2] or [n, 4]"
-OUTSIDE = [
+WANTED_SPANS_OR_ROWS = "wanted spans or rows as an int64 array of shape [n, 2] or [n, 4]"
+SPANS_OUTSIDE = [
     [-1, 2],
     [0, 7],
     [4, 3],
@@ -62,7 +62,7 @@ OUTSIDE = [
     [2**63 - 1, -(2**63)],
     [0, 2**63 - 1],
 ]
-IN_TURN = [
+INTERLEAVE_REFUSALS = [
     ("interleave", [[(b"a", SPANS)]], 0, ValueError, "block is 0: wanted 1 or more"),
     ("interleave", [[(b"a", SPANS)]], -1, ValueError, "wanted an integer from 0"),
     ("interleave", [[b"a"]], 1, TypeError, "a window is a tuple (buffer, spans), not"),
@@ -77,8 +77,8 @@ IN_TURN = [
     ("rows_in_turn", [[[SPANS, 0]]], 1, TypeError, "a part is a tuple (places, first), not"),
     ("rows_in_turn", [[(SPANS, -1)]], 1, ValueError, "wanted an integer from 0 to 2147483647"),
     ("rows_in_turn", [[(SPANS, 2**31)]], 1, ValueError, "wanted an integer from 0 to 2147483647"),
-    ("rows_in_turn", [[(np.zeros((1, 3), np.int64), 0)]], 1, ValueError, EITHER),
-    ("rows_in_turn", [[(np.zeros(4, np.int64), 0)]], 1, ValueError, EITHER),
+    ("rows_in_turn", [[(np.zeros((1, 3), np.int64), 0)]], 1, ValueError, WANTED_SPANS_OR_ROWS),
+    ("rows_in_turn", [[(np.zeros(4, np.int64), 0)]], 1, ValueError, WANTED_SPANS_OR_ROWS),
     ("rows_in_turn", [[(np.zeros((1, 4)), 0)]], 1, TypeError, "wanted spans or rows"),
     (
         "rows_in_turn",
@@ -100,7 +100,7 @@ NOT_PERMUTED = [
 ]
 
 
-def exchange(**changed: Any) -> tuple[Any, ...]:
+def exchange_arguments(**changed: Any) -> tuple[Any, ...]:
     slots, names = (
         np.zeros((3, 4), np.int64),
         "slots held weight limit incoming out most key step ended",
@@ -139,7 +139,7 @@ def refusals() -> Iterator[tuple[str, tuple[Any, ...], Any, str]]:
     yield "crc32c_with", ("abacus", b""), ValueError, "no CRC32C implementation abacus"
     yield "allocate", (-1,), ValueError, "size is -1: wanted 0 or more"
     yield "allocate", ("many",), TypeError, ""
-    for span in OUTSIDE:
+    for span in SPANS_OUTSIDE:
         spans, words = (
             np.array([[0, 6], span]),
             f"1 is [{span[0]}, {span[1]}): wanted 0 <= start <= end <= 6",
@@ -196,31 +196,31 @@ def refusals() -> Iterator[tuple[str, tuple[Any, ...], Any, str]]:
         MemoryError,
         "",
     )  # the size overflows
-    for name, queues, block, error, words in IN_TURN:
+    for name, queues, block, error, words in INTERLEAVE_REFUSALS:
         yield name, (queues, block), error, words
-    yield "exchange", exchange(held=4), ValueError, "held is 4 of 3 slots"
-    yield "exchange", exchange(slots=ROW[:0]), ValueError, "held is 0 of 0 slots"
+    yield "exchange", exchange_arguments(held=4), ValueError, "held is 4 of 3 slots"
+    yield "exchange", exchange_arguments(slots=ROW[:0]), ValueError, "held is 0 of 0 slots"
     yield (
         "exchange",
-        exchange(out=np.zeros((3, 4), np.int64)),
+        exchange_arguments(out=np.zeros((3, 4), np.int64)),
         ValueError,
         "most is 9, beyond the 3 rows of out",
     )
     yield (
         "exchange",
-        exchange(incoming=np.array([[5, 4, 0, 0]])),
+        exchange_arguments(incoming=np.array([[5, 4, 0, 0]])),
         ValueError,
         "row 0 is [5, 4): wanted 0 <= start <= end",
     )
     yield (
         "exchange",
-        exchange(incoming=ROW[:, :2]),
+        exchange_arguments(incoming=ROW[:, :2]),
         ValueError,
         "wanted rows as a C-contiguous int64 array of shape [n, 4]",
     )
-    yield "exchange", exchange(incoming=ROW.astype(np.int32)), TypeError, "wanted rows"
+    yield "exchange", exchange_arguments(incoming=ROW.astype(np.int32)), TypeError, "wanted rows"
     read_only = np.frombuffer(bytes(96), np.int64).reshape(3, 4)
-    yield "exchange", exchange(slots=read_only), (ValueError, BufferError), ""
+    yield "exchange", exchange_arguments(slots=read_only), (ValueError, BufferError), ""
     for case in NOT_PERMUTED:
         yield "permute", tuple(np.array(each, np.int64) for each in case), ValueError, ""
 
@@ -295,10 +295,10 @@ def test_sizes_that_differ(size: int, other: int) -> None:
         copy_bytes(memoryview(bytearray(size)), bytes(other))
 
 
-STUB: dict[str, Any] = {}
-WRITTEN = Path(streamrec.kernels.__file__).with_name("_native.pyi").read_text()
-exec(WRITTEN, STUB)  # its annotations are not computed, as those of this file are not
-STUBS = {name for name, value in STUB.items() if inspect.isfunction(value)}
+STUB_NAMESPACE: dict[str, Any] = {}
+STUB_TEXT = Path(streamrec.kernels.__file__).with_name("_native.pyi").read_text()
+exec(STUB_TEXT, STUB_NAMESPACE)  # its annotations are not computed, as those of this file are not
+STUB_FUNCTIONS = {name for name, value in STUB_NAMESPACE.items() if inspect.isfunction(value)}
 EXAMPLE_ROOM = ("decode_", "encode_examples")
 """What belongs to streamrec.example: wrapped there."""
 
@@ -313,14 +313,14 @@ def test_the_stub_names_the_native_functions() -> None:
         for value in vars(_native).values()
         if getattr(value, "__module__", "") == _native.__name__
     ]
-    assert {value.__name__ for value in own if inspect.isroutine(value)} == STUBS
+    assert {value.__name__ for value in own if inspect.isroutine(value)} == STUB_FUNCTIONS
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name in STUBS if not name.startswith(EXAMPLE_ROOM))
+    "name", sorted(name for name in STUB_FUNCTIONS if not name.startswith(EXAMPLE_ROOM))
 )
 def test_the_same_parameters_everywhere(name: str) -> None:
-    assert parameters(getattr(_native, name)) == parameters(STUB[name])
+    assert parameters(getattr(_native, name)) == parameters(STUB_NAMESPACE[name])
     assert getattr(streamrec.kernels, name) is getattr(_native, name)
 
 
@@ -338,9 +338,9 @@ def test_threads_over_one_buffer_and_over_many() -> None:
         common_spans, position, *_ = kernels.scan_frames(common, 0, True, NO_LIMIT)
         buffer, new = kernels.gather([data], None, spans_of(spans))
         return (
-            cut(data, spans) == payloads
+            payloads_of(data, spans) == payloads
             and position == len(common)
-            and cut(common, common_spans) == RECORDS * 20
+            and payloads_of(common, common_spans) == RECORDS * 20
             and kernels.encode_frames(buffer, spans_of(new)) == data
         )
 

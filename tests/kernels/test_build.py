@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = "from streamrec import kernels; print(kernels.crc32c.__module__, kernels.crc32c(b'abc'))"
 
 
-def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    folder: Path, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs this Python in a directory, with additions to the environment."""
     inherited = {**os.environ, "PYTHONPATH": str(folder), **environment}
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
@@ -43,19 +45,19 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_native_by_default() -> None:
-    done = python(ROOT, "-c", PROGRAM)
+    done = run_python(ROOT, "-c", PROGRAM)
     assert done.stdout.split() == ["streamrec.kernels._native", str(0x364B3FB7)], done.stderr
 
 
 def test_a_missing_extension_is_an_error_that_says_what_to_do(copy: Path) -> None:
-    done = python(copy, "-c", PROGRAM)
+    done = run_python(copy, "-c", PROGRAM)
     assert done.returncode != 0
     assert "ImportError: streamrec's C extension" in done.stderr
     assert "pip install" in done.stderr
 
 
 def test_a_failing_compiler_is_loud(copy: Path) -> None:
-    done = python(copy, "setup.py", "build_ext", CC="/bin/false")
+    done = run_python(copy, "setup.py", "build_ext", CC="/bin/false")
     assert done.returncode != 0
     assert "streamrec's C extension did not build" in done.stderr
     assert "apt-get install gcc python3-dev" in done.stderr
@@ -106,10 +108,10 @@ def test_without_what_only_linux_has(copy: Path) -> None:
     """The extension is built, and other tests hold there."""
     (copy / "sitecustomize.py").write_text(WITHOUT_LINUX)
     (copy / "tests").symlink_to(ROOT / "tests")
-    assert "no attribute 'preadv'" in python(copy, "-c", "import os; os.preadv").stderr
+    assert "no attribute 'preadv'" in run_python(copy, "-c", "import os; os.preadv").stderr
     flags = f"{os.environ.get('CFLAGS', '')} -DSTREAMREC_PORTABLE -Werror"
-    built = python(copy, "setup.py", "build_ext", "--inplace", CFLAGS=flags)
+    built = run_python(copy, "setup.py", "build_ext", "--inplace", CFLAGS=flags)
     assert built.returncode == 0, built.stderr
     tests = ["tests/kernels/test_block.py", "tests/storage/backends/test_local.py"]
-    done = python(copy, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests)
+    done = run_python(copy, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests)
     assert done.returncode == 0, done.stdout[-6000:]

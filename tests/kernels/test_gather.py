@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamrec import kernels
 from streamrec.kernels import Int64s
-from tests.kernels.streams import cut, stream
+from tests.kernels.streams import payloads_of, stream
 
 
 def as_spans(pairs: list[list[int]] | list[tuple[int, int]]) -> Int64s:
@@ -42,7 +42,7 @@ def test_payloads_come_in_order(
     expected = [
         buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)
     ]
-    assert cut(buffer, new) == expected
+    assert payloads_of(buffer, new) == expected
     assert buffer == b"".join(expected)
     assert type(buffer) is type(new) is bytes
     places = [
@@ -50,7 +50,7 @@ def test_payloads_come_in_order(
         for source, (start, end) in zip(sources, spans, strict=True)
     ]
     rows = np.array(places, np.int64).reshape(-1, 4)
-    assert cut(*kernels.pick(buffers, rows)) == kernels.objects(buffers, rows) == expected
+    assert payloads_of(*kernels.pick(buffers, rows)) == kernels.objects(buffers, rows) == expected
     ours = [span for source, span in zip(sources, spans, strict=True) if source == 0]
     assert kernels.objects(buffers[:1], as_spans(ours)) == [
         buffers[0][start:end] for start, end in ours

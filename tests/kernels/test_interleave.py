@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import kernels
-from tests.kernels.streams import cut
+from tests.kernels.streams import payloads_of
 
 Window = tuple[bytes, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]
 
@@ -22,7 +22,7 @@ def as_window(payloads: list[bytes], gap: bytes = b"") -> Window:
     return b"".join(gap + payload for payload in payloads), np.stack([ends - lengths, ends], 1)
 
 
-def in_turn(queues: list[list[bytes]], block: int) -> list[bytes]:
+def records_in_turn(queues: list[list[bytes]], block: int) -> list[bytes]:
     """The order by its definition."""
     count, ordered = sum(map(len, queues)), []
     for queue in itertools.cycle([iter(queue) for queue in queues] or [iter(())]):
@@ -71,7 +71,7 @@ def test_gives_the_payloads_in_turn(
         ]
     parts, buffers = as_parts(windows)
     try:
-        wanted = in_turn(queues, block)
+        wanted = records_in_turn(queues, block)
     except ValueError as error:
         for call in (
             lambda: kernels.interleave(windows, block),
@@ -81,7 +81,7 @@ def test_gives_the_payloads_in_turn(
                 call()
         return
     buffer, spans = kernels.interleave(windows, block)
-    assert cut(buffer, spans) == wanted
+    assert payloads_of(buffer, spans) == wanted
     assert bytes(buffer) == b"".join(wanted)
     rows = np.frombuffer(memoryview(kernels.rows_in_turn(parts, block)), np.int64).reshape(-1, 4)
     assert [buffers[tag >> 32][start:end] for start, end, tag, _ in rows.tolist()] == wanted
@@ -94,7 +94,7 @@ def test_large_results_live_in_blocks() -> None:
     buffer, spans = kernels.interleave(
         [[as_window(queue[:7]), as_window(queue[7:])] for queue in queues], 2
     )
-    assert cut(buffer, spans) == in_turn(queues, 2)
+    assert payloads_of(buffer, spans) == records_in_turn(queues, 2)
 
 
 def test_nothing() -> None:

@@ -19,7 +19,7 @@ ZERO_CRC = 0x0DE7AA85
 """The only length below 4 GiB with a masked CRC32C of zero."""
 
 
-def check(data: bytes, start: int = 0, verify: bool = True, limit: int = NO_LIMIT) -> None:
+def check_kernels(data: bytes, start: int = 0, verify: bool = True, limit: int = NO_LIMIT) -> None:
     for name in ("scan_frames", "find_header"):
         found, wanted = (
             getattr(module, name)(data, start, verify, limit) for module in (kernels, oracle)
@@ -39,13 +39,13 @@ def test_spans_are_a_read_only_array_without_a_copy() -> None:
 def test_every_start_cut_and_changed_byte(verify: bool, limit: int) -> None:
     data = bytes(30) + stream(PAYLOADS)
     for place in range(len(data) + 1):
-        check(data, place, verify, limit)
-        check(data[30:place], 0, verify, limit)
+        check_kernels(data, place, verify, limit)
+        check_kernels(data[30:place], 0, verify, limit)
         damaged = bytearray(data)
         if place < len(data):
             damaged[place] ^= 0x20
-        check(bytes(damaged), 30, verify, limit)
-        check(bytes(damaged), 0, verify, limit)
+        check_kernels(bytes(damaged), 30, verify, limit)
+        check_kernels(bytes(damaged), 0, verify, limit)
 
 
 @pytest.mark.parametrize("limit", [10, NO_LIMIT, 2**63 - 1])
@@ -55,8 +55,8 @@ def test_lengths_beyond_measure(limit: int) -> None:
     for length in (11, 2**20, 2**31, 2**40, 2**62 + 1, *(size for size in near if size < 2**64)):
         data = frame(b"0123456789") + header(length) + bytes(40) + frame(b"next")
         for verify in (True, False):
-            check(data, 0, verify, limit)
-            check(data, 1, verify, limit)
+            check_kernels(data, 0, verify, limit)
+            check_kernels(data, 1, verify, limit)
 
 
 def test_more_records_than_the_first_allocation_of_spans() -> None:
@@ -77,14 +77,14 @@ def test_bytes_that_are_nearly_headers(before: int, limit: int) -> None:
     word = struct.pack("<Q", 2**50 + 7)
     wrong = word + struct.pack("<I", oracle.masked_crc32c(word))
     for data in (header(ZERO_CRC) + bytes(200), bytes(300) + frame(b""), wrong + frame(b"x" * 200)):
-        check(bytes(before) + data, 0, True, limit)
+        check_kernels(bytes(before) + data, 0, True, limit)
 
 
 @pytest.mark.parametrize("filler", [b"\0", b"\xff", b"\0\0\0\1", b"\1\0\0\0\0\0\0\0"])
 def test_records_at_every_distance(filler: bytes) -> None:
     """Bytes that are passed over end before the record, in it and after it."""
     for before in range(0, 200, 7):
-        check((filler * before)[:before] + frame(b"found") + (filler * 100)[:90])
+        check_kernels((filler * before)[:before] + frame(b"found") + (filler * 100)[:90])
 
 
 pieces = st.lists(
@@ -105,4 +105,4 @@ pieces = st.lists(
     limit=st.sampled_from([0, 50, 300, 1 << 30, 2**63 - 1]),
 )
 def test_any_bytes(data: bytes, start: int, verify: bool, limit: int) -> None:
-    check(data, min(start, len(data)), verify, limit)
+    check_kernels(data, min(start, len(data)), verify, limit)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from streamrec import kernels
 from streamrec.kernels import Int64s
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.oracle import kernels as oracle
 
 Rows = npt.NDArray[np.int64]
 
-WIDE = 1 << 40
+WIDE_ROW = 1 << 40
 
 
 def rows_of(weights: list[int], first: int = 0) -> Rows:
@@ -26,9 +26,9 @@ def rows_of(weights: list[int], first: int = 0) -> Rows:
     ).reshape(-1, 4)
 
 
-class Run:
+class ShuffleRun:
     def __init__(
-        self, capacity: int, limit: int = WIDE, key: int = 5, exchange: Any = kernels.exchange
+        self, capacity: int, limit: int = WIDE_ROW, key: int = 5, exchange: Any = kernels.exchange
     ) -> None:
         self.exchange, self.limit, self.key = exchange, limit, key
         self.slots = np.full((capacity, 4), -1, np.int64)
@@ -66,7 +66,7 @@ class Run:
 @given(
     weights=st.lists(st.integers(0, 99), max_size=40),
     capacity=st.integers(1, 50),
-    limit=st.one_of(st.just(WIDE), st.integers(0, 2000)),
+    limit=st.one_of(st.just(WIDE_ROW), st.integers(0, 2000)),
     most=st.integers(1, 9),
     key=st.integers(0, 2**64 - 1),
     cuts=st.lists(st.integers(0, 40), max_size=3),
@@ -76,15 +76,15 @@ def test_the_order_does_not_depend_on_how_rows_come(
 ) -> None:
     rows = rows_of(weights)
     pieces = sorted(min(cut, len(rows)) for cut in cuts)
-    found = Run(capacity, limit, key).order(rows, pieces, most)
+    found = ShuffleRun(capacity, limit, key).order(rows, pieces, most)
     assert sorted(found) == list(range(len(rows)))
-    assert found == Run(capacity, limit, key, oracle.exchange).order(rows, [], 1000)
+    assert found == ShuffleRun(capacity, limit, key, oracle.exchange).order(rows, [], 1000)
     assert all(place >= number - capacity + 1 for place, number in enumerate(found))
 
 
 def test_what_is_held_stays_within_the_limit() -> None:
     """But an empty buffer takes any row."""
-    run = Run(100, limit=500)
+    run = ShuffleRun(100, limit=500)
     for number, weight in enumerate([10, 300, 5, 5, 2000, 1, 100, 100, 100]):
         run.feed(rows_of([weight], number), 50)
         assert (
@@ -97,49 +97,51 @@ def test_what_is_held_stays_within_the_limit() -> None:
 
 def test_a_row_leaves_for_each_that_comes() -> None:
     """The buffer is filled first; `out` may be None, and then nothing but the numbers differs."""
-    run, blind = Run(10), Run(10)
+    run, blind = ShuffleRun(10), ShuffleRun(10)
     assert run.feed(rows_of([1] * 10), 50) == (10, [])
     taken, gone = run.feed(rows_of([1] * 15, 10), 50)
     assert (taken, len(gone), run.held) == (15, 15, 10)
     rows = rows_of([1] * 25)
-    assert kernels.exchange(blind.slots, 0, 0, WIDE, rows, None, 15, 5, 0, False) == (
+    assert kernels.exchange(blind.slots, 0, 0, WIDE_ROW, rows, None, 15, 5, 0, False) == (
         25,
         15,
         10,
         650,
     )
     assert (run.slots == blind.slots).all()
-    assert kernels.exchange(np.empty((10, 4), np.int64), 0, 0, WIDE, rows, None, 3, 5, 0, False)[
-        :2
-    ] == (13, 3)
+    assert kernels.exchange(
+        np.empty((10, 4), np.int64), 0, 0, WIDE_ROW, rows, None, 3, 5, 0, False
+    )[:2] == (13, 3)
 
 
 KEYS = np.array([3, -5, 2**63 - 1, 0, 9, 1, 8, 2], np.int64)
-MOST = 2**62
+MAX_SIZE = 2**62
 
 
-def one(value: int) -> Int64s:
+def one_number(value: int) -> Int64s:
     return np.array([value], np.int64)
 
 
 def permuted(numbers: Any, size: int, variant: int = 0, keys: Int64s = KEYS) -> list[int]:
-    result = memoryview(kernels.permute(np.array(numbers, np.int64), one(size), one(variant), keys))
+    result = memoryview(
+        kernels.permute(np.array(numbers, np.int64), one_number(size), one_number(variant), keys)
+    )
     found: list[int] = np.frombuffer(result, np.int64).tolist()
     return found
 
 
-@draws(60)
+@drawn_examples(60)
 @given(size=st.integers(1, 300), variant=st.integers(-(2**63), 2**63 - 1), rounds=st.integers(0, 5))
 def test_each_number_once(size: int, variant: int, rounds: int) -> None:
     assert sorted(permuted(range(size), size, variant, KEYS[: 2 * rounds])) == list(range(size))
 
 
-numbers_below = st.integers(1, MOST).flatmap(
+numbers_below = st.integers(1, MAX_SIZE).flatmap(
     lambda size: st.tuples(st.just(size), st.integers(0, size - 1))
 )
 
 
-@draws(300)
+@drawn_examples(300)
 @given(
     pairs=st.lists(
         st.tuples(numbers_below, st.integers(-(2**63), 2**63 - 1)), min_size=2, max_size=20
@@ -173,7 +175,7 @@ def test_all_permutations_come_alike(size: int) -> None:
     variants = np.repeat(np.arange(each * kinds), size)
     keys = np.concatenate([KEYS, KEYS[::-1] + 17, KEYS * 3])
     drawn = memoryview(
-        kernels.permute(np.tile(np.arange(size), each * kinds), one(size), variants, keys)
+        kernels.permute(np.tile(np.arange(size), each * kinds), one_number(size), variants, keys)
     )
     rows, counts = np.unique(
         np.frombuffer(drawn, np.int64).reshape(-1, size), axis=0, return_counts=True

@@ -37,14 +37,14 @@ def scan_frames(
     spans: list[tuple[int, int]] = []
     position = start
     while True:
-        code, wants = look_at(data, position, verify, max_record_bytes)
+        code, wants = read_header(data, position, verify, max_record_bytes)
         if code != OK or position + wants > len(data):
             return np.array(spans, np.int64).tobytes(), position, code, wants
         spans.append((position + HEADER.size, position + wants - FOOTER.size))
         position += wants
 
 
-def look_at(data: bytes, position: int, verify: bool, limit: int) -> tuple[int, int]:
+def read_header(data: bytes, position: int, verify: bool, limit: int) -> tuple[int, int]:
     """The code of the record whose header begins at `position`, and how many bytes it has or
     wants.
     """
@@ -74,7 +74,7 @@ def find_header(data: bytes, start: int, verify: bool, max_record_bytes: int) ->
             length <= max_record_bytes
             and masked_crc32c(data[position : position + 8]) == length_crc
         ):
-            code, wants = look_at(data, position, verify, max_record_bytes)
+            code, wants = read_header(data, position, verify, max_record_bytes)
             if code == OK:
                 return position, wants
     return stop, HEADER.size
@@ -106,22 +106,22 @@ def exchange(
         nonlocal held, weight, given
         chosen = split_mix(key, step + given) * held >> 64
         out[given] = slots[chosen]
-        held, weight, given = held - 1, weight - weigh(slots[chosen]), given + 1
+        held, weight, given = held - 1, weight - weight_of_row(slots[chosen]), given + 1
         slots[chosen] = slots[held]
 
     for taken, row in enumerate(incoming):
-        while held and (held == len(slots) or weight + weigh(row) > limit):
+        while held and (held == len(slots) or weight + weight_of_row(row) > limit):
             if given == most:
                 return taken, given, held, weight
             give()
         slots[held] = row
-        held, weight = held + 1, weight + weigh(row)
+        held, weight = held + 1, weight + weight_of_row(row)
     while ended and held and given < most:
         give()
     return len(incoming), given, held, weight
 
 
-def weigh(row: Rows) -> int:
+def weight_of_row(row: Rows) -> int:
     return int(row[1]) - int(row[0]) + 64
 
 

@@ -18,7 +18,7 @@ RECORDS = 3000
 FEATURES = {"label": FixedLenFeature([], np.int64), "name": FixedLenFeature([], bytes)}
 
 
-async def write(folder: str) -> None:
+async def write_shards_with_manifest(folder: str) -> None:
     """Shards with a manifest."""
     names = f"{folder}/train-{{shard:03d}}.tfrecord"
     async with streamrec.ShardWriter(
@@ -30,7 +30,7 @@ async def write(folder: str) -> None:
             )
 
 
-def labels(url: str) -> list[int]:
+def labels_of(url: str) -> list[int]:
     """Parsed as they stream."""
     dataset = (
         streamrec.TFRecordDataset(f"{url}/train-{{000..002}}.tfrecord")
@@ -43,9 +43,9 @@ def labels(url: str) -> list[int]:
 def main(url: str, folder: str) -> None:
     assert Path(sys.prefix) in Path(streamrec.__file__).parents, streamrec.__file__
     assert not any(map(shutil.which, ("cc", "gcc", "clang", "c++"))), "there is a compiler"
-    asyncio.run(write(folder))
+    asyncio.run(write_shards_with_manifest(folder))
     assert streamrec.verify_sync(f"{folder}/manifest.json").ok
-    assert labels(folder) == labels(url) == list(range(RECORDS))
+    assert labels_of(folder) == labels_of(url) == list(range(RECORDS))
     print("all is well on", sys.version.split()[0])
 
 

@@ -22,7 +22,7 @@ from streamrec import (
     matching_files,
 )
 from streamrec.pipeline import RaggedTensorSpec, SparseTensorSpec
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.pipeline.chains import Made, chains, comparable, shards
 
 tf = pytest.importorskip("tensorflow")
@@ -308,7 +308,7 @@ def both(lengths: list[int]) -> tuple[Dataset[Any], Any]:
     shapes=st.sampled_from([None, ([None], []), ([15], [])]),
     pad=st.booleans(),
 )
-@draws(80)
+@drawn_examples(80)
 def test_buckets_mean_the_same(
     lengths: list[int],
     boundaries: set[int],
@@ -416,7 +416,7 @@ def slices_of_both(numbers: list[int]) -> tuple[Dataset[Any], Any]:
 
 
 @given(LENGTHS, st.integers(1, 4))
-@draws(20)
+@drawn_examples(20)
 def test_parallel_interleave_and_flat_map_have_the_same_order(
     lengths: list[int], cycle: int
 ) -> None:
@@ -433,7 +433,7 @@ def test_parallel_interleave_and_flat_map_have_the_same_order(
     drawn=st.lists(st.integers(0, 3), max_size=60),
     stop=st.booleans(),
 )
-@draws(80)
+@drawn_examples(80)
 def test_choices_mean_the_same(lengths: list[int], drawn: list[int], stop: bool) -> None:
     mine = [
         Dataset.range(at * 100, at * 100 + length).batch(2).unbatch()

@@ -19,7 +19,7 @@ from streamrec.shards import Portion, ReadOptions, ShardRange, ShardReader
 from streamrec.shards.assignment import ShardSize, assign_bytes
 from streamrec.shards.byte_ranges import SETTLE_BYTES, SLACK_BYTES, RangeStream
 from streamrec.storage import ByteStream, Storage, Storages, Tally
-from tests.effort import THOROUGH, few
+from tests.effort import THOROUGH, example_count
 from tests.kernels.streams import header
 from tests.shards.test_reader import place, put
 from tests.tfrecord.damage import random_case, starts_of
@@ -137,7 +137,7 @@ def deceiving(rng: np.random.Generator, depth: int) -> bytes:
 @pytest.mark.parametrize("first", [0, 5_000, 7_300])
 async def test_random_payloads_may_hold_records(first: int) -> None:
     """With some of these seeds an inner length points, by accident, to the start of a record."""
-    for seed in range(first, first + few(300)):
+    for seed in range(first, first + example_count(300)):
         rng = np.random.default_rng(seed)
         records = [deceiving(rng, 3) for _ in range(int(rng.integers(1, 7)))]
         data = encode_records(records)
@@ -201,7 +201,7 @@ async def test_an_overlong_run_of_inner_records_is_reported_as_damage(place: str
 async def test_records_after_damage_come_once(place: str) -> None:
     """The byte ranges of a damaged shard give the same records as the whole shard, for all cuts."""
     rng = np.random.default_rng(4)
-    for seed in range(few(300)):
+    for seed in range(example_count(300)):
         case = random_case(seed)
         url = put(f"{place}/x", case.data)
         cuts = sorted(rng.integers(0, len(case.data) + 1, int(rng.integers(1, 4))).tolist())

@@ -13,7 +13,7 @@ import streamrec
 from streamrec import ShardWriter
 from streamrec.errors import ObjectChangedError
 from streamrec.storage import Replacement, Storages
-from tests.steps import Place, hidden, opened
+from tests.steps import Place, is_hidden, open_place
 
 KINDS = ["disk", "s3_store", "gcs_store", "memory"]
 
@@ -21,7 +21,7 @@ KINDS = ["disk", "s3_store", "gcs_store", "memory"]
 @pytest.fixture(params=KINDS)
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     if request.param != "memory":
-        async with opened(request.param, request) as there:
+        async with open_place(request.param, request) as there:
             yield there
         return
     url = f"memory://{uuid4()}"
@@ -72,7 +72,7 @@ async def test_a_writer_that_fails_leaves_what_another_one_has_completed(
             raise FailedError
     assert await records_at(place) == good
     left = await place.snapshot()
-    assert not any(map(hidden, left))
+    assert not any(map(is_hidden, left))
     assert len(left) == 4 + old
 
 
@@ -120,7 +120,7 @@ async def test_of_eight_writers_at_once_those_that_succeed_keep_their_shards(
     if succeeded := [records for records in ended if records is not None]:
         assert await records_at(place) in succeeded
     else:
-        assert not [name for name in await place.snapshot() if not hidden(name)]
+        assert not [name for name in await place.snapshot() if not is_hidden(name)]
 
 
 async def test_what_cannot_be_compared_is_left_and_named() -> None:

@@ -24,7 +24,7 @@ from streamrec.storage import secured_object
 from tests.effort import THOROUGH
 from tests.servers.answering import Answer, Asked, answering
 from tests.servers.real import Store
-from tests.steps import Objects, Steps, hidden, opened, quiet, refuse
+from tests.steps import Objects, Steps, do_nothing, is_hidden, open_place, refuse_permission
 
 RECORDS = [b"%04d" % number for number in range(20)]
 DATA = streamrec.encode_records(RECORDS)
@@ -269,7 +269,7 @@ def test_a_password_in_the_url_stays_with_its_host(servers: list[Server]) -> Non
 
 
 def shown(objects: Objects) -> Objects:
-    return {name: data for name, data in objects.items() if not hidden(name)}
+    return {name: data for name, data in objects.items() if not is_hidden(name)}
 
 
 Write = Callable[[str, dict[str, Any], int], Awaitable[object]]
@@ -305,15 +305,15 @@ WRITERS = [with_writer, with_dataset]
 async def test_a_failure_at_any_step_leaves_the_old_objects(
     request: pytest.FixtureRequest, kind: str, write: Write, cancels: bool
 ) -> None:
-    async with opened(kind, request) as place:
+    async with open_place(kind, request) as place:
         await write(place.url, place.options, 0)
         old = await place.snapshot()
         place.step = count = Steps()
         await write(place.url, place.options, 1)
-        place.step = quiet
+        place.step = do_nothing
         found = new = await place.snapshot()
         assert set(old) < set(new)
-        assert not any(map(hidden, new))
+        assert not any(map(is_hidden, new))
         failed = 0
         for number in range(
             int(cancels), count.seen, 1 if kind == "disk" else 2 if THOROUGH else 4
@@ -321,20 +321,20 @@ async def test_a_failure_at_any_step_leaves_the_old_objects(
             await place.restore(old, found)
             writing = asyncio.ensure_future(write(place.url, place.options, 1))
             cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, writing.cancel)
-            place.step = steps = Steps(number, cancel if cancels else refuse)
+            place.step = steps = Steps(number, cancel if cancels else refuse_permission)
             try:
                 await writing
                 kept = new
             except (asyncio.CancelledError, streamrec.StorageError):
                 failed += 1
                 kept = old
-            place.step = quiet
+            place.step = do_nothing
             found = await place.snapshot()
-            shown = {name: data for name, data in found.items() if not hidden(name)}
+            shown = {name: data for name, data in found.items() if not is_hidden(name)}
             assert shown == kept or (cancels and shown == new), (
                 number
             )  # it may come when all is done
-            left = [name for name in found if hidden(name)]
+            left = [name for name in found if is_hidden(name)]
             if kind != "disk":  # a store may still carry out what nobody waits for any more
                 left = [name for name in left if secured_object(name)]
             assert steps.removal or not left, number
@@ -345,7 +345,7 @@ async def test_a_failure_at_any_step_leaves_the_old_objects(
 async def test_two_writers_at_the_same_time_do_not_mix(
     request: pytest.FixtureRequest, kind: str
 ) -> None:
-    async with opened(kind, request) as place:
+    async with open_place(kind, request) as place:
         await with_writer(place.url, place.options, 0)
         old = await place.snapshot()
         first, second = (
@@ -373,7 +373,7 @@ KILLED = """
 import asyncio, os, signal, sys
 from tests.effort import THOROUGH
 from tests.shards.test_places import with_writer
-from tests.steps import HOOKS, Steps, quiet
+from tests.steps import HOOKS, Steps, do_nothing
 
 folder = sys.argv[1]
 
@@ -385,7 +385,7 @@ def child(steps, salt):
     asyncio.run(with_writer(folder, {}, salt))
     os._exit(0)
 
-child(quiet, 0)
+child(do_nothing, 0)
 number = 0
 while child(Steps(number, lambda: os.kill(os.getpid(), signal.SIGKILL)), 1):
     print(number, flush=True)
@@ -413,7 +413,7 @@ def test_a_killed_writer_leaves_all_old_objects_or_complete_copies(tmp_path: Pat
         old: Objects = {}
         for number in process.stdout:
             found = {path.name: path.read_bytes() for path in folder.iterdir()}
-            shown = {name: data for name, data in found.items() if not hidden(name)}
+            shown = {name: data for name, data in found.items() if not is_hidden(name)}
             old = old or shown
             copies = {
                 secured_object(name): data for name, data in found.items() if secured_object(name)

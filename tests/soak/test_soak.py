@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from streamrec import TFRecordDataset
-from tests.effort import THOROUGH, few, thorough
+from tests.effort import THOROUGH, example_count, thorough
 from tests.servers.real import Store
 from tests.soak import reading, training, writing
 
@@ -65,11 +65,11 @@ class TestLoaders:
     def test_each_record_comes_once_an_epoch(
         self, s3_store: Store, loaders: Any, workers: int | None
     ) -> None:
-        for number in range(few(24) // 2):
+        for number in range(example_count(24) // 2):
             loaders.check(s3_store, f"combination-{workers}-{number}", number, workers)
 
     def test_loaders_end_when_they_are_left(self, loaders: Any, repeated: Any) -> None:
-        for number in range(few(60)):
+        for number in range(example_count(60)):
             loaders.repetition(repeated, number)
 
     def test_programs_end_with_a_loader_open(

@@ -13,11 +13,11 @@ from streamrec import CorruptRecordError, Framer, encode_record, encode_records
 from streamrec.errors import TruncatedShardError
 from streamrec.tfrecord import Loss
 from streamrec.tfrecord.damage import WINDOW
-from tests.effort import few
+from tests.effort import example_count
 from tests.kernels.streams import header
 from tests.tfrecord.damage import Case, Edit, damaged, feed, random_case, records_of, starts_of
 
-CASES = few(1500)
+CASES = example_count(1500)
 RECORDS = [b"first", b"second record", b"third" * 20, b"", b"last"]
 STARTS = starts_of(RECORDS)
 SHARD = encode_records(RECORDS)

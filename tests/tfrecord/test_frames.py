@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamrec import Framer, Frames, VarLenFeature, encode_records, parse_example
 from streamrec.tfrecord import SCATTERED_BYTES, Scattered, join_frames
-from tests.kernels.test_interleave import Window, in_turn, jobs
+from tests.kernels.test_interleave import Window, jobs, records_in_turn
 
 RECORDS = [b"zero", b"", b"two\0", b"three" * 9]
 
@@ -167,7 +167,7 @@ def test_spans_of_another_dtype_are_not_spans() -> None:
 @given(jobs())
 def test_records_come_in_turn(job: tuple[list[list[bytes]], int, list[list[Window]]]) -> None:
     queues, block, windows = job
-    order = in_turn(queues, block)
+    order = records_in_turn(queues, block)
     frames = Scattered.in_turn([[Frames(*part) for part in queue] for queue in windows], block)
     assert list(frames) == order
     assert frames == Frames.of(order)

@@ -5,7 +5,15 @@ import errno
 import resource
 from collections.abc import Callable
 
-from support import choose, counting, endless, leftovers, say, until_alone, until_in
+from support import (
+    counting,
+    endless,
+    leftovers,
+    run_chosen_function,
+    say,
+    wait_until_alone,
+    wait_until_blocked_in,
+)
 
 from streamrec.bridge import Put, SyncIterator, loop, run
 from streamrec.errors import ClosedError, LoopThreadError
@@ -19,7 +27,7 @@ def leaves_by_exception() -> None:
         for item in SyncIterator(endless(""), 1):
             raise LookupError(item)
     except LookupError as error:
-        run(until_alone)  # the cleanup has begun by itself; nobody waits for it
+        run(wait_until_alone)  # the cleanup has begun by itself; nobody waits for it
         say(error)
     say(leftovers())
 
@@ -71,7 +79,7 @@ def stopped_loop() -> None:
     """Somebody stops the loop: those who wait are told, and the next use works."""
 
     async def stop() -> None:
-        await until_in("take")
+        await wait_until_blocked_in("take")
         asyncio.get_running_loop().stop()
 
     async def stop_at_once() -> None:
@@ -129,4 +137,4 @@ def exits_on_the_loop() -> None:
 
 
 if __name__ == "__main__":
-    choose(globals())
+    run_chosen_function(globals())

@@ -10,23 +10,31 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-if sys.argv[1] == "late":
-    atexit.register(lambda: use_late())  # before the bridge's own: runs after it
+if sys.argv[1] == "exit_handlers":
+    atexit.register(lambda: use_the_bridge_and_iterator())  # before the bridge's own: runs after it
 
 import anyio
-from support import choose, counting, endless, forever, say, until_alone, until_in
+from support import (
+    counting,
+    endless,
+    forever,
+    run_chosen_function,
+    say,
+    wait_until_alone,
+    wait_until_blocked_in,
+)
 
 import streamrec
 from streamrec.bridge import Put, SyncIterator, run
 from streamrec.errors import ClosedError
 
-KEPT: list[Any] = []
+KEPT_ALIVE: list[Any] = []
 
 
-def pending(how: str) -> None:
+def waiting_producer(how: str) -> None:
     """Leave in one of the ways that there are, an iterator being under way."""
     ready = threading.Event()
-    KEPT.append(SyncIterator(endless("", ready.set), 1))
+    KEPT_ALIVE.append(SyncIterator(endless("", ready.set), 1))
     ready.wait()
     say("leaving")
     leave(how)
@@ -54,7 +62,7 @@ def blocked_daemon(how: str) -> None:
 
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
-    run(until_in, "take", thread)
+    run(wait_until_blocked_in, "take", thread)
     say("leaving")
     leave(how)
 
@@ -62,7 +70,7 @@ def blocked_daemon(how: str) -> None:
 def blocked_run(how: str) -> None:
     thread = threading.Thread(target=run, args=(forever, "cleaned"), daemon=True)
     thread.start()
-    run(until_in, "wait", thread)
+    run(wait_until_blocked_in, "wait", thread)
     say("leaving")
     leave(how)
 
@@ -71,7 +79,7 @@ def working_thread() -> None:
     """A thread that is no daemon goes on after the main thread's end, and gets everything."""
 
     async def numbers(put: Put[int]) -> None:
-        await until_in("_shutdown")  # the interpreter joins its threads
+        await wait_until_blocked_in("_shutdown")  # the interpreter joins its threads
         await counting(1_000)(put)
 
     iterator = SyncIterator(numbers, 10)
@@ -79,7 +87,7 @@ def working_thread() -> None:
     say("leaving")
 
 
-def hanging(how: str) -> None:
+def cleanup_that_hangs(how: str) -> None:
     async def produce(put: Put[str]) -> None:
         await put("first", 1)
         while True:
@@ -88,15 +96,15 @@ def hanging(how: str) -> None:
             except asyncio.CancelledError:
                 say("deaf")
 
-    KEPT.append(SyncIterator(produce, 1))
-    next(KEPT[0])
+    KEPT_ALIVE.append(SyncIterator(produce, 1))
+    next(KEPT_ALIVE[0])
     say("leaving")
     leave(how)
 
 
 def failing_cleanup() -> None:
-    KEPT.append(SyncIterator(endless("", error=OSError("no upload to abort")), 1))
-    next(KEPT[0])
+    KEPT_ALIVE.append(SyncIterator(endless("", error=OSError("no upload to abort")), 1))
+    next(KEPT_ALIVE[0])
     say("leaving")
 
 
@@ -112,7 +120,7 @@ def subtasks() -> None:
     say(*SyncIterator(produce, 1))
 
 
-def newborn() -> None:
+def task_started_during_the_exit() -> None:
     """A task that is started while the others are being cancelled takes its first step, and is
     cancelled then.
     """
@@ -138,7 +146,7 @@ def newborn() -> None:
         say("closed")
 
 
-def use() -> None:
+def use_the_bridge() -> None:
     async def answer() -> int:
         return 42
 
@@ -155,30 +163,30 @@ def dropped_writer(path: str) -> None:
     writer.flush()
     say(len(os.listdir(Path(path).parent)))
     del writer
-    run(until_alone)
+    run(wait_until_alone)
     say(len(os.listdir(Path(path).parent)))
 
 
-def open_end(folder: str, case: str, how: str) -> None:
+def something_open(folder: str, case: str, how: str) -> None:
     """Something is open, in a program that shows the warnings which users see."""
     warnings.simplefilter("ignore", ResourceWarning)
     if case == "cached":
         records = streamrec.TFRecordDataset(f"{folder}/x.tfrecord").repeat(
             10_000
         )  # so that no pass is whole
-        KEPT.append(iter(records.cache(f"{folder}/cache")))
-        next(KEPT[0])
+        KEPT_ALIVE.append(iter(records.cache(f"{folder}/cache")))
+        next(KEPT_ALIVE[0])
     elif case == "sync_writer":
-        KEPT.append(streamrec.TFRecordWriter(f"{folder}/new.tfrecord"))
-        KEPT[0].write(bytes(3_000_000))
+        KEPT_ALIVE.append(streamrec.TFRecordWriter(f"{folder}/new.tfrecord"))
+        KEPT_ALIVE[0].write(bytes(3_000_000))
     else:
         asyncio.run(begin_writer(folder))
     leave(how)
 
 
 async def begin_writer(folder: str) -> None:
-    KEPT.append(await streamrec.ShardWriter(f"{folder}/new.tfrecord").__aenter__())
-    await KEPT[0].write(bytes(3_000_000))
+    KEPT_ALIVE.append(await streamrec.ShardWriter(f"{folder}/new.tfrecord").__aenter__())
+    await KEPT_ALIVE[0].write(bytes(3_000_000))
 
 
 def dropped_iterators(folder: str) -> None:
@@ -195,24 +203,24 @@ def dropped_iterators(folder: str) -> None:
         gc.collect()
 
 
-def late() -> None:
+def exit_handlers() -> None:
     """Exit handlers: one that runs before the bridge's works as ever, those that run after it are
     told.
     """
-    KEPT.append(SyncIterator(endless(""), 1))
-    next(KEPT[0])
-    atexit.register(use)
+    KEPT_ALIVE.append(SyncIterator(endless(""), 1))
+    next(KEPT_ALIVE[0])
+    atexit.register(use_the_bridge)
     say("leaving")
 
 
-def use_late() -> None:
-    use()
-    KEPT[0].close()
+def use_the_bridge_and_iterator() -> None:
+    use_the_bridge()
+    KEPT_ALIVE[0].close()
     try:
-        next(KEPT[0])
+        next(KEPT_ALIVE[0])
     except ClosedError:
         say("closed")
 
 
 if __name__ == "__main__":
-    choose(globals())
+    run_chosen_function(globals())

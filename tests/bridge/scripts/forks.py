@@ -8,14 +8,14 @@ import threading
 import warnings
 from collections.abc import Callable
 
-from support import Producer, choose, counting, endless, leftovers, say, thread_in_next
+from support import Producer, counting, endless, leftovers, run_chosen_function, say, thread_in_next
 
 from streamrec.bridge import Put, SyncIterator, loop, run
 from streamrec.errors import ClosedError
 
 COUNT = 2_000
 numbers = counting(COUNT)
-KEPT: list[SyncIterator[str]] = []
+KEPT_ALIVE: list[SyncIterator[str]] = []
 
 # Python 3.12 and newer warn of a fork in a process with threads; forks beside threads are the
 # subject here.
@@ -37,7 +37,7 @@ def in_child(function: Callable[[], object]) -> None:
     say(f"child left with {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
 
 
-def use_anew() -> None:
+def use_the_bridge_again() -> None:
     say(f"anew {sum(SyncIterator(numbers, 10)) == sum(range(COUNT))} {run(answer)}")
 
 
@@ -50,7 +50,7 @@ def while_iterating() -> None:
         except ClosedError as error:
             say("after a fork" in str(error))
         iterator.close()
-        use_anew()
+        use_the_bridge_again()
         say(leftovers())
 
     taken = []
@@ -73,7 +73,7 @@ def while_work_waits() -> None:
     def child() -> None:
         nonlocal iterator
         del iterator
-        use_anew()
+        use_the_bridge_again()
 
     in_child(child)
     say(next(iterator))
@@ -91,16 +91,16 @@ def with_locks_held() -> None:
 
     threading.Thread(target=hold).start()
     held.wait()
-    in_child(use_anew)
+    in_child(use_the_bridge_again)
     release.set()
-    use_anew()
+    use_the_bridge_again()
 
 
 def while_a_thread_waits() -> None:
     iterator = SyncIterator(endless(""), 1)
     next(iterator)
     thread = thread_in_next(iterator)
-    in_child(use_anew)
+    in_child(use_the_bridge_again)
     iterator.close()
     thread.join()
     say(leftovers())
@@ -110,7 +110,7 @@ def from_the_loop() -> None:
     async def produce(put: Put[int]) -> None:
         pid = os.fork()
         if pid == 0:
-            use_anew()
+            use_the_bridge_again()
             os._exit(7)
         await put(pid, 1)
 
@@ -120,24 +120,24 @@ def from_the_loop() -> None:
 
 
 def grandchild() -> None:
-    use_anew()
+    use_the_bridge_again()
 
     def child() -> None:
-        use_anew()
-        in_child(use_anew)
+        use_the_bridge_again()
+        in_child(use_the_bridge_again)
 
     in_child(child)
 
 
 def mp_target(words: list[str]) -> None:
-    use_anew()
+    use_the_bridge_again()
     say(words[0])
 
 
 def mp_pending(words: list[str]) -> None:
     pending: Producer = endless("")
-    KEPT.append(SyncIterator(pending, 1))
-    say(next(KEPT[0]))
+    KEPT_ALIVE.append(SyncIterator(pending, 1))
+    say(next(KEPT_ALIVE[0]))
 
 
 def mp_threads(words: list[str]) -> None:
@@ -176,4 +176,4 @@ def pool(method: str) -> None:
 
 
 if __name__ == "__main__":
-    choose(globals())
+    run_chosen_function(globals())

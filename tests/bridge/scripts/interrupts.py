@@ -14,7 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from support import MAIN, choose, counting, endless, leftovers, say, until_alone, until_in
+from support import (
+    MAIN,
+    counting,
+    endless,
+    leftovers,
+    run_chosen_function,
+    say,
+    wait_until_alone,
+    wait_until_blocked_in,
+)
 
 import streamrec
 from streamrec.bridge import Put, SyncIterator, run
@@ -48,7 +57,7 @@ def not_caught() -> None:
 def blocked_run() -> None:
     async def work(word: str) -> None:
         try:
-            await until_in("wait")
+            await wait_until_blocked_in("wait")
             say(word)
             await asyncio.Event().wait()
         finally:
@@ -65,16 +74,16 @@ def blocked_run() -> None:
 
 def loop_body() -> None:
     try:
-        with SyncIterator(endless("body"), 1) as iterator:
+        with SyncIterator(endless("wait_for_input"), 1) as iterator:
             for item in iterator:
                 say(item)
-                body()
+                wait_for_input()
     except KeyboardInterrupt:
         say("interrupted")
     say(leftovers())
 
 
-def body() -> None:
+def wait_for_input() -> None:
     """Waits for input, and looks for signals meanwhile: one that comes just before a read begins is
     seen behind it.
     """
@@ -100,42 +109,42 @@ def loop_is_made() -> None:
     say(leftovers())
 
 
-async def stubborn(put: Put[str]) -> None:
+async def ignores_the_first_interrupt(put: Put[str]) -> None:
     try:
-        await until_in("take")
+        await wait_until_blocked_in("take")
         say("ready")
         await asyncio.Event().wait()
     finally:
         try:
-            await until_in("wait")
+            await wait_until_blocked_in("wait")
             say("cleaning")
             await asyncio.Event().wait()
         finally:
             say("cut short")
 
 
-def second() -> None:
+def second_interrupt() -> None:
     try:
-        next(SyncIterator(stubborn, 1))
+        next(SyncIterator(ignores_the_first_interrupt, 1))
     except KeyboardInterrupt as interrupt:
         say(f"interrupted {getattr(interrupt, '__notes__', [])}")
     say(leftovers())
 
 
-async def deaf(put: Put[str]) -> None:
-    await until_in("take")
+async def ignores_every_interrupt(put: Put[str]) -> None:
+    await wait_until_blocked_in("take")
     say("ready")
     for heard in range(100):
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            await until_in("wait")
+            await wait_until_blocked_in("wait")
             say(f"heard {heard}")
 
 
-def left_behind() -> None:
+def abandoned_work() -> None:
     try:
-        next(SyncIterator(deaf, 1))
+        next(SyncIterator(ignores_every_interrupt, 1))
     except KeyboardInterrupt as interrupt:
         say(*getattr(interrupt, "__notes__", ["no note"]))
     os._exit(0)
@@ -163,7 +172,7 @@ def consume(turn: int) -> int:
     return last
 
 
-def any_instruction() -> None:
+def interrupts_at_random_moments() -> None:
     """Interrupts at random moments, hundreds of them: nothing may hang, get lost or stay."""
     seconds = random.Random(7)
     interrupted = 0
@@ -176,12 +185,12 @@ def any_instruction() -> None:
                 raise AssertionError(f"ended at {last}")
         except KeyboardInterrupt:
             interrupted += 1
-        run(until_alone)
+        run(wait_until_alone)
     say("often" if interrupted > turn / 3 else f"only {interrupted}")
     say(leftovers())
 
 
-def every_call() -> None:
+def interrupts_at_every_call() -> None:
     """Interrupts at every place where CPython may see one, from the making of the loop thread to
     its end.
     """
@@ -189,7 +198,7 @@ def every_call() -> None:
     say(leftovers())
 
 
-def writer(path: str) -> None:
+def interrupts_of_a_writer(path: str) -> None:
     """The same with a writer: the shard is whole, or nothing of it is there."""
     logging.getLogger("streamrec").disabled = True  # it tells of writers that were dropped
     folder, whole = Path(path).parent, [b"%d" % number for number in range(3)]
@@ -204,7 +213,7 @@ def writer(path: str) -> None:
                 shard.write(record)
 
     def check() -> None:
-        run(until_alone)
+        run(wait_until_alone)
         found = os.listdir(folder)
         if found not in ([], [Path(path).name]) or (found and list(reader(path)) != whole):
             raise AssertionError(found)
@@ -213,7 +222,7 @@ def writer(path: str) -> None:
 
     say(places(write, check))
     loop_thread().retire("the threads of its pool end with it")
-    run(until_alone)
+    run(wait_until_alone)
     say(leftovers())
 
 
@@ -227,7 +236,7 @@ def places(work: Callable[[], None], after: Callable[[], None]) -> str:
     )
     step = 1
     while interrupted_at(step, work):
-        run(until_alone)
+        run(wait_until_alone)
         gc.collect()
         after()
         step += 8 if sys.flags.dev_mode else 1 if THOROUGH else 4
@@ -270,4 +279,4 @@ def interrupted_at(step: int, work: Callable[[], None]) -> bool:
 if __name__ == "__main__":
     assert MAIN.ident is not None
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    choose(globals())
+    run_chosen_function(globals())

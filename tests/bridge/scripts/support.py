@@ -12,7 +12,7 @@ from streamrec.bridge import Put, SyncIterator, run
 from streamrec.errors import ClosedError
 
 MAIN = threading.main_thread()
-SAID: set[str] = set()
+SAID_LINES: set[str] = set()
 Producer = Callable[[Put[str]], Awaitable[None]]
 
 # asyncio's debug mode reports slow callbacks; on a busy machine these say nothing about the bridge.
@@ -24,33 +24,33 @@ logging.getLogger("asyncio").addFilter(
 def say(line: object) -> None:
     """Tell the test how far this process is, in one write."""
     os.write(1, f"{line}\n".encode())
-    SAID.add(str(line))
+    SAID_LINES.add(str(line))
 
 
-def choose(rows: Mapping[str, object]) -> None:
+def run_chosen_function(rows: Mapping[str, object]) -> None:
     """Run the function that the command line names, with the rest of the command line."""
     row = rows[sys.argv[1]]
     assert callable(row)
     row(*sys.argv[2:])
 
 
-async def others() -> int:
+async def count_other_tasks() -> int:
     """Number of tasks on this loop besides the one that asks."""
     return len(asyncio.all_tasks()) - 1
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for what no event tells: the state of another thread, the end of all other tasks."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
-async def until_alone() -> None:
+async def wait_until_alone() -> None:
     """Wait until no other task runs on this loop."""
-    await until(lambda: len(asyncio.all_tasks()) == 1)
+    await wait_until(lambda: len(asyncio.all_tasks()) == 1)
 
 
-async def until_in(function: str, thread: threading.Thread = MAIN) -> None:
+async def wait_until_blocked_in(function: str, thread: threading.Thread = MAIN) -> None:
     """Wait until a thread is blocked in `function`: a signal does not end a call that is only about
     to block.
     """
@@ -75,7 +75,7 @@ def thread_in_next(iterator: SyncIterator[str]) -> threading.Thread:
 
     thread = threading.Thread(target=consume)
     thread.start()
-    run(until_in, "take", thread)
+    run(wait_until_blocked_in, "take", thread)
     return thread
 
 
@@ -83,7 +83,7 @@ def leftovers() -> str:
     """What is left besides the main thread and the loop thread: "nothing", if all is well."""
     threads = sorted({t.name for t in threading.enumerate()} - {MAIN.name, "streamrec-loop"})
     loops = sum(t.name == "streamrec-loop" for t in threading.enumerate())
-    tasks = run(others)
+    tasks = run(count_other_tasks)
     return "nothing" if (threads, loops, tasks) == ([], 1, 0) else f"{threads} {loops} {tasks}"
 
 
@@ -114,8 +114,8 @@ def endless(
         try:
             await put("first", 1)
             if ready:
-                await until(lambda: "first" in SAID)
-                await until_in(ready)
+                await wait_until(lambda: "first" in SAID_LINES)
+                await wait_until_blocked_in(ready)
                 say("ready")
             if then is not None:
                 then()

@@ -3,7 +3,7 @@
 import anyio
 import anyio.lowlevel
 import trio
-from support import choose, counting, endless, leftovers, say
+from support import counting, endless, leftovers, run_chosen_function, say
 
 from streamrec.bridge import Put, SyncIterator, run
 
@@ -84,4 +84,4 @@ def anyio_inside() -> None:
 
 
 if __name__ == "__main__":
-    choose(globals())
+    run_chosen_function(globals())

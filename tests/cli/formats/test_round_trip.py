@@ -25,7 +25,7 @@ from streamrec.cli.formats import codec_of
 from streamrec.cli.formats.codec import Reading
 from streamrec.cli.formats.webdataset import member
 from streamrec.example.changes import Changes
-from tests.effort import draws
+from tests.effort import drawn_examples
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
@@ -67,18 +67,18 @@ def data_sets(draw: st.DrawFn, one_kind: bool) -> list[bytes]:
     return records
 
 
-def canonical(record: bytes) -> list[tuple[str, str | None, list[object]]]:
+def comparable_features(record: bytes) -> list[tuple[str, str | None, list[object]]]:
     """The features by name, kind and values; one float that is no number is as good as another."""
     found = Example.FromString(record).features.feature
     rows = []
     for name in sorted(found):
         kind = found[name].WhichOneof("kind")
-        values = [] if kind is None else [bits(value) for value in getattr(found[name], kind).value]
-        rows.append((name, kind, values))
+        values = [] if kind is None else getattr(found[name], kind).value
+        rows.append((name, kind, [bits_of_float(value) for value in values]))
     return rows
 
 
-def bits(value: object) -> object:
+def bits_of_float(value: object) -> object:
     """A float by its bits, so that -0.0 is not 0.0."""
     if not isinstance(value, float):
         return value
@@ -103,19 +103,23 @@ def there_and_back(name: str, records: list[bytes], block: int = 2) -> list[byte
 
 @pytest.mark.parametrize("name", ["jsonl", "webdataset"])
 @given(records=data_sets(one_kind=False))
-@draws(100)
+@drawn_examples(100)
 def test_records_come_back(name: str, records: list[bytes]) -> None:
-    assert [*map(canonical, there_and_back(name, records))] == [*map(canonical, records)]
+    assert [*map(comparable_features, there_and_back(name, records))] == [
+        *map(comparable_features, records)
+    ]
 
 
 @given(records=data_sets(one_kind=True))
-@draws(100)
+@drawn_examples(100)
 def test_records_come_back_from_parquet(records: list[bytes]) -> None:
-    if records and not any(canonical(record) for record in records):
+    if records and not any(comparable_features(record) for record in records):
         with pytest.raises(FeatureError, match="no rows without columns"):
             there_and_back("parquet", records)
         return
-    assert [*map(canonical, there_and_back("parquet", records))] == [*map(canonical, records)]
+    assert [*map(comparable_features, there_and_back("parquet", records))] == [
+        *map(comparable_features, records)
+    ]
 
 
 @pytest.mark.parametrize("name", ["jsonl", "webdataset", "parquet"])

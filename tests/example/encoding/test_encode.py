@@ -40,7 +40,7 @@ feature_values = st.one_of(
 names = st.text(max_size=5).filter(lambda name: name.isprintable()) | st.sampled_from("abc")
 
 
-def plain(feature: Feature) -> tuple[str | None, list[Any]]:
+def kind_and_values(feature: Feature) -> tuple[str | None, list[Any]]:
     kind = feature.WhichOneof("kind")
     return kind, [] if kind is None else list(getattr(feature, kind).value)
 
@@ -73,7 +73,7 @@ def test_no_features() -> None:
     assert list(encode_examples({"a": np.zeros((0, 3))})) == []
 
 
-def sparse(indices: Any, values: Any, shape: list[int]) -> SparseTensor:
+def sparse_tensor(indices: Any, values: Any, shape: list[int]) -> SparseTensor:
     return SparseTensor(np.array(indices), np.array(values, np.int64), np.array(shape))
 
 
@@ -111,7 +111,10 @@ def rows_of(columns: dict[str, Any]) -> list[dict[str, tuple[str | None, list[An
     """Each record's features, taken from the columns one by one."""
     count = max(map(len, columns.values()), default=0)
     return [
-        {name: plain(feature_of(*to_values(column[row]))) for name, column in columns.items()}
+        {
+            name: kind_and_values(feature_of(*to_values(column[row])))
+            for name, column in columns.items()
+        }
         for row in range(count)
     ]
 
@@ -123,7 +126,7 @@ def test_rows_hold_what_the_columns_held(columns: dict[str, Any]) -> None:
     for record, wanted in zip(records, rows_of(columns), strict=True):
         message = Example.FromString(record)
         assert message.SerializeToString(deterministic=True) == record
-        found = {name: plain(item) for name, item in message.features.feature.items()}
+        found = {name: kind_and_values(item) for name, item in message.features.feature.items()}
         assert found.keys() == wanted.keys()
         for name, (kind, values) in wanted.items():
             assert repr(found[name][1]) == repr(values)
@@ -202,8 +205,10 @@ def test_parsed_columns_survive_encoding(
 
 def test_a_sparse_tensor_is_its_rows() -> None:
     """What a VarLenFeature gives, and neither its indices nor its shape."""
-    batch = encode_examples({"t": sparse([[0, 0], [2, 0], [2, 1]], [7, 8, 9], [4, 5])})
-    assert [plain(Example.FromString(record).features.feature["t"])[1] for record in batch] == [
+    batch = encode_examples({"t": sparse_tensor([[0, 0], [2, 0], [2, 1]], [7, 8, 9], [4, 5])})
+    assert [
+        kind_and_values(Example.FromString(record).features.feature["t"])[1] for record in batch
+    ] == [
         [7],
         [],
         [8, 9],
@@ -211,33 +216,38 @@ def test_a_sparse_tensor_is_its_rows() -> None:
     ]
     words = SparseTensor(np.array([[0, 0]]), np.array([b"a"], object), np.array([1, 1]))
     assert list(encode_examples({"t": words})) == [encode_example({"t": b"a"})]
-    assert len(encode_examples({"t": sparse(np.zeros((0, 2), int), [], [0, 0])})) == 0
+    assert len(encode_examples({"t": sparse_tensor(np.zeros((0, 2), int), [], [0, 0])})) == 0
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
         (
-            sparse([[0, 0]], [7], [1, 1]),
+            sparse_tensor([[0, 0]], [7], [1, 1]),
             "a SparseTensor of several rows where one list is expected; encode_examples",
         ),
         (RaggedTensor(np.arange(3), (np.array([0, 3]),)), "a RaggedTensor of several rows"),
-        (sparse([[0], [2]], [7, 8], [3]), "index 2 of a sparse tensor is not the next one"),
-        (sparse([[5]], [7], [3]), r"the index .5. of a sparse tensor is outside its dense_shape"),
-        ([sparse([[0]], [7], [1])], "a SparseTensor within a list"),
+        (sparse_tensor([[0], [2]], [7, 8], [3]), "index 2 of a sparse tensor is not the next one"),
+        (
+            sparse_tensor([[5]], [7], [3]),
+            r"the index .5. of a sparse tensor is outside its dense_shape",
+        ),
+        ([sparse_tensor([[0]], [7], [1])], "a SparseTensor within a list"),
     ],
 )
 def test_one_list_is_not_a_batch(value: Any, words: str) -> None:
     with pytest.raises(FeatureError, match=f"feature 'x': {words}"):
         encode_example({"x": value})
-    assert encode_example({"x": sparse([[0], [1]], [7, 8], [2])}) == encode_example({"x": [7, 8]})
+    assert encode_example({"x": sparse_tensor([[0], [1]], [7, 8], [2])}) == encode_example(
+        {"x": [7, 8]}
+    )
 
 
 def test_declared_kinds_hold_for_every_row() -> None:
     batch = encode_examples(
         {"x": [[], [1], [2.5]], "y": [1, 2, 3]}, kinds={"x": np.float32, "y": "float32"}
     )
-    found = [plain(Example.FromString(record).features.feature["x"]) for record in batch]
+    found = [kind_and_values(Example.FromString(record).features.feature["x"]) for record in batch]
     assert found == [("float_list", []), ("float_list", [1.0]), ("float_list", [2.5])]
     with pytest.raises(FeatureError, match="record 1, feature 'x': float where int64 is expected"):
         encode_examples({"x": [[1], [0.5]]}, kinds={"x": np.int64})
@@ -259,23 +269,23 @@ def test_declared_kinds_hold_for_every_row() -> None:
         ({"a": None}, "None where a column"),
         ({"a": RaggedTensor(np.arange(3), (np.array([[0, 3]]),))}, "row splits of shape"),
         (
-            {"a": sparse([[0, 0], [0, 2]], [7, 8], [1, 3])},
+            {"a": sparse_tensor([[0, 0], [0, 2]], [7, 8], [1, 3])},
             "record 0, .*row 0 is not a list .index 2 .*without gaps",
         ),
-        ({"a": sparse([[0, 1], [0, 0]], [7, 8], [1, 2])}, "index 1 is not the next one"),
-        ({"a": sparse([[0, 0], [0, 0]], [7, 8], [1, 2])}, "index 0 is not the next one"),
+        ({"a": sparse_tensor([[0, 1], [0, 0]], [7, 8], [1, 2])}, "index 1 is not the next one"),
+        ({"a": sparse_tensor([[0, 0], [0, 0]], [7, 8], [1, 2])}, "index 0 is not the next one"),
         (
-            {"a": sparse([[1, 0], [0, 0]], [7, 8], [2, 1])},
+            {"a": sparse_tensor([[1, 0], [0, 0]], [7, 8], [2, 1])},
             "record 0, feature 'a': sparse values are out of order",
         ),
         (
-            {"a": sparse([[0, 0, 0]], [7], [2, 1, 1])},
+            {"a": sparse_tensor([[0, 0, 0]], [7], [2, 1, 1])},
             "a sparse tensor has 3 dimensions: it must have 2",
         ),
-        ({"a": sparse([[0, 0]], [7, 8], [2, 1])}, "indices of shape .1, 2., 2 values"),
-        ({"a": sparse([[0, 0]], [7], [-1, 1])}, "a negative size"),
+        ({"a": sparse_tensor([[0, 0]], [7, 8], [2, 1])}, "indices of shape .1, 2., 2 values"),
+        ({"a": sparse_tensor([[0, 0]], [7], [-1, 1])}, "a negative size"),
         (
-            {"a": sparse([[0, 0]], [7], [3, 1]), "b": [1]},
+            {"a": sparse_tensor([[0, 0]], [7], [3, 1]), "b": [1]},
             "feature 'b': 1 rows where 3 are expected, as in 'a'",
         ),
         ({"a": BytesColumn.over(b"abc", np.array([[0, 4]]))}, "spans that leave their buffer"),
@@ -386,9 +396,9 @@ def test_sequence_examples() -> None:
     )
     message = SequenceExample.FromString(record)
     assert message.SerializeToString(deterministic=True) == record
-    assert plain(message.context.feature["id"]) == ("int64_list", [7])
+    assert kind_and_values(message.context.feature["id"]) == ("int64_list", [7])
     lists = {
-        name: [plain(step) for step in item.feature]
+        name: [kind_and_values(step) for step in item.feature]
         for name, item in message.feature_lists.feature_list.items()
     }
     assert lists == {

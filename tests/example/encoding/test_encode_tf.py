@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example.encode import encode_example, encode_examples, encode_sequence_example
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.example.compare import assert_same
 
 tf = pytest.importorskip("tensorflow")
@@ -26,7 +26,7 @@ values = st.one_of(int64s, floats, strings)
 records = st.dictionaries(st.sampled_from(NAMES), values, max_size=5)
 
 
-def declare(features: dict[str, Any]) -> dict[str, Any]:
+def tensorflow_features(features: dict[str, Any]) -> dict[str, Any]:
     kinds = {"i": tf.int64, "f": tf.float32, "O": tf.string}
     return {
         name: tf.io.RaggedFeature(kinds[value.dtype.kind])
@@ -35,11 +35,11 @@ def declare(features: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def check(found: Any, wanted: np.ndarray[Any, Any]) -> None:
+def assert_same_values(found: Any, wanted: np.ndarray[Any, Any]) -> None:
     np.testing.assert_array_equal(np.asarray(found).tolist(), wanted.tolist())
 
 
-@draws(100)
+@drawn_examples(100)
 @given(records, st.dictionaries(st.sampled_from("xyz"), int64s, min_size=1, max_size=3))
 def test_sequence_examples(context: dict[str, Any], lists: dict[str, Any]) -> None:
     record = encode_sequence_example(context, lists, deterministic=True)
@@ -47,12 +47,12 @@ def test_sequence_examples(context: dict[str, Any], lists: dict[str, Any]) -> No
     assert set(message.context.feature) == set(context)
     specs = {name: tf.io.FixedLenSequenceFeature([], tf.int64) for name in lists}
     found_context, found = tf.io.parse_single_sequence_example(
-        record, declare(context) or None, specs or None
+        record, tensorflow_features(context) or None, specs or None
     )
     for name, value in found_context.items():
-        check(value, context[name])
+        assert_same_values(value, context[name])
     for name, value in found.items():
-        check(value, lists[name])
+        assert_same_values(value, lists[name])
 
 
 def test_an_empty_list_is_a_missing_feature() -> None:
@@ -138,7 +138,7 @@ def test_rows_as_lists_and_arrays(rows: Any) -> None:
         ours[len(ours)]
     default = b"-\0" if theirs.dtype == tf.string else -1
     for missing in (None, default):
-        check(ours.to_dense(missing), theirs.to_tensor(missing).numpy())
+        assert_same_values(ours.to_dense(missing), theirs.to_tensor(missing).numpy())
     if theirs.ragged_rank == 1 and theirs.flat_values.shape.rank == 1:
         sparse = arrays(theirs.to_sparse())
         assert sparse.to_list() == ours.to_list()
@@ -153,4 +153,6 @@ def test_rows_as_lists_and_arrays(rows: Any) -> None:
             ] == wanted.to_dense().tolist()
             sliced = tf.sparse.slice(theirs.to_sparse(), [row, 0], [2, len(wanted)])
             assert_same(sparse[row : row + 2], arrays(sliced), "slice")
-        check(sparse.to_dense(default), tf.sparse.to_dense(theirs.to_sparse(), default).numpy())
+        assert_same_values(
+            sparse.to_dense(default), tf.sparse.to_dense(theirs.to_sparse(), default).numpy()
+        )

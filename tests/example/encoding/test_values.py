@@ -33,7 +33,7 @@ class Word(enum.StrEnum):
     YES = "yes"
 
 
-def encoded(value: Any, kinds: Any = None) -> tuple[str | None, list[Any]]:
+def kind_and_values(value: Any, kinds: Any = None) -> tuple[str | None, list[Any]]:
     """The kind and the values that protobuf reads out of the feature "x"."""
     record = encode_example({"x": value}, kinds=None if kinds is None else {"x": kinds})
     feature = Example.FromString(record).features.feature["x"]
@@ -103,40 +103,42 @@ KINDS = {"int64_list": INT64, "float_list": FLOAT, "bytes_list": BYTES}
     [(kind, *row) for kind, rows in KINDS.items() for row in cast(Any, rows)],
 )
 def test_kinds_of_values(kind: str, value: Any, values: list[Any]) -> None:
-    assert encoded(value) == (kind, values)
+    assert kind_and_values(value) == (kind, values)
 
 
 def test_an_empty_list_has_no_kind_unless_declared() -> None:
-    assert encoded([]) == (None, [])
-    assert encoded([], np.int64) == ("int64_list", [])
-    assert encoded([[], []], VarLenFeature(np.float32)) == ("float_list", [])
-    assert encoded([], bytes) == ("bytes_list", [])
+    assert kind_and_values([]) == (None, [])
+    assert kind_and_values([], np.int64) == ("int64_list", [])
+    assert kind_and_values([[], []], VarLenFeature(np.float32)) == ("float_list", [])
+    assert kind_and_values([], bytes) == ("bytes_list", [])
 
 
 def test_declared_floats_take_integers() -> None:
-    assert encoded(3, np.float32) == ("float_list", [3.0])
-    assert encoded([1.5, 2]) == ("float_list", [1.5, 2.0])
-    assert encoded([1, 2.5], FixedLenFeature([2], "float32")) == ("float_list", [1.0, 2.5])
-    assert encoded(np.array([1, 2]), "float32") == ("float_list", [1.0, 2.0])
-    assert encoded(2**60 + 2**35 + 1, float) == encoded(np.array(2**60 + 2**35 + 1), float)
+    assert kind_and_values(3, np.float32) == ("float_list", [3.0])
+    assert kind_and_values([1.5, 2]) == ("float_list", [1.5, 2.0])
+    assert kind_and_values([1, 2.5], FixedLenFeature([2], "float32")) == ("float_list", [1.0, 2.5])
+    assert kind_and_values(np.array([1, 2]), "float32") == ("float_list", [1.0, 2.0])
+    assert kind_and_values(2**60 + 2**35 + 1, float) == kind_and_values(
+        np.array(2**60 + 2**35 + 1), float
+    )
 
 
 def test_feature_messages_pass() -> None:
-    assert encoded(int64_feature([1, 2])) == ("int64_list", [1, 2])
-    assert encoded(float_feature(0.5), np.float32) == ("float_list", [0.5])
-    assert encoded(bytes_feature("a")) == ("bytes_list", [b"a"])
-    assert encoded(bytes_feature([])) == ("bytes_list", [])
-    assert encoded(Feature()) == (None, [])
+    assert kind_and_values(int64_feature([1, 2])) == ("int64_list", [1, 2])
+    assert kind_and_values(float_feature(0.5), np.float32) == ("float_list", [0.5])
+    assert kind_and_values(bytes_feature("a")) == ("bytes_list", [b"a"])
+    assert kind_and_values(bytes_feature([])) == ("bytes_list", [])
+    assert kind_and_values(Feature()) == (None, [])
 
 
-class Tensor:
+class TensorOfALibrary:
     """What a tensor library's array looks like from here."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array([[1, 2]])
 
 
-class OnAnotherDevice:
+class TensorOnAnotherDevice:
     dtype = "cuda.float32"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -144,11 +146,11 @@ class OnAnotherDevice:
 
 
 def test_tensors_by_the_array_protocol() -> None:
-    assert encoded(Tensor()) == ("int64_list", [1, 2])
+    assert kind_and_values(TensorOfALibrary()) == ("int64_list", [1, 2])
     with pytest.raises(
         FeatureError, match=r"'x'.*OnAnotherDevice \(cuda.float32\).*move it to the CPU"
     ):
-        encoded(OnAnotherDevice())
+        kind_and_values(TensorOnAnotherDevice())
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_tensors_by_the_array_protocol() -> None:
 )
 def test_refusals_name_the_feature_and_both_types(value: Any, kinds: Any, words: str) -> None:
     with pytest.raises(FeatureError, match=words) as caught:
-        encoded(value, kinds)
+        kind_and_values(value, kinds)
     assert caught.value.feature == "x"
 
 
@@ -229,7 +231,7 @@ def test_null_of_pandas_is_refused(dtype: str) -> None:
 
 
 def test_nan_stays() -> None:
-    assert all(map(math.isnan, encoded([math.nan, np.float32("nan")])[1]))
+    assert all(map(math.isnan, kind_and_values([math.nan, np.float32("nan")])[1]))
     for column in ([1.5, math.nan], pyarrow.array([1.5, math.nan]), polars.Series([1.5, math.nan])):
         [_, record] = encode_examples({"x": column})
         assert math.isnan(Example.FromString(record).features.feature["x"].float_list.value[0])
@@ -259,7 +261,7 @@ def test_helpers_refuse(helper: Any, value: Any, words: str) -> None:
 @pytest.mark.peer
 def test_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
-    assert encoded(torch.tensor([[1, 2]])) == ("int64_list", [1, 2])
-    assert encoded(torch.tensor(0.5)) == ("float_list", [0.5])
+    assert kind_and_values(torch.tensor([[1, 2]])) == ("int64_list", [1, 2])
+    assert kind_and_values(torch.tensor(0.5)) == ("float_list", [0.5])
     with pytest.raises(FeatureError, match=r"Tensor \(torch.float32\) gives no NumPy array"):
-        encoded(torch.tensor([0.5], requires_grad=True))
+        kind_and_values(torch.tensor([0.5], requires_grad=True))

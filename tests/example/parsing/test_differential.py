@@ -58,7 +58,7 @@ pytest.importorskip("tensorflow")
 from tests.example.tf_twin import outcome, tf, twins
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
-many = settings(
+many_examples = settings(
     max_examples=1000 if THOROUGH else 400,
     deadline=None,
     suppress_health_check=[
@@ -80,7 +80,7 @@ CONTEXT = {"FixedLenFeature": 12, "VarLenFeature": 12, "RaggedFeature": 12}
 LISTS = {"FixedLenSequenceFeature": 12, "VarLenFeature": 12, "RaggedFeature": 12}
 
 
-class Seen:
+class Compared:
     """What a test compared: outcomes, and the kinds of features in what TensorFlow parsed."""
 
     def __init__(self) -> None:
@@ -89,7 +89,9 @@ class Seen:
     def add(self, features: Mapping[str, Feature], wanted: Any) -> None:
         self.counts.update(["refused" if wanted is None else "parsed"])
         if wanted is not None:
-            self.counts.update(label for feature in features.values() for label in labels(feature))
+            self.counts.update(
+                label for feature in features.values() for label in labels_of(feature)
+            )
 
     def require(self, *least: Mapping[str, int]) -> None:
         """Fails where one kind came up less often than it must."""
@@ -102,7 +104,7 @@ class Seen:
         assert not rare, f"too few of these were compared: {rare}"
 
 
-def labels(feature: Feature) -> Iterator[str]:
+def labels_of(feature: Feature) -> Iterator[str]:
     yield type(feature).__name__
     if isinstance(feature, SparseFeature):
         listed = not isinstance(feature.index_key, str)
@@ -117,7 +119,7 @@ def labels(feature: Feature) -> Iterator[str]:
             yield "validated"
 
 
-def split(
+def split_by_partition(
     values: Sequence[Any], partition: Any, numbers: list[int], *, single: bool
 ) -> list[Any] | None:
     """The rows of one record's values, or None where the partition does not fit them."""
@@ -187,7 +189,7 @@ def fits(record: bytes, features: Mapping[str, Feature], part: str, *, single: b
                     return False
                 alone = single and part != "lists"
                 rows = [
-                    split(row, partition, each, single=alone)
+                    split_by_partition(row, partition, each, single=alone)
                     for row, each in zip(rows, numbers, strict=True)
                 ]
                 if None in rows:
@@ -195,10 +197,10 @@ def fits(record: bytes, features: Mapping[str, Feature], part: str, *, single: b
     return True
 
 
-def check(
+def check_walks(
     ours: Callable[[], Any],
     theirs: Callable[[], Any],
-    seen: Seen,
+    seen: Compared,
     features: Mapping[str, Feature],
     sound: Callable[[], bool],
 ) -> None:
@@ -225,10 +227,10 @@ def check(
     assert len(set(messages)) <= 1, "the walks give different reasons"
 
 
-def check_examples(records: list[bytes], features: dict[str, Feature], seen: Seen) -> None:
+def check_examples(records: list[bytes], features: dict[str, Feature], seen: Compared) -> None:
     theirs = twins(features)
     batch = tf.constant(records, tf.string)
-    check(
+    check_walks(
         lambda: parse_example(records, features),
         lambda: tf.io.parse_example(batch, theirs),
         seen,
@@ -236,7 +238,7 @@ def check_examples(records: list[bytes], features: dict[str, Feature], seen: See
         lambda: all(fits(record, features, "example", single=False) for record in records),
     )
     if records:
-        check(
+        check_walks(
             lambda: parse_single_example(records[0], features),
             lambda: tf.io.parse_single_example(records[0], theirs),
             seen,
@@ -246,7 +248,7 @@ def check_examples(records: list[bytes], features: dict[str, Feature], seen: See
 
 
 def check_sequences(
-    records: list[bytes], context: dict[str, Feature], lists: dict[str, Feature], seen: Seen
+    records: list[bytes], context: dict[str, Feature], lists: dict[str, Feature], seen: Compared
 ) -> None:
     theirs, features = (twins(context), twins(lists)), labelled(context, lists)
     batch = tf.constant(records, tf.string)
@@ -255,7 +257,7 @@ def check_sequences(
         parts = ((context, "context"), (lists, "lists"))
         return all(fits(record, part, name, single=single) for part, name in parts)
 
-    check(
+    check_walks(
         lambda: parse_sequence_example(records, context, lists),
         lambda: tf.io.parse_sequence_example(batch, *theirs),
         seen,
@@ -263,7 +265,7 @@ def check_sequences(
         lambda: all(sound(record, False) for record in records),
     )
     if records:
-        check(
+        check_walks(
             lambda: parse_single_sequence_example(records[0], context, lists),
             lambda: tf.io.parse_single_sequence_example(records[0], *theirs),
             seen,
@@ -285,9 +287,9 @@ def numbers_of(features: Mapping[str, Feature]) -> dict[str, Feature]:
 
 @pytest.mark.parametrize("damage", [False, True])
 def test_examples(damage: bool) -> None:
-    seen = Seen()
+    seen = Compared()
 
-    @many
+    @many_examples
     @given(st.data())
     def compare(data: st.DataObject) -> None:
         features = data.draw(example_descriptions)
@@ -314,9 +316,9 @@ def test_examples(damage: bool) -> None:
 
 @pytest.mark.parametrize("kind", ALL_PARTITIONS)
 def test_partitions(kind: type) -> None:
-    seen = Seen()
+    seen = Compared()
 
-    @settings(many, max_examples=200)
+    @settings(many_examples, max_examples=200)
     @given(partitioned(kind))
     def compare(case: tuple[RaggedFeature, list[bytes]]) -> None:
         feature, records = case
@@ -337,9 +339,9 @@ def test_partitions(kind: type) -> None:
 
 @pytest.mark.parametrize("damage", [False, True])
 def test_sequences(damage: bool) -> None:
-    seen = Seen()
+    seen = Compared()
 
-    @many
+    @many_examples
     @given(st.data())
     def compare(data: st.DataObject) -> None:
         context, lists = data.draw(context_descriptions), data.draw(list_descriptions)

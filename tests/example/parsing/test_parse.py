@@ -35,13 +35,13 @@ INT: dict[str, Feature] = {"x": FixedLenFeature([], np.int64)}
 INTS: dict[str, Feature] = {"x": VarLenFeature(np.int64)}
 
 
-def one(record: bytes, **features: Feature) -> Any:
+def parse_one(record: bytes, **features: Feature) -> Any:
     (column,) = parse_single_example(record, features).values()
     return column
 
 
-def values(record: bytes, dtype: Any = np.int64) -> list[Any]:
-    found: list[Any] = one(record, x=VarLenFeature(dtype)).values.tolist()
+def parse_values(record: bytes, dtype: Any = np.int64) -> list[Any]:
+    found: list[Any] = parse_one(record, x=VarLenFeature(dtype)).values.tolist()
     return found
 
 
@@ -82,12 +82,12 @@ def test_an_optional_feature_that_no_record_has_is_named_once(
 
 
 def test_an_earlier_duplicate_is_not_looked_at() -> None:
-    assert values(example(("x", floats(1)), ("x", field(3, b"\xff")), ("x", ints(2)))) == [2]
+    assert parse_values(example(("x", floats(1)), ("x", field(3, b"\xff")), ("x", ints(2)))) == [2]
 
 
 def test_an_empty_duplicate_counts_in_batches_of_var_len_only() -> None:
     record = example(("x", ints(1)), ("x", b""))
-    assert values(record) == [1]
+    assert parse_values(record) == [1]
     assert parse_example([record], INT)["x"].tolist() == [1]
     assert parse_example([record], INTS)["x"].values.tolist() == []
     padded = FixedLenSequenceFeature([], np.int64, allow_missing=True)
@@ -95,10 +95,10 @@ def test_an_empty_duplicate_counts_in_batches_of_var_len_only() -> None:
 
 
 def test_of_several_lists_the_first_counts() -> None:
-    assert values(example(("x", ints(1) + ints(2)))) == [1]
-    assert values(example(("x", ints(1) + floats(2)))) == [1]
+    assert parse_values(example(("x", ints(1) + ints(2)))) == [1]
+    assert parse_values(example(("x", ints(1) + floats(2)))) == [1]
     runs = field(3, field(1, b"\x01") + field(1, b"\x02"))
-    assert values(example(("x", runs))) == [1]
+    assert parse_values(example(("x", runs))) == [1]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_damaged_values(dtype: Any, damaged: bytes) -> None:
 
 
 def test_a_length_past_the_end_is_cut() -> None:
-    assert values(example(("x", b"\x1a\x7f\x0a\x7f\x05"))) == [5]
-    assert values(example(("x", b"\x12\x7f\x0a\x07" + bytes(7))), np.float32) == [0]
+    assert parse_values(example(("x", b"\x1a\x7f\x0a\x7f\x05"))) == [5]
+    assert parse_values(example(("x", b"\x12\x7f\x0a\x07" + bytes(7))), np.float32) == [0]
 
 
 def test_kinds_are_reported() -> None:
@@ -181,7 +181,7 @@ def test_kinds_are_reported() -> None:
 )
 def test_counts_are_reported(config: Feature, value: bytes, message: str) -> None:
     with pytest.raises(FeatureError, match=message):
-        one(example(("x", value)), x=config)
+        parse_one(example(("x", value)), x=config)
 
 
 def test_every_form_of_serialized() -> None:
@@ -309,9 +309,9 @@ def test_an_empty_list_is_not_missing() -> None:
 
 def test_a_shape_without_elements_is_required_whatever_the_default() -> None:
     config = FixedLenFeature([0], np.int64, [])
-    assert one(example(("x", ints())), x=config).shape == (0,)
+    assert parse_one(example(("x", ints())), x=config).shape == (0,)
     with pytest.raises(FeatureError, match="found nothing"):
-        one(b"", x=config)
+        parse_one(b"", x=config)
 
 
 def test_sparse_needs_as_many_positions_as_values() -> None:
@@ -319,7 +319,7 @@ def test_sparse_needs_as_many_positions_as_values() -> None:
     with pytest.raises(
         FeatureError, match=r"^feature 's': 'i' has 2 positions, but 'v' has 1 values"
     ):
-        one(record, s=SparseFeature("i", "v", np.float32, 4))
+        parse_one(record, s=SparseFeature("i", "v", np.float32, 4))
     other = example(("i", ints(1)), ("v", floats(1, 2)))  # together as many positions as values
     with pytest.raises(
         FeatureError, match="record 1, feature 's': 'i' has 2 positions, but 'v' has 1 values"

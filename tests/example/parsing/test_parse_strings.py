@@ -93,7 +93,7 @@ FEATURES: dict[str, Feature] = {
     "sp": SparseFeature("i", "v", bytes, 5),
     "i": VarLenFeature(np.int64),
 }
-OTHERS: dict[str, Feature] = {
+OTHER_FEATURES: dict[str, Feature] = {
     "v": RaggedFeature(bytes),
     "s": FixedLenSequenceFeature([], bytes, allow_missing=True, default_value="pad"),
 }
@@ -121,7 +121,7 @@ def assert_same_strings(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
     assert_same_columns({name: materialised(column) for name, column in found.items()}, wanted)
 
 
-@pytest.mark.parametrize("features", [FEATURES, OTHERS])
+@pytest.mark.parametrize("features", [FEATURES, OTHER_FEATURES])
 def test_columns_hold_the_same_strings(features: dict[str, Feature]) -> None:
     wanted = parse_example(RECORDS, features)
     for serialized in (RECORDS, as_frames(RECORDS), as_scattered(RECORDS)):
@@ -188,8 +188,8 @@ def test_a_column_over_many_buffers_is_one_like_any_other() -> None:
 
 
 def test_nothing_over_many_buffers() -> None:
-    found = parse_example(as_scattered([]), {**WIDE, **OTHERS}, string_columns=True)
-    assert_same_strings(found, parse_example([], {**WIDE, **OTHERS}))
+    found = parse_example(as_scattered([]), {**WIDE, **OTHER_FEATURES}, string_columns=True)
+    assert_same_strings(found, parse_example([], {**WIDE, **OTHER_FEATURES}))
     words = found["w"]
     assert (words.spans.shape, words.compact().shape) == ((0, 2), (0,))
 
@@ -197,7 +197,7 @@ def test_nothing_over_many_buffers() -> None:
 @settings(deadline=None)
 @given(
     st.lists(st.lists(st.binary(max_size=80), max_size=4), max_size=6),
-    st.sampled_from([VarLenFeature(bytes), RaggedFeature(bytes), OTHERS["s"]]),
+    st.sampled_from([VarLenFeature(bytes), RaggedFeature(bytes), OTHER_FEATURES["s"]]),
 )
 def test_any_strings_over_many_buffers(values: list[list[bytes]], feature: Feature) -> None:
     records = [example(("s", strings(*each))) for each in values]

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.usefixtures("walk")
 TOKENS: dict[str, Feature] = {"t": FixedLenSequenceFeature([], np.int64)}
 
 
-def lists(records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
+def parse_lists(records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
     return parse_sequence_example(records, None, features)[1]
 
 
-def context(records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
+def parse_context(records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
     return parse_sequence_example(records, features, None)[0]
 
 
@@ -33,21 +33,21 @@ def test_partitions_of_another_number_of_steps_are_refused() -> None:
     config = RaggedFeature(np.int64, "v", [RaggedFeature.RowLengths("n")], validate=True)
     short = sequence([], [("v", [ints(1), ints(4)]), ("n", [ints(1)])])
     with pytest.raises(FeatureError, match="'n' has another number of steps"):
-        lists([short], {"r": config})
+        parse_lists([short], {"r": config})
 
 
 def test_an_empty_context_feature_is_not_missing() -> None:
     with pytest.raises(FeatureError, match="record 0, feature 'i': found 0 values"):
-        context([sequence([("i", b"")])], {"i": FixedLenFeature([], np.int64, 7)})
+        parse_context([sequence([("i", b"")])], {"i": FixedLenFeature([], np.int64, 7)})
 
 
 def test_a_step_ends_where_its_first_list_ends() -> None:
     """TensorFlow reads on after the first list, whatever the step's length says."""
     twice = strings(b"a") + strings(b"b")  # the second list looks like a step that holds a string
     with pytest.raises(FeatureError, match="feature 'w': "):
-        lists([sequence([], [("w", [twice])])], {"w": VarLenFeature(bytes)})
+        parse_lists([sequence([], [("w", [twice])])], {"w": VarLenFeature(bytes)})
     hidden = ints(1) + field(1, ints(2))
-    found = lists([sequence([], [("t", [hidden])])], TOKENS)["t"]
+    found = parse_lists([sequence([], [("t", [hidden])])], TOKENS)["t"]
     assert found.tolist() == [[1, 2]]
 
 
@@ -65,7 +65,7 @@ def test_a_step_ends_where_its_first_list_ends() -> None:
 )
 def test_lists_that_are_refused(record: bytes, message: str) -> None:
     with pytest.raises(FeatureError, match=message):
-        lists([record], TOKENS)
+        parse_lists([record], TOKENS)
 
 
 def test_singles() -> None:

@@ -24,7 +24,7 @@ from streamrec.example.parse import parse_batch, parse_example, parse_sequence_e
 from streamrec.example.walk import Records, make_plan
 from streamrec.kernels import _native
 from streamrec.tfrecord import Frames, Scattered
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.example.compare import assert_same, materialised
 from tests.example.conftest import WALKS, walking
 from tests.example.strategies import (
@@ -38,7 +38,9 @@ from tests.example.strategies import (
 )
 from tests.example.wire import example, feature, field, ints, strings, varint
 
-many = draws(400, HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
+many_examples = drawn_examples(
+    400, HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large
+)
 KINDS = [bytes, np.float32, np.int64]
 DESCRIPTIONS: list[dict[str, Feature]] = [
     {key: VarLenFeature(KINDS[index % 3]) for index, key in enumerate("abcdefghi")},
@@ -54,7 +56,9 @@ DESCRIPTIONS: list[dict[str, Feature]] = [
 CORPUS = Path(__file__).parents[3] / "fuzz" / "corpus"
 
 
-def outcome(walk: str, parser: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+def columns_or_error(
+    walk: str, parser: Callable[..., Any], *arguments: Any, **keywords: Any
+) -> Any:
     """The columns, or the message of the error."""
     with walking(walk):
         try:
@@ -63,9 +67,9 @@ def outcome(walk: str, parser: Callable[..., Any], *arguments: Any, **keywords: 
             return str(error)
 
 
-def check(parser: Callable[..., Any], *arguments: Any, string_columns: bool = False) -> None:
+def check_walks(parser: Callable[..., Any], *arguments: Any, string_columns: bool = False) -> None:
     wanted, found = (
-        outcome(walk, parser, *arguments, string_columns=string_columns) for walk in WALKS
+        columns_or_error(walk, parser, *arguments, string_columns=string_columns) for walk in WALKS
     )
     if isinstance(wanted, str) or isinstance(found, str):
         assert found == wanted
@@ -90,7 +94,7 @@ def serialized(records: list[bytes], layout: str) -> Any:
 LAYOUTS = ["list", "frames", "scattered"]
 
 
-@many
+@many_examples
 @given(st.data())
 def test_damaged_examples(data: st.DataObject) -> None:
     features = data.draw(example_descriptions)
@@ -102,10 +106,10 @@ def test_damaged_examples(data: st.DataObject) -> None:
         serialized(records, data.draw(st.sampled_from(LAYOUTS))),
         data.draw(st.booleans()),
     )
-    check(parse_example, batch, features, string_columns=columns)
+    check_walks(parse_example, batch, features, string_columns=columns)
 
 
-@many
+@many_examples
 @given(st.data())
 def test_damaged_sequences(data: st.DataObject) -> None:
     context, lists = data.draw(context_descriptions), data.draw(list_descriptions)
@@ -119,7 +123,7 @@ def test_damaged_sequences(data: st.DataObject) -> None:
         serialized(records, data.draw(st.sampled_from(LAYOUTS))),
         data.draw(st.booleans()),
     )
-    check(parse_sequence_example, batch, context, lists, string_columns=columns)
+    check_walks(parse_sequence_example, batch, context, lists, string_columns=columns)
 
 
 @pytest.mark.parametrize("row", [(0, 4, 0), (2, 1, 0), (-1, 1, 0), (0, 1, 2), (0, 1, -1)])
@@ -141,13 +145,13 @@ def test_buffers_that_are_none_are_refused() -> None:
 def parse_bytes(record: bytes, columns: bool) -> None:
     """Any bytes as an Example and as a SequenceExample, on some descriptions."""
     for features in DESCRIPTIONS:
-        check(parse_example, [record], features, string_columns=columns)
+        check_walks(parse_example, [record], features, string_columns=columns)
     context, steps, lists = DESCRIPTIONS[1], DESCRIPTIONS[2], DESCRIPTIONS[0]
-    check(parse_sequence_example, [record], context, lists, string_columns=columns)
-    check(parse_sequence_example, [record], lists, steps, string_columns=columns)
+    check_walks(parse_sequence_example, [record], context, lists, string_columns=columns)
+    check_walks(parse_sequence_example, [record], lists, steps, string_columns=columns)
 
 
-@many
+@many_examples
 @given(st.binary(max_size=60), st.booleans())
 def test_any_bytes(record: bytes, columns: bool) -> None:
     parse_bytes(record, columns)
@@ -162,15 +166,19 @@ def test_the_fuzzers_corpus(path: Path) -> None:
 
 
 # mostly below 2**28, as one block with a longer value leaves the way for short ones
-short = st.lists(
+short_varints = st.lists(
     st.integers(0, 2**28 - 1) | st.integers(0, 300) | st.integers(0, 2**15), max_size=300
 )
-numbers = st.integers(0, 2**64 - 1) | st.integers(0, 300) | st.integers(0, 2**15)
-ways = [way for way in range(4) if _native.decode_varints(b"", np.empty(0, np.int64), way) == 0]
+any_varints = st.integers(0, 2**64 - 1) | st.integers(0, 300) | st.integers(0, 2**15)
+varint_decoders = [
+    way for way in range(4) if _native.decode_varints(b"", np.empty(0, np.int64), way) == 0
+]
 
 
-@pytest.mark.parametrize("way", ways)
-@given(short | st.lists(numbers, max_size=300), st.binary(max_size=12), st.integers(0, 320))
+@pytest.mark.parametrize("way", varint_decoders)
+@given(
+    short_varints | st.lists(any_varints, max_size=300), st.binary(max_size=12), st.integers(0, 320)
+)
 def test_runs_of_varints(way: int, values: list[int], tail: bytes, room: int) -> None:
     """Every way of reading runs, beyond the room and with damage after it, agrees with the twin."""
     data = b"".join(map(varint, values)) + tail
@@ -180,7 +188,7 @@ def test_runs_of_varints(way: int, values: list[int], tail: bytes, room: int) ->
         _native.decode_varints(data, array[:0], way) == count
     )  # without room they are only counted
     record = example(("x", field(3, field(1, data))))
-    wanted = outcome("reference", parse_example, [record], {"x": RaggedFeature(np.int64)})
+    wanted = columns_or_error("reference", parse_example, [record], {"x": RaggedFeature(np.int64)})
     if isinstance(wanted, str):
         assert count == -1
         return
@@ -191,7 +199,7 @@ def test_runs_of_varints(way: int, values: list[int], tail: bytes, room: int) ->
     assert (array[shown:] == 77).all() or room >= 64
 
 
-@pytest.mark.parametrize("way", ways)
+@pytest.mark.parametrize("way", varint_decoders)
 @pytest.mark.parametrize("size", range(1, 13))
 @pytest.mark.parametrize("before", [0, 1, 53, 54, 55, 63, 64])
 def test_a_varint_has_ten_bytes_at_the_most(size: int, before: int, way: int) -> None:
@@ -209,7 +217,7 @@ PADDED: dict[str, Feature] = {
 }
 
 
-def sentence(rng: np.random.Generator, most: int) -> bytes:
+def drawn_example(rng: np.random.Generator, most: int) -> bytes:
     """Up to `most` values of each, packed or not; some are left out, or have none."""
     count = int(rng.integers(0, most + 1))
     columns = {
@@ -232,8 +240,8 @@ def sentence(rng: np.random.Generator, most: int) -> bytes:
 def test_rows_of_one_length(records: int, most: int, layout: str) -> None:
     """Also where they are so many that they are written past the cache."""
     rng = np.random.default_rng(records + most)
-    batch = serialized([sentence(rng, most) for _ in range(records)], layout)
-    check(parse_example, batch, PADDED)
+    batch = serialized([drawn_example(rng, most) for _ in range(records)], layout)
+    check_walks(parse_example, batch, PADDED)
     found = parse_example(batch, PADDED, string_columns=True)
     assert found["ints"].shape[0] == records  # type: ignore[union-attr]
     assert found["floats"].shape[::2] == (records, 2)  # type: ignore[union-attr]
@@ -258,7 +266,7 @@ def test_a_padded_slot_needs_what_it_is_filled_up_with(fill: bytes | None) -> No
 
 def test_ways_of_reading_runs() -> None:
     """The plain way is everywhere; a way that does not exist gives -2."""
-    assert ways[0] == 0
+    assert varint_decoders[0] == 0
     assert _native.decode_varints(b"\1", np.empty(1, np.int64), 4) == -2
 
 
@@ -282,7 +290,7 @@ def single_values(draw: Callable[[st.SearchStrategy[Any]], Any], kind: Any) -> b
     )
 
 
-@many
+@many_examples
 @given(st.data(), st.booleans())
 def test_single_values_in_their_usual_form(data: st.DataObject, columns: bool) -> None:
     """They go into their columns at once: under keys of any length, twice, missing, in any order,
@@ -306,7 +314,7 @@ def test_single_values_in_their_usual_form(data: st.DataObject, columns: bool) -
     features: dict[str, Feature] = {
         key: FixedLenFeature([], kind, defaults[kind]) for key, kind in kinds.items()
     }
-    check(parse_example, records, features, string_columns=columns)
+    check_walks(parse_example, records, features, string_columns=columns)
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 16, 17, 30, 110])
@@ -326,7 +334,7 @@ def test_every_byte_of_a_usual_entry_counts(kind: Any, value: Any, length: int) 
     for place in range(len(good)):
         for change in (1, 2, 0x80, 0xFF):
             records = [good, good[:place] + bytes([good[place] ^ change]) + good[place + 1 :], good]
-            check(parse_example, records, features)
+            check_walks(parse_example, records, features)
 
 
 def test_keys_in_changing_orders() -> None:
@@ -338,7 +346,7 @@ def test_keys_in_changing_orders() -> None:
         chosen = rng.permutation(len(names))[: rng.integers(1, len(names))]
         records.append(example(*((names[index], ints(int(index))) for index in chosen)))
     features: dict[str, Feature] = {name: FixedLenFeature([], np.int64, -1) for name in names[:30]}
-    check(parse_example, records, features)
+    check_walks(parse_example, records, features)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +363,7 @@ def test_lists_of_very_different_lengths(sizes: list[int]) -> None:
     assert np.diff(found["s"].nested_row_splits[0]).tolist() == sizes  # type: ignore[union-attr]
 
 
-@many
+@many_examples
 @given(st.data())
 def test_features_that_are_not_described_are_counted(data: st.DataObject) -> None:
     features = data.draw(example_descriptions)

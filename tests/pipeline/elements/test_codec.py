@@ -16,7 +16,7 @@ from streamrec import BytesColumn, Frames, RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.chunk import Batches
 from streamrec.pipeline.elements.codec import digest_values, pack, unpack
 from streamrec.pipeline.elements.columns import Columns, Mixed, join_windows, objects
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.servers.resuming import plain
 
 DTYPES = st.one_of(
@@ -82,14 +82,14 @@ def again(elements: Any) -> Any:
 
 
 @given(VALUES)
-@draws(300)
+@drawn_examples(300)
 def test_any_value_comes_back(value: Any) -> None:
     assert kinds(again([value])) == kinds([value])
     assert kinds(again([value, value])) == kinds([value, value])
 
 
 @given(st.data())
-@draws(100)
+@drawn_examples(100)
 def test_values_of_one_structure_come_back(data: st.DataObject) -> None:
     dtype = data.draw(DTYPES)
     arrays = npst.arrays(dtype, npst.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3))

@@ -26,7 +26,7 @@ from streamrec.pipeline.engine.budget import (
 from streamrec.pipeline.engine.description import Chain, Options, Source
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.storage.ledger import AllRuns, Ledger, SetAside
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.runs import in_new_interpreter, write_shards
 from tests.servers.resuming import stop_after
 
@@ -125,7 +125,7 @@ async def stalled(dataset: Dataset[Any]) -> None:
 
 
 @given(data=st.data(), budget=st.sampled_from([1 * MIB, 4 * MIB, 16 * MIB]))
-@draws(40)
+@drawn_examples(40)
 def test_a_consumer_that_stops_leaves_no_more_than_the_budget(
     data: st.DataObject, budget: int
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_consumer_that_stops_leaves_no_more_than_the_budget(
 
 
 @given(data=st.data(), budget=st.integers(1, 1 << 40))
-@draws(60)
+@drawn_examples(60)
 def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget: int) -> None:
     made = Made()
     dataset = data.draw(pipelines(made)).with_options(memory_budget=budget)

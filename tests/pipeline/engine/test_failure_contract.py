@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from streamrec import Dataset, TFRecordDataset, TFRecordWriter
-from tests.effort import SOON
+from tests.effort import SECONDS_TO_END
 from tests.runs import until_error, write_shards
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
@@ -110,7 +110,7 @@ def test_nothing_is_left_of_a_run(shards: str, request: pytest.FixtureRequest) -
 
 def test_the_interpreter_leaves_in_time(long: Stored) -> None:
     [seconds], errors = end("exits_with_progress_and_trace", long)
-    assert seconds < SOON
+    assert seconds < SECONDS_TO_END
     assert "streamrec: 1 elements" in errors
 
 

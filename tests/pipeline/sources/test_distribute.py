@@ -25,7 +25,7 @@ from streamrec import (
 )
 from streamrec.errors import CacheError, ManifestError, PositionMismatchError
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, reader_here
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.pipeline.stored_shards import all_records, folder_of, of, record
 from tests.runs import in_new_interpreter, write_shards
 from tests.servers.objectstore import ObjectStore
@@ -40,7 +40,7 @@ from tests.servers.resuming import assert_resumes_everywhere, stop_after
     st.sampled_from([1, 30]),
     st.data(),
 )
-@draws(25)
+@drawn_examples(25)
 def test_any_shape(
     counts: list[int], world: int, cycle: int, size: int, data: st.DataObject
 ) -> None:

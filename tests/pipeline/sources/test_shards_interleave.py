@@ -17,7 +17,7 @@ from streamrec import Dataset, Framer, Frames, encode_records
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, ShardQueue
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.servers.resuming import assert_resumes_everywhere, stop_after
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
@@ -133,7 +133,7 @@ def stretches_from(size: int | None) -> Iterator[None]:
     batch=st.integers(1, 9),
     skip=st.integers(0, 3),
 )
-@draws(150)
+@drawn_examples(150)
 def test_only_what_is_awaited_needs_to_go_on(
     stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
 ) -> None:
@@ -157,7 +157,7 @@ def test_only_what_is_awaited_needs_to_go_on(
 
 @pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5))
-@draws(100)
+@drawn_examples(100)
 def test_every_turn_resumes_exactly(
     stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int
 ) -> None:
@@ -223,7 +223,7 @@ def test_a_pull_ends_where_a_batch_ends(size: int, skip: int) -> None:
 @given(
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5), plan=PLANS, seed=st.integers(0, 9)
 )
-@draws(25, HealthCheck.too_slow)
+@drawn_examples(25, HealthCheck.too_slow)
 def test_datasets_come_in_that_order_too(lengths: list[int], plan: Plan, seed: int) -> None:
     """Records of async generators, each of which waits for some turns of the loop; or in any order,
     each once.

@@ -46,7 +46,7 @@ from streamrec.pipeline.sources.shuffle.slots import NO_ROWS, BufferIndex, Entry
 from streamrec.pipeline.stages.batch import make_batch
 from streamrec.shards import byte_runs
 from streamrec.tfrecord import BUFFER_BITS, Scattered
-from tests.effort import draws, thorough
+from tests.effort import drawn_examples, thorough
 from tests.pipeline.stored_shards import ALL
 from tests.runs import until_error, write_shards
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
@@ -410,7 +410,7 @@ def test_known_positions_reach_back_to_the_oldest_element_held() -> None:
     assert second.describe(slots([3, 17], 20))["next"] == 20
 
 
-@draws(20)
+@drawn_examples(20)
 @given(
     capacity=st.integers(1, 400),
     limit=st.sampled_from([1 << 40, 40_000, 3_000, 0]),
@@ -464,7 +464,7 @@ def test_places_of_the_input_are_known_for_each_round_of_the_buffer() -> None:
     assert 700 < farthest < 100 * (np.log(100) + 20)
 
 
-@draws(40)
+@drawn_examples(40)
 @given(
     offsets=st.lists(
         st.tuples(st.integers(0, 3), st.integers(0, 5000), st.integers(0, 300)), max_size=30

@@ -28,7 +28,7 @@ from streamrec.pipeline.sources.parallel_map.autotune import (
     PrefetchDepth,
     TaskSize,
 )
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.pipeline.test_dataset import collect
 from tests.runs import until_error
 from tests.servers.resuming import stop_after
@@ -330,7 +330,7 @@ async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.M
 
 
 @given(stop=st.integers(0, 59), calls=st.integers(1, 5))
-@draws(20, HealthCheck.too_slow)
+@drawn_examples(20, HealthCheck.too_slow)
 def test_what_was_delivered_out_of_order_comes_no_second_time(stop: int, calls: int) -> None:
     dataset = Dataset.range(60).map(square_soon, calls, deterministic=False)
     found, state = stop_after(dataset, stop)
@@ -350,7 +350,7 @@ def test_after_an_input_without_an_order_results_keep_their_order() -> None:
 
 
 @given(stop=st.integers(0, 19), then=st.booleans())
-@draws(20)
+@drawn_examples(20)
 def test_batches_of_what_came_out_of_order_hold_each_element_once(stop: int, then: bool) -> None:
     batches = (
         Dataset.range(40).map(square_soon, 3, False).batch(4).map(np.negative, 2, False).repeat(2)

@@ -14,7 +14,7 @@ from streamrec.kernels import crc32c
 from streamrec.storage import Replacement, Storage, Storages
 from streamrec.storage.backend import encode_crc32c
 from streamrec.storage.backends.s3 import backend as s3
-from tests.effort import newest
+from tests.effort import newest_client_only
 from tests.servers.real import Store
 from tests.storage.contract import (
     DATA,
@@ -107,7 +107,7 @@ class TestS3(RemoteTests):
             encode_crc32c(crc32c(data)),
         )
 
-    @newest
+    @newest_client_only
     async def test_further_gets_are_those_of_the_client_but_lighter(
         self, storage: Storage, path: str
     ) -> None:
@@ -133,7 +133,7 @@ class TestS3(RemoteTests):
         assert await storage.read_range(names[1], 0, 1_000) == names[1].encode()
         assert len(sent) == 1
 
-    @newest
+    @newest_client_only
     async def test_the_client_sends_one_of_many_first_gets(
         self, storage: Storage, path: str
     ) -> None:
@@ -146,7 +146,7 @@ class TestS3(RemoteTests):
         ]
         assert len(sent) == 1
 
-    @newest
+    @newest_client_only
     async def test_what_fails_before_any_get_was_answered_is_asked_for_by_the_client(
         self, storage: Storage, path: str
     ) -> None:

@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 
 from streamrec.storage import Storages, backend
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets
-from tests.effort import OTHER_CLIENT, newest
+from tests.effort import OTHER_CLIENT, newest_client_only
 from tests.runs import in_new_interpreter
 from tests.servers.real import Store, nginx
 from tests.storage.contract import QUICK, check, noted, opened, put
@@ -110,7 +110,7 @@ async def broken(*_: Any) -> Any:
     raise PrivateDetailError("no such attribute")
 
 
-@newest
+@newest_client_only
 def test_a_fast_path_that_breaks_is_left_for_good(
     moto_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,7 +136,7 @@ def test_a_body_of_another_kind_is_read_as_the_clients_users_do(
     assert "no aiohttp.ClientResponse" in caplog.text
 
 
-@newest
+@newest_client_only
 async def test_a_refusal_that_the_client_does_not_get_ends_it(
     moto_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +168,7 @@ async def refused(*_: Any) -> Any:
     )
 
 
-@newest
+@newest_client_only
 async def test_an_empty_object_says_nothing_of_the_others(moto_store: Store) -> None:
     """Nor before the path is proven, as when many objects are opened at once: a 416 is the answer
     in either way.
@@ -224,7 +224,7 @@ print(json.dumps(opened))
 """
 
 
-@newest
+@newest_client_only
 def test_large_descriptions_are_parsed_in_a_thread() -> None:
     """A first client does not hold the event loop up for the 60 ms that this takes."""
     opened = json.loads(in_new_interpreter(OPENED))

@@ -25,7 +25,7 @@ from streamrec.storage.cache import close_caches
 from streamrec.storage.cache.eviction import LOCK_SECONDS
 from streamrec.storage.cache.names import parse_block
 from streamrec.tfrecord import Framer
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.servers.answering import Answer, Asked
 from tests.servers.small_store import SmallStore, small_store
 
@@ -236,7 +236,7 @@ def test_a_store_without_versions_is_not_cached_and_says_so_once(
 
 
 @given(seed=st.integers(0, 1 << 32))
-@draws(60)
+@drawn_examples(60)
 def test_damage_on_the_disk_is_a_miss(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     chance = random.Random(seed)
     directory = tmp_path_factory.mktemp("c")
@@ -569,7 +569,7 @@ def test_runs_that_want_the_same_bytes_at_once_fetch_them_once(
 
 
 @given(data=st.data())
-@draws(60)
+@drawn_examples(60)
 def test_records_and_states_are_the_same_with_any_cache(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

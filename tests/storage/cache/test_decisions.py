@@ -40,7 +40,7 @@ from streamrec.storage.cache_settings import (
     find_settings,
     parse_bytes,
 )
-from tests.effort import draws
+from tests.effort import drawn_examples
 
 texts = st.text(max_size=8)
 keys = st.builds(ObjectKey, texts, texts, texts, st.integers(0, 1 << 50))
@@ -247,7 +247,7 @@ def test_numbers_of_bytes_are_read_as_they_are(number: int) -> None:
     start=st.integers(0, 1 << 40),
     key=keys,
 )
-@draws(40)
+@drawn_examples(40)
 def test_a_block_gives_back_what_was_written_and_never_anything_else(
     data: st.DataObject, length: int, start: int, key: ObjectKey
 ) -> None:

@@ -22,7 +22,7 @@ from streamrec.storage.parallel_stream import SLOW_REST, ParallelStream, open_pa
 from streamrec.storage.range_buffer import BlockRoom, RangeBuffer, RangeState
 from streamrec.storage.traffic import Traffic
 from streamrec.tfrecord import encode_records
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all, until
@@ -63,7 +63,7 @@ def check_nothing_is_left(backend: Scattered, connections: Connections) -> None:
     assert connections.room.held == 0
 
 
-@draws(15)
+@drawn_examples(15)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([0.0, 0.2, 0.5]),
@@ -135,7 +135,7 @@ async def test_a_changed_object_is_an_error_and_never_a_mixture(requests: int) -
     check_nothing_is_left(backend, connections)
 
 
-@draws(15)
+@drawn_examples(15)
 @given(st.integers(0, 2**32), st.integers(0, 600))
 def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
     async def run() -> None:
@@ -275,7 +275,7 @@ async def test_ranges_of_streams_that_rest_count_too() -> None:
         check_nothing_is_left(backend, connections)
 
 
-@draws(15)
+@drawn_examples(15)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 400), min_size=2, max_size=4))
 def test_streams_that_come_and_go_cut_and_join_each_others_requests(
     seed: int, starts: list[int]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from streamrec.storage import Storages
 from streamrec.storage.limiter import HOLD_CAP, Limiter, RateLimit
 from streamrec.storage.traffic import Traffic
-from tests.effort import draws
+from tests.effort import drawn_examples
 from tests.servers.objectstore import ObjectStore, anonymous_options, serve_objects
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
@@ -131,7 +131,7 @@ class Simulation:
         self.at(now + self.draw.random() * 0.25, self.ask, stream)
 
 
-@draws(25)
+@drawn_examples(25)
 @given(st.integers(10, 100), st.integers(1, 64), st.floats(0.01, 0.2))
 def test_many_streams_share_what_a_store_gives(allowed: int, streams: int, latency: float) -> None:
     simulation = Simulation(allowed, streams, latency)

@@ -16,7 +16,7 @@ from streamrec.storage import RetryPolicy, recover, secured_object
 from streamrec.storage.registry import Storages
 from tests.effort import THOROUGH
 from tests.servers.real import Store
-from tests.steps import Objects, Place, hidden
+from tests.steps import Objects, Place, is_hidden
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 
 POLICY = RetryPolicy(attempts=3, backoff_base=0.01)
@@ -94,7 +94,7 @@ def kept(before: Objects, found: Objects) -> bool:
 
 
 def shown(found: Objects) -> Objects:
-    return {name: data for name, data in found.items() if not hidden(name)}
+    return {name: data for name, data in found.items() if not is_hidden(name)}
 
 
 def reads_shard(request: Request) -> bool:

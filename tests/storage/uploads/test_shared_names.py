@@ -14,7 +14,7 @@ from streamrec.storage import Replacement, RetryPolicy, Storage, Storages
 from streamrec.storage.backends.memory import MemoryBackend
 from streamrec.storage.faults import Cause, TransientError
 from tests.servers.real import Store
-from tests.steps import Place, hidden, opened
+from tests.steps import Place, is_hidden, open_place
 from tests.storage.faultproxy import Fault, FaultProxy, Request
 
 POLICY = RetryPolicy(attempts=3, backoff_base=0.01)
@@ -81,7 +81,7 @@ async def test_what_another_writer_uploads_between_a_look_and_a_copy_does_not_st
         proxy.choose = choose
         with pytest.raises(ObjectChangedError, match="another writer"):
             await write(through, url, b"first")
-        shown = {key: data for key, data in (await place.snapshot()).items() if not hidden(key)}
+        shown = {key: data for key, data in (await place.snapshot()).items() if not is_hidden(key)}
         assert shown == before
         ended.set()
         await started[0]
@@ -95,7 +95,7 @@ async def storage(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Storage
         async with Storages() as storages:
             yield await storages.at("memory://x"), f"memory://{uuid4()}"
         return
-    async with opened(request.param, request) as place:
+    async with open_place(request.param, request) as place:
         yield place.storage, place.url
 
 

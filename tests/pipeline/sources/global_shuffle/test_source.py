@@ -28,7 +28,7 @@ from streamrec.pipeline.sources.global_shuffle import source
 from streamrec.shards.index import IndexedShard, encode_index
 from streamrec.shards.manifest import ShardInfo
 from streamrec.tfrecord import BLOCK, PackedLengths
-from tests.effort import few
+from tests.effort import example_count
 from tests.pipeline.stored_shards import Indexed, indexed, numbered
 from tests.runs import flip_bit, in_new_interpreter, until_error, write_shards
 from tests.servers.faults import NO_FAULTS, Faults
@@ -103,7 +103,7 @@ def stopped(dataset: streamrec.Dataset[Any], step: int) -> dict[str, Any]:
         return run.state_dict()
 
 
-@pytest.mark.parametrize("number", range(few(120)))
+@pytest.mark.parametrize("number", range(example_count(120)))
 def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A random job: the union of its ranks, its global batches, and how it goes on with other ranks
     and workers.
