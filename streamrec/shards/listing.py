@@ -27,7 +27,7 @@ from streamrec.arguments import describe_value
 from streamrec.errors import NotFoundError, PositionMismatchError
 from streamrec.shards.matches import NameSearch
 from streamrec.shards.options import Expected, Portion
-from streamrec.shards.patterns import stands_for_others
+from streamrec.shards.patterns import SPECIAL, is_manifest, is_pattern
 from streamrec.storage import ObjectInfo, Storages, StoreOptions, check_keywords, locate
 from streamrec.tracebacks import border
 
@@ -252,6 +252,13 @@ def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
             part = Part(None, list(group))
             part.answered.set()
             yield part
+
+
+def stands_for_others(name: str, patterns: bool) -> bool:
+    """Whether a store must be asked which shards a name stands for."""
+    if not SPECIAL.search(name):
+        return False
+    return is_pattern(name) or (is_manifest(name) and not patterns)
 
 
 @border

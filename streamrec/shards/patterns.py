@@ -234,13 +234,6 @@ async def list_numbered(storages: Storages, pattern: str) -> AsyncIterator[Objec
                 yield info
 
 
-def stands_for_others(name: str, patterns: bool) -> bool:
-    """Whether a store must be asked which shards a name stands for."""
-    if not SPECIAL.search(name):
-        return False
-    return is_pattern(name) or (is_manifest(name) and not patterns)
-
-
 def is_pattern(name: str) -> bool:
     """Whether a name stands for several: by braces, wildcards, or a number of shards, `@8`."""
     return has_braces(name) or is_glob(name) or is_web_glob(name) or is_sharded(name)

@@ -319,39 +319,6 @@ class Walk:
         )
 
 
-class DamageState:
-    """What the walks through one stream leave behind: the next walk, and each call, begins with it.
-
-    Attributes:
-        search: The damage after which a search for the next record goes on; None without one.
-        skipped: How many losses there were, also those that were taken.
-    """
-
-    def __init__(self) -> None:
-        self.search: Loss | None = None
-        self.skipped = 0
-        self._losses: list[Loss] = []
-        self._error: StreamrecError | None = None
-
-    def take(self, walk: Walk) -> None:
-        """Adds what a walk found."""
-        self.search = walk.search
-        self.skipped += len(walk.losses)
-        self._losses += walk.losses
-        self._error = walk.error
-
-    def take_losses(self) -> list[Loss]:
-        """The losses since the last call, in order."""
-        losses = self._losses
-        self._losses = []
-        return losses
-
-    def check(self) -> None:
-        """Raises the error that ended the stream, each time."""
-        if self._error is not None:
-            raise self._error
-
-
 def search(data: Buffer, start: int, max_record_bytes: int, final: bool) -> tuple[int, int]:
     """Searches for the next record at or after `start`.
 

@@ -29,11 +29,11 @@ import numpy as np
 
 from streamrec import kernels
 from streamrec.arguments import check_choice
+from streamrec.errors import StreamrecError
 from streamrec.kernels import copy_bytes
 from streamrec.tfrecord.damage import (
     MAX_RECORD_BYTES,
     ON_ERROR,
-    DamageState,
     Loss,
     OnError,
     Rules,
@@ -101,6 +101,39 @@ class UnfinishedRecord:
             self._pieces = [data]
         else:
             self._pieces = [bytes(memoryview(data).cast("B")[start:size])]
+
+
+class DamageState:
+    """What the walks through one stream leave behind: the next walk, and each call, begins with it.
+
+    Attributes:
+        search: The damage after which a search for the next record goes on; None without one.
+        skipped: How many losses there were, also those that were taken.
+    """
+
+    def __init__(self) -> None:
+        self.search: Loss | None = None
+        self.skipped = 0
+        self._losses: list[Loss] = []
+        self._error: StreamrecError | None = None
+
+    def take(self, walk: Walk) -> None:
+        """Adds what a walk found."""
+        self.search = walk.search
+        self.skipped += len(walk.losses)
+        self._losses += walk.losses
+        self._error = walk.error
+
+    def take_losses(self) -> list[Loss]:
+        """The losses since the last call, in order."""
+        losses = self._losses
+        self._losses = []
+        return losses
+
+    def check(self) -> None:
+        """Raises the error that ended the stream, each time."""
+        if self._error is not None:
+            raise self._error
 
 
 class Framer:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from streamrec.errors import NotFoundError, PermissionDeniedError
 from streamrec.shards import Listing, find_shards
-from streamrec.shards.listing import fingerprint_of, to_names
-from streamrec.shards.patterns import is_manifest, is_pattern, stands_for_others
+from streamrec.shards.listing import fingerprint_of, stands_for_others, to_names
+from streamrec.shards.patterns import is_manifest, is_pattern
 from streamrec.storage import Glob, ObjectInfo, Storages
 
 PIECES = [

@@ -2,7 +2,9 @@
 
 botocore takes any status below 300 for success, an empty body for an empty result, and a page that
 is not XML for a "500 Internal Server Error". So a captive portal, a proxy or a gateway could answer
-for the store: its 204 would be an empty object, its page an error that names the wrong server.
+for the store: its 204 would be an empty listing, its page an error that names the wrong server.
+
+Answers with the bytes of an object are not parsed: `faults.http_body_range` checks those.
 """
 
 from __future__ import annotations
@@ -21,10 +23,7 @@ _ROOT: Final = re.compile(rb"\s*(<\?[^>]*>\s*|<!--.*?-->\s*)*<([\w:.-]+)[^>]*?(/
 def check_answer(
     method: str, status: int, headers: Mapping[str, str], body: bytes, sender: str
 ) -> None:
-    """Refuses an answer below 300 that is not one of S3, by a TransientError.
-
-    The `body` is that of an answer that is read whole, b"" for the bytes of an object.
-    """
+    """Refuses an answer below 300, with its whole body, that is not one of S3: a TransientError."""
     if status < 300 and is_foreign(method, status, headers, body):
         said = describe_answer(status, headers, body[:HEAD_BYTES], sender)
         raise TransientError(Cause.WRONG_ANSWER, f"{said} where the store's answer was expected")
