@@ -12,11 +12,9 @@ the highest round. A row that is more than 5 % worse is "SLOWER"; the exit statu
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
-import statistics
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,15 +29,18 @@ from typing import Any
 import numpy as np
 
 import streamrec
-from benchmarks.machine import describe, save
-from benchmarks.paced import FAR, served
+from benchmarks import stores
+from benchmarks.against_rows import measured, package
+from benchmarks.harness import results
+from benchmarks.harness.process import ROOT, in_own_process
+from benchmarks.harness.program import Names, run
+from benchmarks.harness.results import git
+from benchmarks.harness.rounds import Rounds, in_turn
+from benchmarks.paced import FAR
 from benchmarks.shards import KINDS
 from benchmarks.short_runs import STALLING
-from benchmarks.stream import fill, loaded, pin_server
-from benchmarks.tls import make_certificate
-from tests.servers.real import nginx, seaweedfs
+from tests.servers.real import make_certificate, nginx, seaweedfs
 
-ROOT = Path(__file__).parent.parent
 TOLERANCE = 0.05
 
 Prepared = Iterator[dict[str, Any]]
@@ -50,7 +51,7 @@ class Row:
     """One row.
 
     Attributes:
-        program: The function of `benchmarks/rows.py` that runs.
+        program: The function of `benchmarks.against_rows` that runs.
         prepare: Makes its data, and gives the task.
         judged_by: "cpu" for processor seconds a GB, "speed" for MB/s.
     """
@@ -66,12 +67,13 @@ def from_server(server: str, record: int, batch: int, tls: bool = False, **task:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         certificate = make_certificate(folder) if tls else None
-        urls, options = stack.enter_context(loaded(server, 16, 32 << 20, record, certificate))
+        where = stores.real(
+            server, shards=16, size=32 << 20, record=record, certificate=certificate
+        )
+        urls, options = stack.enter_context(where)
         if certificate:
-            options = {
-                **options,
-                "client_kwargs": {"region_name": "us-east-1", "verify": str(certificate[0])},
-            }
+            verified = {"region_name": stores.REGION, "verify": str(certificate[0])}
+            options = {**options, "client_kwargs": verified}
         yield {"urls": urls, "options": options, "batch": batch, "passes": 3, **task}
 
 
@@ -80,16 +82,9 @@ def from_far(shards: int, size: int, faults: Any = FAR, **task: Any) -> Prepared
     """A store that is far away."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        served(Path(folder), "far", shards, size, faults) as (url, names),
+        stores.simulated(Path(folder), "far", shards=shards, size=size, faults=faults) as where,
     ):
-        options = {"endpoint_url": url, "anon": True}
-        yield {
-            "urls": [f"s3://{name}" for name in names],
-            "options": options,
-            "batch": 64,
-            "warm": False,
-            **task,
-        }
+        yield {"urls": where[0], "options": where[1], "batch": 64, "warm": False, **task}
 
 
 @contextmanager
@@ -97,26 +92,24 @@ def from_small(store: bool) -> Prepared:
     """Shards of 20 records of 100 bytes: 1,000 objects of nginx, or 4,000 files."""
     shard = bytes(streamrec.encode_records([index.to_bytes(100, "little") for index in range(20)]))
     with ExitStack() as stack:
-        server = stack.enter_context(nginx()) if store else None
-        folder = (
-            server.directory if server else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        )
-        names = [f"{index:05d}.tfrecord" for index in range(1000 if server else 4000)]
+        if store:
+            with stores.last_core():
+                server = stack.enter_context(nginx())
+            folder, url = server.directory, server.url
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            url = str(folder)
+        names = [f"{index:05d}.tfrecord" for index in range(1000 if store else 4000)]
         for name in names:
             (folder / name).write_bytes(shard)
-        if server:
-            pin_server(server)
-        yield {
-            "urls": [f"{server.url if server else folder}/{name}" for name in names],
-            "passes": 2,
-        }
+        yield {"urls": [f"{url}/{name}" for name in names], "passes": 2}
 
 
 @contextmanager
 def from_files(record: int, shards: int, size: int, **task: Any) -> Prepared:
     """Files of random records of one length, in the page cache."""
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(fill(folder, None, shards, size, record))
+        asyncio.run(stores.fill(folder, None, shards=shards, size=size, record=record))
         yield {"urls": sorted(str(path) for path in Path(folder).iterdir()), **task}
 
 
@@ -152,15 +145,11 @@ def from_jpegs() -> Prepared:
 @contextmanager
 def to_store(record: int) -> Prepared:
     """An empty SeaweedFS."""
-    with seaweedfs() as store:
-        pin_server(store)
-        options = dict(store.options)
-        yield {
-            "urls": [f"{store.url}/uploaded"],
-            "options": options,
-            "record": record,
-            "nbytes": 200_000_000,
-        }
+    with ExitStack() as stack:
+        with stores.last_core():
+            store = stack.enter_context(seaweedfs())
+        task = {"urls": [f"{store.url}/uploaded"], "options": dict(store.options)}
+        yield {**task, "record": record, "nbytes": 200_000_000}
 
 
 ROWS = {
@@ -193,36 +182,24 @@ ROWS = {
 }
 
 
-def main() -> int:
+def main(commit: str, *, rounds: int = 5, only: Names = tuple(ROWS), save: bool = False) -> int:
     """Runs the rows, and prints one line for each."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("commit")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default=",".join(ROWS), help="rows, or beginnings of their names")
-    parser.add_argument(
-        "--save", action="store_true", help="keep the data in benchmarks/results/against.json"
-    )
-    arguments = parser.parse_args()
-    wanted = [word.strip() for word in arguments.only.split(",")]
-    names = [name for name in ROWS if any(name.startswith(word) for word in wanted)]
+    chosen = [name for name in ROWS if any(name.startswith(word) for word in only)]
     rows = []
-    with built(arguments.commit) as earlier:
+    with built(commit) as earlier:
         print(
             f"{'row':<22} {'MB/s':>14} {'x':>6} {'CPU-s/GB':>16} {'x':>6}   {'spread':<13} verdict",
             flush=True,
         )
-        for name in names:
-            rows.append(compared(name, ROWS[name], earlier, arguments.rounds))
+        for name in chosen:
+            with ROWS[name].prepare() as task:
+                taken = in_turn(versions(ROWS[name].program, task, earlier), rounds)
+            rows.append(row_of(name, ROWS[name].judged_by, taken))
             print(line_of(rows[-1]), flush=True)
-    if arguments.save:
-        commit = subprocess.check_output(
-            ["git", "rev-parse", "--short", arguments.commit], cwd=ROOT, text=True
-        ).strip()
-        save(
-            "against",
-            {"machine": describe("numpy", "s3fs", "aiohttp"), "commit": commit, "rows": rows},
+    if save:
+        before = git("rev-parse", "--short=8", commit)
+        results.save(
+            "against", ["numpy", "s3fs", "aiohttp"], before=before, rounds=rounds, rows=rows
         )
     return int(any(row["verdict"] == "SLOWER" for row in rows))
 
@@ -232,79 +209,61 @@ def built(commit: str) -> Iterator[Path]:
     """The earlier version, in a worktree, with its extension."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        subprocess.run(
-            ["git", "worktree", "add", "--quiet", "--detach", str(tree), commit],
-            cwd=ROOT,
-            check=True,
-        )
+        add = ["git", "worktree", "add", "--quiet", "--detach", str(tree), commit]
+        subprocess.run(add, cwd=ROOT, check=True)
         try:
             build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
             subprocess.run(build, cwd=tree, check=True, capture_output=True)
+            # the earlier package is measured by the benchmarks of this version
+            shutil.rmtree(tree / "benchmarks", ignore_errors=True)
             yield tree
         finally:
-            subprocess.run(
-                ["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True
-            )
+            remove = ["git", "worktree", "remove", "--force", str(tree)]
+            subprocess.run(remove, cwd=ROOT, check=True)
 
 
-def compared(name: str, row: Row, earlier: Path, rounds: int) -> dict[str, Any]:
-    """Both versions of one row, in turn."""
-    runs: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
-    with row.prepare() as task:
-        for index in range(rounds):
-            for version in ("before", "now") if index % 2 else ("now", "before"):
-                runs[version].append(
-                    run(row.program, task, earlier if version == "before" else ROOT)
-                )
-    pairs = list(zip(runs["before"], runs["now"], strict=True))
-    key = "cpu_s_gb" if row.judged_by == "cpu" else "mb_s"
-    ratios = [now[key] / before[key] for before, now in pairs]
-    ratio = statistics.median(ratios)
-    worse = ratio if key == "cpu_s_gb" else 1 / ratio
-    verdict = "SLOWER" if worse > 1 + TOLERANCE else "faster" if worse < 1 - TOLERANCE else "same"
-    medians = {
-        f"{version}_{key}": statistics.median(run[key] for run in found)
-        for version, found in runs.items()
-        for key in ("mb_s", "cpu_s_gb", "peak_mb")
-    }
+def versions(program: str, task: dict[str, Any], earlier: Path) -> dict[str, Callable[[], Any]]:
+    """The sides of a row: the earlier version, and this one."""
+    trees = {"before": earlier, "now": ROOT}
+    for tree in trees.values():
+        found = in_own_process(package, package=tree)
+        if not os.path.samefile(found, tree):
+            raise SystemExit(f"a process for {tree} imports streamrec from {found}")
     return {
-        "row": name,
-        **{key: float(f"{value:.4g}") for key, value in medians.items()},
-        "speed_ratio": round(
-            statistics.median(now["mb_s"] / before["mb_s"] for before, now in pairs), 3
-        ),
-        "cpu_ratio": round(
-            statistics.median(now["cpu_s_gb"] / before["cpu_s_gb"] for before, now in pairs), 3
-        ),
-        "judged_by": row.judged_by,
-        "spread": [round(min(ratios), 3), round(max(ratios), 3)],
-        "verdict": verdict,
+        name: partial(in_own_process, measured, package=tree, row=program, task=task)
+        for name, tree in trees.items()
+    }
+
+
+def row_of(name: str, judged_by: str, taken: Rounds) -> dict[str, Any]:
+    """What the rounds of a row say."""
+    figure = "cpu_s_gb" if judged_by == "cpu" else "mb_s"
+    found: dict[str, Any] = {"row": name}
+    for version in ("before", "now"):
+        for key, value in taken.medians(version, "mb_s", "cpu_s_gb", "peak_mb").items():
+            found[f"{version}_{key}"] = value
+    ratio = taken.ratio(figure, "now", "before")
+    return {
+        **found,
+        "speed_ratio": taken.ratio("mb_s", "now", "before"),
+        "cpu_ratio": taken.ratio("cpu_s_gb", "now", "before"),
+        "judged_by": judged_by,
+        "spread": taken.spread(figure, "now", "before"),
+        "verdict": verdict(ratio if judged_by == "cpu" else 1 / ratio),
         "load": round(os.getloadavg()[0], 1),
+        **taken.calm,
     }
 
 
-def run(program: str, task: dict[str, Any], tree: Path) -> dict[str, float]:
-    """One row with one version, in a process of its own on the first core."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tree),
-        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-    }
-    command = [sys.executable, "-P", str(ROOT / "benchmarks" / "rows.py"), program]
-    done = subprocess.run(
-        command, input=json.dumps(task), capture_output=True, text=True, env=environment
-    )
-    if done.returncode:
-        raise SystemExit(f"{program} failed with {tree}:\n{done.stderr}")
-    result: dict[str, float] = json.loads(done.stdout)
-    size = (
-        1e9 if task.get("one_batch") else result["bytes"]
-    )  # seconds of one batch count as they are
-    return {
-        "mb_s": size / result["seconds"] / 1e6,
-        "cpu_s_gb": result["cpu_seconds"] / size * 1e9,
-        "peak_mb": result["peak_mb"],
-    }
+def verdict(cost: float) -> str:
+    """What the cost of this version says, as a multiple of the cost of the earlier one.
+
+    >>> verdict(1.06), verdict(1.0), verdict(0.9)
+    ('SLOWER', 'same', 'faster')
+    """
+    if cost > 1 + TOLERANCE:
+        return "SLOWER"
+    return "faster" if cost < 1 - TOLERANCE else "same"
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -320,4 +279,4 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -147,7 +147,7 @@ def dataloader_ways(
             loaded = (
                 record
                 for path in (cycle(mine) if endless else mine)
-                for record in example_loader(path, None, dict(kind.vahidk))
+                for record in example_loader(path, None, dict(kind.tfrecord_types))
             )
             return (
                 shuffle_iterator(loaded, kind.shuffle // 2) if shuffled and kind.shuffle else loaded

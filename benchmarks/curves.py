@@ -16,19 +16,16 @@ Sides take turns, each in a process of its own; medians count. Data goes to
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import local
-from benchmarks.machine import RESULTS, describe, median, merge, save
-from benchmarks.paced import served
-from benchmarks.stream import spawn
+from benchmarks import local, paced, stores
+from benchmarks.harness.process import sides_of
+from benchmarks.harness.program import Names, run
+from benchmarks.harness.results import load, save, with_saved
+from benchmarks.harness.rounds import Side, in_turn
 from tests.servers.faults import NO_FAULTS, Faults
 
 ASSETS = Path(__file__).parent.parent / "docs" / "assets"
@@ -36,7 +33,10 @@ RECORDS = (100, 1_000, 10_000, 100_000, 1_000_000)
 SHARDS = (1, 4, 16, 64, 256, 1024)
 LATENCIES = (1, 10, 30, 100, 300)
 FILE_BYTES, STORE_BYTES = 64_000_000, 256_000_000
-STORE_SIDES = {"streamrec": "dataset", "s3fs' GETs": "bare", "s3fs' open()": "s3fs_open"}
+FILE_NAMES = {"streamrec": "streamrec", "tensorflow": "tf.data"}
+STORE_NAMES = {"dataset": "streamrec", "bare": "s3fs' GETs", "s3fs_open": "s3fs' open()"}
+"""The sides of `benchmarks.local` and of `benchmarks.paced`, and their names in the drawing."""
+
 PANELS = {
     "record": "bytes a record, a local file",
     "shards": "shards of 256 MB",
@@ -51,87 +51,65 @@ COLORS = {
 THEMES = {"light": ("#ffffff", "#212529"), "dark": ("#0d1117", "#e6edf3")}
 
 
-def main() -> None:
-    """Measures and draws, or runs one side as a child process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", default=",".join(PANELS))
-    parser.add_argument("--draw", action="store_true")
-    given = parser.parse_args()
-    if not given.draw:
+def main(*, rounds: int = 2, only: Names = tuple(PANELS), draw: bool = False) -> None:
+    """Measures and draws, or only draws."""
+    if not draw:
         measure = {"record": by_record, "shards": by_shards, "latency": by_latency}
-        rows = [row for panel in given.only.split(",") for row in measure[panel](given.rounds)]
-        machine = describe("s3fs", "aiohttp", "tensorflow-cpu")
-        save("curves", {"machine": machine, "rows": merge("curves", rows, "panel", "x")})
-    rows = json.loads((RESULTS / "curves.json").read_text())["rows"]
+        rows = [row for panel in only for row in measure[panel](rounds)]
+        packages = ["s3fs", "aiohttp", "tensorflow-cpu"]
+        save("curves", packages, rows=with_saved("curves", rows, "panel", "x"))
     for theme in THEMES:
-        draw(rows, theme)
+        drawn(load("curves")["rows"], theme)
 
 
 def by_record(rounds: int) -> list[dict[str, Any]]:
     """A local file for each length of records."""
-    sides = {"streamrec": "streamrec", "tf.data": "tensorflow"}
     rows = []
     for size in RECORDS:
         with tempfile.TemporaryDirectory() as folder:
             path = local.write(Path(folder) / "records", size, FILE_BYTES // size)
-            runs = {name: partial(local.spawn, side, path) for name, side in sides.items()}
-            rows.append(medians("record", size, rounds, runs))
+            made = sides_of(local.measured, FILE_NAMES, path=path)
+            rows.append(point("record", size, rounds, renamed(made, FILE_NAMES)))
     return rows
 
 
 def by_shards(rounds: int) -> list[dict[str, Any]]:
     """The same bytes in more and more shards."""
-    return [
-        from_store("shards", count, rounds, count, STORE_BYTES // count, NO_FAULTS)
-        for count in SHARDS
-    ]
+    return [from_store("shards", count, rounds, count, NO_FAULTS) for count in SHARDS]
 
 
 def by_latency(rounds: int) -> list[dict[str, Any]]:
     """The same shards, farther and farther away."""
     return [
-        from_store(
-            "latency", ms, rounds, 16, STORE_BYTES // 16, Faults(first_byte=ms / 1e3, rate=60e6)
-        )
+        from_store("latency", ms, rounds, 16, Faults(first_byte=ms / 1e3, rate=60e6))
         for ms in LATENCIES
     ]
 
 
-def from_store(
-    panel: str, x: int, rounds: int, count: int, size: int, faults: Faults
-) -> dict[str, Any]:
+def from_store(panel: str, x: int, rounds: int, shards: int, faults: Faults) -> dict[str, Any]:
     """One point of each side, from a simulated store."""
+    size = STORE_BYTES // shards
     with (
         tempfile.TemporaryDirectory() as folder,
-        served(Path(folder), panel, count, size, faults) as (url, names),
+        stores.simulated(Path(folder), panel, shards=shards, size=size, faults=faults) as where,
     ):
-        runs = {name: partial(speed, side, url, names) for name, side in STORE_SIDES.items()}
-        return medians(panel, x, rounds, runs)
+        made = sides_of(paced.measured, STORE_NAMES, urls=where[0], options=where[1])
+        return point(panel, x, rounds, renamed(made, STORE_NAMES))
 
 
-def speed(side: str, url: str, names: list[str]) -> float:
-    """MB/s of one side of `benchmarks.paced`."""
-    found: float = spawn("benchmarks.paced", side=side, url=url, names=names)["mb_s"]
-    return found
+def renamed(sides: dict[str, Side], names: dict[str, str]) -> dict[str, Side]:
+    """The sides by their names in the drawing."""
+    return {names[name]: side for name, side in sides.items()}
 
 
-def medians(
-    panel: str, x: int, rounds: int, sides: dict[str, Callable[[], float]]
-) -> dict[str, Any]:
+def point(panel: str, x: int, rounds: int, sides: dict[str, Side]) -> dict[str, Any]:
     """All sides in turn; the median of each."""
-    runs: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, run in sides.items():
-            runs[name].append(run())
-    row = {"panel": panel, "x": x, "mb_s": {name: median(found) for name, found in runs.items()}}
+    row = {"panel": panel, "x": x, "mb_s": in_turn(sides, rounds).by_side("mb_s")}
     print(row, flush=True)
     return row
 
 
-def draw(rows: list[dict[str, Any]], theme: str) -> None:
+def drawn(rows: list[dict[str, Any]], theme: str) -> None:
     """One drawing with a panel for each question."""
     os.environ.setdefault("MPLBACKEND", "svg")
     import matplotlib
@@ -174,4 +152,4 @@ def draw(rows: list[dict[str, Any]], theme: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.machine import RESULTS, describe, save
+from benchmarks.harness.results import RESULTS, describe, save
 from streamrec import encode_records
 from tests.servers.faults import NO_FAULTS, Faults, decide
 from tests.servers.objectstore import ObjectStore

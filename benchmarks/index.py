@@ -16,130 +16,98 @@ The store is `tests.servers.objectstore` in a process of its own. Rows:
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import describe, median, merge, save
-from benchmarks.stream import fill, peak_mb, spawn
-from streamrec import Frames, RecordSource, TFRecordDataset, bridge, write_index_sync
+from benchmarks import readers, stores
+from benchmarks.harness.meter import Figures, Meter, peak_mb
+from benchmarks.harness.process import in_own_process
+from benchmarks.harness.program import Names, run
+from benchmarks.harness.results import save, with_saved
+from benchmarks.harness.rounds import in_turn, median, significant
+from streamrec import RecordSource, TFRecordDataset, bridge, write_index_sync
 from streamrec.shards import IndexedRecords, ShardInfo, open_index
 from streamrec.shards.index import IndexedShard, encode_index
 from streamrec.storage import Storages
 from streamrec.tfrecord import LengthPacker
-from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.faults import NO_FAULTS
 from tests.servers.program import ServerProcess
 
-MODULE = "benchmarks.index"
-FAR = Faults(first_byte=0.03, jitter=0.02, rate=60e6)
-STORES = {"cpu": NO_FAULTS, "far": FAR}
+PLACES = {"cpu": NO_FAULTS, "far": stores.FAR}
 RECORDS = {"1 kB": 1_000, "110 kB": 110_000}
 SHARDS, PARALLEL = 16, 16
 OPEN_SHARDS, OPEN_RECORDS = 10_000, 10_000
 BATCH, BATCHES = 256, 20
 
 
-def main() -> None:
-    """Runs the rows, or one as a child process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--shard-mib", type=int, default=64)
-    parser.add_argument("--only", default="write,open,random")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        print(json.dumps(opened(**json.loads(arguments.child))))
-        return
-    wanted = arguments.only.split(",")
+def main(
+    *, rounds: int = 3, shard_mib: int = 64, only: Names = ("write", "open", "random")
+) -> None:
+    """Runs the rows."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
-        (Path(directory) / "bucket").mkdir()
-        with ServerProcess("tests.servers.objectstore", ("--root", directory)) as store:
-            if "open" in wanted:
-                rows += open_rows(Path(directory), store)
-            for name, record in RECORDS.items():
-                if {"write", "random"} & set(wanted):
-                    bridge.run(
-                        fill, f"{directory}/bucket", None, SHARDS, arguments.shard_mib << 20, record
-                    )
-                if "write" in wanted:
-                    rows += write_rows(Path(directory), store, name, arguments.rounds)
-                if "random" in wanted:
-                    rows.append(random_row(Path(directory), store, name))
-    save("index", {"machine": describe("s3fs"), "rows": merge("index", rows, "row")})
+        root = Path(directory)
+        (root / "bucket").mkdir()
+        with stores.far_server(root, NO_FAULTS) as store:
+            if "open" in only:
+                rows += open_rows(root, store)
+            for name, record in RECORDS.items() if {"write", "random"} & set(only) else ():
+                shards = {"shards": SHARDS, "size": shard_mib << 20, "record": record}
+                bridge.run(partial(stores.fill, **shards), f"{root}/bucket", None)
+                if "write" in only:
+                    rows += write_rows(root, store, name, rounds)
+                if "random" in only:
+                    rows.append(random_row(root, store, name))
+    save("index", ["s3fs"], rows=with_saved("index", rows, "row"))
 
 
 def write_rows(root: Path, store: ServerProcess, name: str, rounds: int) -> list[dict[str, Any]]:
     """Streaming and indexing in turn."""
     options = {"endpoint_url": store.url, "anon": True}
     rows = []
-    for place, faults in STORES.items():
-        store.faults = faults
-        row = compared("s3://bucket/*.tfrecord", root, options, rounds)
-        rows.append({"row": "write", "store": place, "records": name, **row})
-    rows.append(
-        {
-            "row": "write",
-            "store": "disk",
-            "records": name,
-            **compared(f"{root}/bucket/*", root, None, rounds),
-        }
-    )
-    for row in rows:
-        print(json.dumps(row), flush=True)
+    for place in (*PLACES, "disk"):
+        if place == "disk":
+            found = compared(f"{root}/bucket/*", root, None, rounds)
+        else:
+            store.faults = PLACES[place]
+            found = compared("s3://bucket/*.tfrecord", root, options, rounds)
+        rows.append({"row": "write", "store": place, "records": name, **found})
+        print(rows[-1], flush=True)
     return rows
 
 
 def compared(names: str, root: Path, options: dict[str, Any] | None, rounds: int) -> dict[str, Any]:
-    sides: dict[str, Callable[[], int]] = {
-        "stream": lambda: stream(names, options),
-        "index": lambda: (
-            write_index_sync(
-                names, f"{root}/x.index", storage_options=options, parallel=PARALLEL
-            ).nbytes
-        ),
-    }
-    for run in sides.values():
-        run()  # imports, page faults
-    runs: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
-    for _ in range(rounds):
-        for side, run in sides.items():
-            runs[side].append(timed(run)[:2])
-    row: dict[str, Any] = {}
-    for side, found in runs.items():
-        row[side] = {
-            "mb_s": median(speed for speed, _ in found),
-            "cpu_s_gb": median(cpu for _, cpu in found),
-        }
-    row["ratio"] = median(
-        index / alone for (index, _), (alone, _) in zip(runs["index"], runs["stream"], strict=True)
-    )
-    return row
+    """Both in this process; the first round loads modules and does not count."""
+
+    def index() -> int:
+        # an index of other shards would not be replaced without a warning
+        where = f"{root}/{'store' if options else 'disk'}.index"
+        written = write_index_sync(names, where, storage_options=options, parallel=PARALLEL)
+        return written.nbytes
+
+    works = {"stream": partial(stream, names, options), "index": index}
+    sides = {name: partial(rates, work) for name, work in works.items()}
+    taken = in_turn(sides, rounds, warm=1)
+    row: dict[str, Any] = {side: taken.medians(side) for side in sides}
+    return {**row, "ratio": taken.ratio("mb_s", "index", "stream"), **taken.calm}
 
 
-def timed(run: Callable[[], int]) -> tuple[float, float, int]:
-    """MB/s, CPU-s/GB and bytes of one run."""
-    began, cpu = time.perf_counter(), time.process_time()
-    nbytes = run()
-    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    return nbytes / 1e6 / seconds, cpu / nbytes * 1e9, nbytes
+def rates(work: Callable[[], int]) -> Figures:
+    """MB/s and CPU-s/GB of what returns its bytes."""
+    with Meter() as meter:
+        nbytes = work()
+    return meter.rates(nbytes)
 
 
 def stream(names: str, options: dict[str, Any] | None) -> int:
     """All records, 1 MiB of them at a time."""
     dataset = TFRecordDataset(names, num_parallel_reads=PARALLEL, storage_options=options)
-    nbytes = 0
-    for frames in dataset.batch(32):
-        nbytes += frames.nbytes + 16 * len(frames)
-    return nbytes
+    return sum(readers.bytes_of(frames) for frames in dataset.batch(32))
 
 
 def open_rows(root: Path, store: ServerProcess) -> list[dict[str, Any]]:
@@ -161,38 +129,40 @@ def open_rows(root: Path, store: ServerProcess) -> list[dict[str, Any]]:
         for number in range(OPEN_SHARDS)
     ]
     (root / "bucket" / "large.index").write_bytes(encode_index("s3://bucket/large.index", shards))
-    store.faults = FAR
+    store.faults = stores.FAR
     rows = []
     for place, url in (("disk", f"{root}/bucket/large.index"), ("far", "s3://bucket/large.index")):
         options = {"endpoint_url": store.url, "anon": True} if place == "far" else None
-        runs = [spawn(MODULE, url=url, options=options) for _ in range(3)]
-        rows.append(
-            {
-                "row": "open",
-                "store": place,
-                **{key: median(run[key] for run in runs) for key in runs[0]},
-            }
-        )
-        print(json.dumps(rows[-1]), flush=True)
+        runs = [in_own_process(opened, url=url, options=options) for _ in range(3)]
+        found = {key: median(run[key] for run in runs) for key in runs[0]}
+        rows.append({"row": "open", "store": place, **found})
+        print(rows[-1], flush=True)
     (root / "bucket" / "large.index").unlink()
     return rows
 
 
-def opened(url: str, options: dict[str, Any] | None) -> dict[str, float]:
-    """Opens an index in a fresh process."""
+def opened(url: str, options: dict[str, Any] | None) -> Figures:
+    """Opens an index, in a process of its own."""
 
-    async def measure() -> dict[str, float]:
+    async def measure() -> Figures:
         async with Storages(options) as storages:
             storage = await storages.at(url)
             size = (await storage.stat(url)).size or 0
-            before, began = peak_mb(), time.perf_counter()
-            index = await open_index(storage, url)
-            found = {"seconds": time.perf_counter() - began, "mb": peak_mb() - before}
+            before = peak_mb()
+            with Meter() as opening:
+                index = await open_index(storage, url)
+            taken = peak_mb() - before
             reader = IndexedRecords(storages, index)
-            began = time.perf_counter()
-            await reader.places(np.random.default_rng(2).integers(0, len(index), 1_000))
-            found["places_seconds"] = time.perf_counter() - began
-            return {"records": len(index), "bytes_a_record": size / len(index), **found}
+            wanted = np.random.default_rng(2).integers(0, len(index), 1_000)
+            with Meter() as placing:
+                await reader.places(wanted)
+            return {
+                "records": len(index),
+                "bytes_a_record": size / len(index),
+                "seconds": opening.seconds,
+                "mb": taken,
+                "places_seconds": placing.seconds,
+            }
 
     return bridge.run(measure)
 
@@ -201,28 +171,29 @@ def random_row(root: Path, store: ServerProcess, name: str) -> dict[str, Any]:
     """Batches of random records."""
     options = {"endpoint_url": store.url, "anon": True}
     store.faults = NO_FAULTS
-    write_index_sync("s3://bucket/*.tfrecord", f"{root}/x.index", storage_options=options)
-    store.faults = FAR
-    source = RecordSource(f"{root}/x.index", storage_options=options)
+    index = f"{root}/random.index"
+    write_index_sync("s3://bucket/*.tfrecord", index, storage_options=options)
+    store.faults = stores.FAR
+    source = RecordSource(index, storage_options=options, shard_root="s3://bucket/")
     draw = np.random.default_rng(3)
-    source.__getitems__(draw.integers(0, len(source), BATCH))
-    began, cpu = time.perf_counter(), time.process_time()
-    nbytes = 0
-    for _ in range(BATCHES):
-        frames: Frames = source.__getitems__(draw.integers(0, len(source), BATCH))
-        nbytes += frames.nbytes
-    seconds = time.perf_counter() - began
-    records = BATCH * BATCHES
+
+    def batch() -> int:
+        return source.__getitems__(draw.integers(0, len(source), BATCH)).nbytes
+
+    batch()  # the first one opens the index and connects
+    with Meter() as meter:
+        nbytes = sum(batch() for _ in range(BATCHES))
+    count = BATCH * BATCHES
     row = {
         "row": "random",
         "records": name,
-        "records_s": float(f"{records / seconds:.3g}"),
-        "mb_s": float(f"{nbytes / 1e6 / seconds:.3g}"),
-        "cpu_us_record": float(f"{(time.process_time() - cpu) / records * 1e6:.3g}"),
+        "records_s": significant(count / meter.seconds),
+        "mb_s": significant(meter.rates(nbytes)["mb_s"]),
+        "cpu_us_record": significant(meter.each(count)["cpu_us"]),
     }
-    print(json.dumps(row), flush=True)
+    print(row, flush=True)
     return row
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

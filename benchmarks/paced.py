@@ -4,7 +4,7 @@ requests slow.
     python -m benchmarks.paced [--rounds 3]
         [--only large,small,crawl,shards,medium,crawl_large,first,cpu]
 
-The store is `tests.servers.objectstore`, paced by the kernel, on the machine's second core; each
+The store is `tests.servers.objectstore`, paced by the kernel, on the machine's last core; each
 client has the first, in a process of its own. Rows:
 
 - shards: 16 shards at a time. The bare client is 16 of s3fs' own streamed GETs, bytes dropped as
@@ -20,236 +20,171 @@ client has the first, in a process of its own. Rows:
 
 streamrec reads in two ways: `readers` is the storage and a reader a shard; `dataset` is the whole
 way into a `for` loop. Beside them are s3fs and gcsfs as they are used today: `fs.open()` and a
-thread for each shard.
+thread for each shard. These take minutes and are measured once.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import gcsfs.core
 import s3fs  # before the clock starts: each side needs it
 
-from benchmarks.machine import describe, median, merge, save
-from benchmarks.stream import bare_s3, fill, measured, read_bare, read_by_streamrec, spawn
+from benchmarks import readers, stores
+from benchmarks.harness.meter import Figures, Meter, passes, pin
+from benchmarks.harness.process import in_own_process, sides_of
+from benchmarks.harness.program import Names, run
+from benchmarks.harness.results import save, with_saved
+from benchmarks.harness.rounds import in_turn, median
 from streamrec.shards import ShardReader
 from streamrec.storage import Storages
 from tests.servers.faults import NO_FAULTS, Faults
 
-MODULE = "benchmarks.paced"
-FAR = Faults(first_byte=0.03, jitter=0.02, rate=60e6, slow=0.02)
+FAR = replace(stores.FAR, slow=0.02)
 CRAWLING = replace(FAR, seed=2, crawl=0.02, crawl_rate=6e6)
-FAULTS = {"cpu": NO_FAULTS, "crawl": CRAWLING, "crawl_large": CRAWLING}
-"""Where it is not FAR."""
 RECORD, BATCH = 110_000, 32
-PARALLEL = 16
 READ_BYTES = 8 << 20
 
-SIZES = {
-    "shards": (16, 256 << 20),
-    "large": (1, 1_000_000_000),
-    "small": (1_000, 100_000),
-    "medium": (100, 16_000_000),
-    "crawl": (16, 64 << 20),
-    "crawl_large": (1, 1_000_000_000),
-    "cpu": (16, 256 << 20),
-}
-SIDES = {
-    "shards": ("bare", "readers", "dataset", "s3fs_open", "gcsfs_open"),
-    "large": ("readers", "dataset", "s3fs_open", "gcsfs_open"),
-    "small": ("bare", "dataset", "s3fs_open"),
-    "medium": ("bare", "one_by_one"),
-    "crawl": ("bare", "readers", "dataset"),
-    "crawl_large": ("readers", "dataset"),
-    "cpu": ("bare", "readers", "dataset"),
-}
-ONCE = ("s3fs_open", "gcsfs_open")
-"""Sides that take minutes and are run once."""
+Options = dict[str, Any]
 
 
-def main() -> None:
-    """Runs the rows, or one side as a child process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="large,small,crawl")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        print(json.dumps(child(**json.loads(arguments.child))))
-        return
+@dataclass(frozen=True)
+class Row:
+    """What a row reads, and who reads it."""
+
+    shards: int
+    shard_bytes: int
+    sides: tuple[str, ...]
+    faults: Faults = FAR
+
+
+FILES = ("s3fs_open", "gcsfs_open")
+ROWS = {
+    "shards": Row(16, 256 << 20, ("bare", "readers", "dataset", *FILES)),
+    "large": Row(1, 1_000_000_000, ("readers", "dataset", *FILES)),
+    "small": Row(1_000, 100_000, ("bare", "dataset", "s3fs_open")),
+    "medium": Row(100, 16_000_000, ("bare", "one_by_one")),
+    "crawl": Row(16, 64 << 20, ("bare", "readers", "dataset"), CRAWLING),
+    "crawl_large": Row(1, 1_000_000_000, ("readers", "dataset"), CRAWLING),
+    "cpu": Row(16, 256 << 20, ("bare", "readers", "dataset"), NO_FAULTS),
+}
+
+
+def main(*, rounds: int = 3, only: Names = ("large", "small", "crawl")) -> None:
+    """Each row, with all its sides in turn."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
-        for name in arguments.only.split(","):
-            row = (
-                first(Path(directory))
-                if name == "first"
-                else compared(Path(directory), name, arguments.rounds)
-            )
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    save(
-        "paced",
-        {"machine": describe("s3fs", "gcsfs", "aiohttp"), "rows": merge("paced", rows, "row")},
-    )
+        root = Path(directory)
+        for name in only:
+            rows.append(first(root) if name == "first" else compared(root, name, rounds))
+            print(rows[-1], flush=True)
+    save("paced", ["s3fs", "gcsfs", "aiohttp"], rows=with_saved("paced", rows, "row"))
 
 
 def compared(root: Path, name: str, rounds: int) -> dict[str, Any]:
-    """One row: all its sides in turn, `rounds` times; medians."""
-    count, size = SIZES[name]
-    with served(root, name, count, size, FAULTS.get(name, FAR)) as (url, names):
-        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES[name]}
-        for index in range(rounds):
-            for side, found in runs.items():
-                if index == 0 or side not in ONCE:
-                    found.append(spawn(MODULE, side=side, url=url, names=names))
-    row: dict[str, Any] = {"row": name, "shards": count, "shard_bytes": size, "rounds": rounds}
-    row["load"] = os.getloadavg()[0]
-    for side, found in runs.items():
-        row[side] = {
-            key: median(run[key] for run in found) for key in ("mb_s", "cpu_s_gb", "peak_mb")
-        }
-    return row
+    """One row: the medians of its sides."""
+    row = ROWS[name]
+    size = row.shard_bytes
+    with stores.simulated(root, name, shards=row.shards, size=size, faults=row.faults) as where:
+        sides = sides_of(measured, row.sides, urls=where[0], options=where[1])
+        taken = in_turn(sides, rounds, once=FILES)
+    found: dict[str, Any] = {"row": name, "shards": row.shards, "shard_bytes": size}
+    found |= {"rounds": rounds, "load": os.getloadavg()[0], **taken.calm}
+    for side in row.sides:
+        found[side] = taken.medians(side, "mb_s", "cpu_s_gb", "peak_mb")
+    return found
 
 
 def first(root: Path) -> dict[str, Any]:
     """The time to the first record."""
-    with served(root, "first", 16, 8 << 20, Faults(first_byte=0.03, jitter=0.02, rate=60e6)) as (
-        url,
-        names,
-    ):
-        return {"row": "first", **spawn(MODULE, side="first", url=url, names=names)}
+    with stores.simulated(root, "first", shards=16, size=8 << 20, faults=stores.FAR) as where:
+        found: Figures = in_own_process(first_times, urls=where[0], options=where[1])
+    return {"row": "first", **found}
 
 
-@contextmanager
-def served(
-    root: Path, name: str, count: int, size: int, faults: Faults, record: int = RECORD
-) -> Iterator[tuple[str, list[str]]]:
-    """A simulated store on the second core that holds the shards: one that was written, under many
-    names.
-    """
-    bucket = root / name
-    asyncio.run(fill(str(bucket), None, 1, size, min(record, size)))
-    names = [f"{name}/{index:05d}.tfrecord" for index in range(count)]
-    for other in names[1:]:
-        os.link(bucket / "000.tfrecord", root / other)
-    (bucket / "000.tfrecord").rename(root / names[0])
-    command = [
-        sys.executable,
-        "-m",
-        "tests.servers.objectstore",
-        "--root",
-        str(root),
-        "--port",
-        "0",
-    ]
-    command += ["--faults", json.dumps(faults.to_dict())]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().strip()
-            for task in Path(f"/proc/{server.pid}/task").iterdir():
-                os.sched_setaffinity(int(task.name), {(os.cpu_count() or 1) - 1})
-            yield url, names
-        finally:
-            server.terminate()
-            for path in bucket.iterdir():
-                path.unlink()
-
-
-def child(side: str, url: str, names: list[str]) -> dict[str, Any]:
-    """Reads all shards once, in one way, and measures it."""
-    s3 = {"endpoint_url": url, "anon": True}
-    urls = [f"s3://{name}" for name in names]
-    if side == "first":
-        os.sched_setaffinity(0, {0})
-        return asyncio.run(first_times(urls, s3))
-    ways: dict[str, Callable[[], tuple[int, int]]] = {
-        "bare": lambda: asyncio.run(read_bare(urls, s3, False)),
-        "readers": lambda: asyncio.run(read_by_readers(urls, s3)),
-        "dataset": lambda: read_by_streamrec(urls, s3, BATCH),
-        "one_by_one": lambda: read_by_streamrec(urls, s3, BATCH, parallel=1),
-        "s3fs_open": lambda: read_by_files("s3fs", s3, names),
-        "gcsfs_open": lambda: read_by_files(
-            "gcsfs", {"endpoint_url": url, "token": "anon", "project": "p"}, names
+def measured(side: str, urls: list[str], options: Options) -> Figures:
+    """One side reads all shards, three times."""
+    read = {
+        "bare": lambda: readers.by_bare_client(urls, options)[0],
+        "readers": lambda: asyncio.run(read_by_readers(urls, options)),
+        "dataset": lambda: readers.by_streamrec(urls, options, batch=BATCH)[0],
+        "one_by_one": lambda: readers.by_streamrec(urls, options, batch=BATCH, parallel=1)[0],
+        "s3fs_open": lambda: read_files(s3fs.S3FileSystem(**options), urls),
+        "gcsfs_open": lambda: read_files(
+            gcsfs.core.GCSFileSystem(
+                endpoint_url=options["endpoint_url"], token="anon", project="p"
+            ),
+            urls,
         ),
     }
-    return measured(ways[side])
+    return passes(read[side])
 
 
-async def read_by_readers(urls: Sequence[str], options: dict[str, Any]) -> tuple[int, int]:
+async def read_by_readers(urls: Sequence[str], options: Options) -> int:
     """Storage and readers, 16 shards at a time, without a pipeline above them."""
-    gate = asyncio.Semaphore(PARALLEL)
+    gate = asyncio.Semaphore(readers.PARALLEL)
     async with Storages(options, buffer_bytes=180 << 20) as storages:
 
         async def read(url: str) -> int:
             async with gate:
                 reader = await ShardReader.open(await storages.at(url), url)
-                size = 0
-                async for frames in reader.frames():
-                    size += frames.nbytes + 16 * len(frames)
+                size = sum([readers.bytes_of(frames) async for frames in reader.frames()])
                 await reader.aclose()
                 return size
 
-        return sum(await asyncio.gather(*map(read, urls))), 0
+        return sum(await asyncio.gather(*map(read, urls)))
 
 
-def read_by_files(package: str, options: dict[str, Any], names: Sequence[str]) -> tuple[int, int]:
+def read_files(fs: Any, urls: Sequence[str]) -> int:
     """As one reads today: `fs.open()`, a thread for each of 16 shards at a time."""
-    cls = s3fs.S3FileSystem if package == "s3fs" else gcsfs.core.GCSFileSystem
-    fs = cls(**options)
 
-    def read(name: str) -> int:
+    def read(url: str) -> int:
         size = 0
-        with fs.open(name, "rb") as file:
+        with fs.open(url.removeprefix("s3://"), "rb") as file:
             while data := file.read(READ_BYTES):
                 size += len(data)
         return size
 
-    with ThreadPoolExecutor(PARALLEL) as threads:
-        return sum(threads.map(read, names)), 0
+    with ThreadPoolExecutor(readers.PARALLEL) as threads:
+        return sum(threads.map(read, urls))
 
 
-async def first_times(urls: Sequence[str], options: dict[str, Any]) -> dict[str, float]:
+def first_times(urls: list[str], options: Options) -> Figures:
     """Milliseconds to the first byte of a bare GET, and to the first record; medians, after one
     that warms up.
     """
-    bodies = bare_s3(options)
+    pin()
+    return asyncio.run(timed_first(urls, options))
+
+
+async def timed_first(urls: Sequence[str], options: Options) -> Figures:
+    """The same, in an event loop."""
+    bodies = readers.s3_bodies(options)
     opened = await anext(bodies)
     bare, ours = [], []
     async with Storages(options) as storages:
         for url in urls:
-            asked = time.perf_counter()
-            async for _ in opened(url):
-                break
-            bare.append(time.perf_counter() - asked)
-            asked = time.perf_counter()
-            reader = await ShardReader.open(await storages.at(url), url)
-            await reader.read()
-            ours.append(time.perf_counter() - asked)
+            with Meter() as meter:
+                async for _ in opened(url):
+                    break
+            bare.append(meter.seconds)
+            with Meter() as meter:
+                reader = await ShardReader.open(await storages.at(url), url)
+                await reader.read()
+            ours.append(meter.seconds)
             await reader.aclose()
     await bodies.aclose()
     first_byte, first_record = 1e3 * median(bare[1:]), 1e3 * median(ours[1:])
-    return {
-        "first_byte_ms": first_byte,
-        "first_record_ms": first_record,
-        "limit_ms": 2 * first_byte + 20,
-    }
+    limit = 2 * first_byte + 20
+    return {"first_byte_ms": first_byte, "first_record_ms": first_record, "limit_ms": limit}
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -50,9 +50,10 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks import scale_store
+from benchmarks.harness.meter import peak_mb
+from benchmarks.harness.process import in_own_process
 from benchmarks.machine import describe, save
 from benchmarks.scale_store import KINDS, Numbers, Shape
-from benchmarks.stream import peak_mb, spawn
 from streamrec import Dataset, Frames, TFRecordDataset, bridge
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, GroupOrder
@@ -75,7 +76,6 @@ from streamrec.tfrecord import LengthPacker
 from tests.servers.control import RemoteControl
 from tests.servers.faults import Faults
 
-MODULE = "benchmarks.scale"
 FAR = Faults(first_byte=0.03, jitter=0.02, rate=60e6)
 EPOCHS, BATCH, EVERY = 3, 64, 64
 REQUESTS = {"lists": "list", "heads": "stat", "gets": "read"}
@@ -580,7 +580,8 @@ def child(row: str, job: Sequence[Any], **task: Any) -> dict[str, Any]:
 
 def spawned(row: str, job: Sequence[Any], **task: Any) -> dict[str, Any]:
     """The same, in a process of its own."""
-    return spawn(MODULE, row=row, job=job, **task)
+    found: dict[str, Any] = in_own_process(child, row=row, job=job, **task)
+    return found
 
 
 def simulate(

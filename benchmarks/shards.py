@@ -32,17 +32,17 @@ MIN_TOKENS, MAX_TOKENS = 200, 1000
 Columns = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Kind:
     """One kind of records, and what is done with them.
 
     Args:
-        name: For the table.
+        key: Its name in `KINDS`.
         bar: How many times tf.data's speed is wanted.
         records: How many, in all shards.
         columns: Makes so many of them.
         features: What is parsed, for streamrec; `benchmarks.contenders` makes them TensorFlow's.
-        vahidk: The same for `tfrecord`.
+        tfrecord_types: The same for the package `tfrecord`.
         batch: How many make a batch.
         shuffle: The size of the shuffle buffer; 0 for none.
         budget: Bytes that streamrec may hold; a quarter of what reaches it is what its shuffle
@@ -50,12 +50,12 @@ class Kind:
         loader_shards: How many shards the DataLoader reads, where all would take minutes.
     """
 
-    name: str
+    key: str
     bar: float
     records: int
     columns: Callable[[np.random.Generator, int], Columns]
     features: Mapping[str, Feature]
-    vahidk: Mapping[str, str]
+    tfrecord_types: Mapping[str, str]
     batch: int
     shuffle: int
     budget: int
@@ -119,68 +119,74 @@ FOUR_FEATURES: dict[str, Feature] = {
 FORTY_FEATURES: dict[str, Feature] = {name: FixedLenFeature([], np.int64) for name in INTS}
 FORTY_FEATURES |= {name: FixedLenFeature([], np.float32) for name in FLOATS}
 
-KINDS = {
-    "four": Kind(
-        "84-byte records, shuffle(100,000), four features",
-        10,
-        400_000,
-        four,
-        FOUR_FEATURES,
-        {"feature0": "int", "feature1": "int", "feature2": "byte", "feature3": "float"},
-        1024,
-        100_000,
-        BUDGET,
-        2,
+LISTED = (
+    Kind(
+        key="four",
+        bar=10,
+        records=400_000,
+        columns=four,
+        features=FOUR_FEATURES,
+        tfrecord_types={
+            "feature0": "int",
+            "feature1": "int",
+            "feature2": "byte",
+            "feature3": "float",
+        },
+        batch=1024,
+        shuffle=100_000,
+        budget=BUDGET,
+        loader_shards=2,
     ),
-    "forty": Kind(
-        "forty features, shuffle(100,000)",
-        6,
-        160_000,
-        forty,
-        FORTY_FEATURES,
-        dict.fromkeys(INTS, "int") | dict.fromkeys(FLOATS, "float"),
-        1024,
-        100_000,
-        800_000_000,
-        2,
+    Kind(
+        key="forty",
+        bar=6,
+        records=160_000,
+        columns=forty,
+        features=FORTY_FEATURES,
+        tfrecord_types=dict.fromkeys(INTS, "int") | dict.fromkeys(FLOATS, "float"),
+        batch=1024,
+        shuffle=100_000,
+        budget=800_000_000,
+        loader_shards=2,
     ),
-    "images": Kind(
-        "110 kB images, shuffle(2,000)",
-        2.5,
-        6_000,
-        images,
-        {"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)},
-        {"image": "byte", "label": "int"},
-        32,
-        2_000,
-        1_400_000_000,
-        16,
+    Kind(
+        key="images",
+        bar=2.5,
+        records=6_000,
+        columns=images,
+        features={"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)},
+        tfrecord_types={"image": "byte", "label": "int"},
+        batch=32,
+        shuffle=2_000,
+        budget=1_400_000_000,
+        loader_shards=16,
     ),
-    "tokens": Kind(
-        "tokens of 200-1,000, padded",
-        6,
-        96_000,
-        tokens,
-        {"tokens": FixedLenSequenceFeature([], np.int64, allow_missing=True)},
-        {"tokens": "int"},
-        256,
-        0,
-        BUDGET,
-        2,
+    Kind(
+        key="tokens",
+        bar=6,
+        records=96_000,
+        columns=tokens,
+        features={"tokens": FixedLenSequenceFeature([], np.int64, allow_missing=True)},
+        tfrecord_types={"tokens": "int"},
+        batch=256,
+        shuffle=0,
+        budget=BUDGET,
+        loader_shards=2,
     ),
-    "padded": Kind(
-        "tokens of 200-1,000, padded_batch",
-        6,
-        80_000,
-        tokens,
-        {"tokens": RaggedFeature(np.int64)},
-        {"tokens": "int"},
-        256,
-        0,
-        BUDGET,
-        8,
+    Kind(
+        key="padded",
+        bar=6,
+        records=80_000,
+        columns=tokens,
+        features={"tokens": RaggedFeature(np.int64)},
+        tfrecord_types={"tokens": "int"},
+        batch=256,
+        shuffle=0,
+        budget=BUDGET,
+        loader_shards=8,
     ),
-}
+)
+KINDS = {kind.key: kind for kind in LISTED}
 
 
 def write(kind: Kind, folder: Path) -> list[str]:

@@ -9,19 +9,16 @@ sorted: first those where streamrec is slowest or takes most processor time besi
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import Any
 
 from benchmarks.bars import files
-from benchmarks.machine import RESULTS
+from benchmarks.harness.program import run
+from benchmarks.harness.results import RESULTS, Data, load
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 ASSETS = PAGE.parent / "assets"
@@ -30,8 +27,6 @@ HEADER = [
     "| work | compared with | speed | CPU | streamrec | the other | module |",
     "|---|---|---|---|---|---|---|",
 ]
-
-Data = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +85,6 @@ class Row:
         work, peer, speed, ours, theirs = self.cells
         cpu = digits(self.cpu, rounding=ROUND_CEILING)
         return f"| {' | '.join([work, peer, speed, cpu, ours, theirs, self.module])} |"
-
-
-def load(name: str) -> Data:
-    """A benchmark's data."""
-    data: Data = json.loads((RESULTS / f"{name}.json").read_text())
-    return data
 
 
 def find(rows: list[Data], **wanted: object) -> Data:
@@ -531,16 +520,12 @@ def notes() -> Iterator[str]:
     )
 
 
-def main() -> int:
+def main(*, check: bool = False) -> int:
     """Writes the table into the page, and the chart; or compares them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     made = {PAGE: before + text() + rest.partition(END)[2]}
     made |= {ASSETS / name: drawing for name, drawing in files(rows()).items()}
-    if parser.parse_args().check:
+    if check:
         return int(any(path.read_text() != content for path, content in made.items()))
     for path, content in made.items():
         path.write_text(content)
@@ -548,4 +533,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -23,15 +23,13 @@ speed of this machine changes by a tenth from one process to the next, and hardl
 - `waited`: the share of the time spent in `next`.
 - `slowed`: how much longer the step itself took than alone, because locks and memory were busy.
 
-A round's figure is the median of its calmest pairs (`benchmarks.calm`); a row has the median of the
-rounds, and the lowest and highest of `speed` and `mb_s`. Rows may be compared only where
-`same_load` says so: otherwise the machine changed while they were measured.
+A round's figure is the median of its calmest pairs (`benchmarks.harness.calm`); a row has the
+median of the rounds, and the lowest and highest of `speed` and `mb_s`. Rows may be compared only
+where `same_load` says so: otherwise the machine changed while they were measured.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import time
@@ -46,22 +44,24 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 
 import streamrec  # noqa: E402
-from benchmarks.calm import calmest  # noqa: E402
 from benchmarks.contenders import ways  # noqa: E402
-from benchmarks.machine import describe, save  # noqa: E402
+from benchmarks.harness.calm import calmest  # noqa: E402
+from benchmarks.harness.meter import Meter, peak_mb, pin  # noqa: E402
+from benchmarks.harness.process import in_own_process, sides_of  # noqa: E402
+from benchmarks.harness.program import Names, run  # noqa: E402
+from benchmarks.harness.results import save  # noqa: E402
+from benchmarks.harness.rounds import in_turn  # noqa: E402
 from benchmarks.shards import KINDS, SHARDS, write  # noqa: E402
-from benchmarks.stream import peak_mb, spawn  # noqa: E402
 from benchmarks.training_rows import BAR, figures, row_of, same_load  # noqa: E402
 from tests.servers.real import nginx  # noqa: E402
 
-MODULE = "benchmarks.training"
 KIND = KINDS["images"]
 BYTES_PER_SECOND = 300e6
 LAYERS = 10
 WARM_SECONDS, SETTLE_SECONDS = 1.0, 0.3
 ALONE_SECONDS, BESIDE_SECONDS = 0.5, 0.7
 PAIRS = 8
-CORES = {0, 1}
+CORES = (0, 1)
 SIDES = ("alone", "streamrec", "store", "tf.data", "DataLoader")
 WAYS = {
     "streamrec": "parse_example, string_columns",
@@ -71,58 +71,36 @@ WAYS = {
 WIDTH = 192
 
 
-def main() -> None:
-    """Runs all sides in turn, or one as a child process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sides", default=",".join(SIDES))
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        task = json.loads(arguments.child)
-        run = calibrated if "work" not in task else child
-        print(json.dumps(run(**task)))
-        return
+def main(*, rounds: int = 5, sides: Names = SIDES) -> None:
+    """All sides in turn."""
     with nginx() as store:
         folder = store.directory / "data"
         folder.mkdir()
         paths = write(KIND, folder)
         size = sum(map(os.path.getsize, paths)) / KIND.records * KIND.batch
         # measured once: each side would come to another length of a step, and so another load
-        work = spawn(MODULE, seconds=size / BYTES_PER_SECOND)["work"]
-        task = {"paths": paths, "endpoint": store.endpoint, "work": work}
-        rows = compared(task, arguments.sides.split(","), arguments.rounds, size)
-    load = round(os.getloadavg()[0], 1)
-    packages = {"tf.data": ["tensorflow-cpu"], "DataLoader": ["torch", "tfrecord"]}
-    used = [name for side in arguments.sides.split(",") for name in packages.get(side, ())]
-    machine = describe("numpy", *used) | {
-        "load": load,
-        "rounds": arguments.rounds,
-    }
-    data = {
-        "machine": machine,
-        "mb_s_wanted": BYTES_PER_SECOND / 1e6,
-        "work": work,
-        "bar": BAR,
-        "same_load": same_load(rows),
-        "rows": rows,
-    }
-    if not data["same_load"]:
+        work = in_own_process(calibrated, seconds=size / BYTES_PER_SECOND)
+        task = {"paths": paths, "endpoint": store.endpoint, "work": work, "size": size}
+        rows = compared(task, sides, rounds)
+    if not same_load(rows):
         print("the sides did not carry the same load: these rows must not be compared")
-    save("training", data)
+    packages = {"tf.data": ["tensorflow-cpu"], "DataLoader": ["torch", "tfrecord"]}
+    save(
+        "training",
+        ["numpy", *(name for side in sides for name in packages.get(side, ()))],
+        rounds=rounds,
+        mb_s_wanted=BYTES_PER_SECOND / 1e6,
+        work=work,
+        bar=BAR,
+        same_load=same_load(rows),
+        rows=rows,
+    )
 
 
-def compared(
-    task: dict[str, Any], sides: Sequence[str], rounds: int, size: float
-) -> list[dict[str, Any]]:
-    """A row a side, from all rounds; `size` is that of a batch in bytes."""
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
-    for _ in range(rounds):
-        for side in sides:
-            found[side].append(figures(spawn(MODULE, side=side, **task), size))
-    rows = [row_of(side, runs) for side, runs in found.items()]
+def compared(task: dict[str, Any], sides: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    """A row a side, from all rounds."""
+    taken = in_turn(sides_of(measured, sides, **task), rounds)
+    rows = [row_of(side, [each[side] for each in taken.taken]) for side in sides]
     for row in rows:
         line = (
             "{side:<10} {mb_s} MB/s {mb_s_range} of {asked_mb_s} asked; x{speed} {speed_range} of "
@@ -132,20 +110,24 @@ def compared(
     return rows
 
 
-def child(side: str, work: list[int], paths: list[str], endpoint: str) -> dict[str, Any]:
-    """The loop with one loader, each step of which does this work."""
-    os.sched_setaffinity(0, CORES)
+def measured(
+    side: str, work: list[int], paths: list[str], endpoint: str, size: float
+) -> dict[str, float]:
+    """The loop with one loader, each step of which does this work; `size` is that of a batch in
+    bytes.
+    """
+    pin(CORES)
     batches, ready = iter(batches_of(side, paths, endpoint)), repeat(None)
     trained(batches, work, WARM_SECONDS)
 
-    def pair() -> tuple[dict[str, float], dict[str, float]]:
+    def pair(number: int) -> tuple[dict[str, float], dict[str, float]]:
         trained(ready, work, SETTLE_SECONDS)
         alone = trained(ready, work, ALONE_SECONDS)
         trained(batches, work, SETTLE_SECONDS)
         return alone, trained(batches, work, BESIDE_SECONDS)
 
-    pairs, calm = calmest(pair, PAIRS)
-    return {"pairs": pairs, "peak_mb": peak_mb(), **calm}
+    found = calmest(pair, PAIRS)
+    return figures({"pairs": found.results, "peak_mb": peak_mb(), **found.figures}, size)
 
 
 def batches_of(side: str, paths: Sequence[str], endpoint: str) -> Iterator[Any]:
@@ -166,17 +148,17 @@ def from_store(paths: Sequence[str], endpoint: str) -> streamrec.Dataset[Any]:
     return records.repeat().batch(KIND.batch).parse_example(KIND.features, string_columns=True)
 
 
-def calibrated(seconds: float) -> dict[str, Any]:
+def calibrated(seconds: float) -> tuple[int, int]:
     """The work of a step that takes so long: turns of the loop in Python, and matrix products, of
     each layer.
     """
-    os.sched_setaffinity(0, CORES)
+    pin(CORES)
     half = seconds / LAYERS / 2
     turns, products = 1_000, 4
     for _ in range(8):
         turns = max(1, round(turns * half / usual(lambda turns=turns: held(turns))))
         products = max(1, round(products * half / usual(lambda products=products: free(products))))
-    return {"work": (turns, products)}
+    return turns, products
 
 
 def usual(work: Callable[[], None]) -> float:
@@ -213,24 +195,25 @@ def trained(batches: Iterator[Any], work: Sequence[int], seconds: float) -> dict
     """Steps for so long."""
     turns, products = work
     steps, stepping = 0, 0.0
-    began, used = time.perf_counter(), time.process_time()
-    while (now := time.perf_counter()) - began < seconds:
-        batch = next(batches)
-        taken = time.perf_counter()
-        for _ in range(LAYERS):
-            held(turns)
-            free(products)
-        stepping += time.perf_counter() - taken
-        steps += 1
-        del batch
+    began = time.perf_counter()
+    with Meter() as meter:
+        while (now := time.perf_counter()) - began < seconds:
+            batch = next(batches)
+            taken = time.perf_counter()
+            for _ in range(LAYERS):
+                held(turns)
+                free(products)
+            stepping += time.perf_counter() - taken
+            steps += 1
+            del batch
     whole = now - began
     return {
         "steps_s": steps / whole,
         "step_seconds": stepping / steps,
         "waited": 1 - stepping / whole,
-        "cpu_cores": (time.process_time() - used) / whole,
+        "cpu_cores": meter.cpu_seconds / whole,
     }
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

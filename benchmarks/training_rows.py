@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.machine import median
+from benchmarks.harness.rounds import median
 
 BAR = 0.95
 """The share of its speed alone that a loop should keep."""

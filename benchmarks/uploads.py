@@ -36,9 +36,8 @@ import s3fs
 
 import streamrec
 from benchmarks.machine import describe, median, save
-from benchmarks.tls import make_certificate
 from streamrec import Frames
-from tests.servers.real import seaweedfs
+from tests.servers.real import make_certificate, seaweedfs
 
 SIZES = {1_000: 100, 110_000: 10}
 """Record length: how many different records there are."""

@@ -206,6 +206,7 @@ def command(
 
 def test_the_options_of_a_benchmark_are_the_parameters_of_its_main() -> None:
     assert program.options(command, ["3bbac003"]) == {
+        "dry": False,
         "commit": "3bbac003",
         "rounds": 3,
         "seconds": 0.5,
@@ -215,6 +216,7 @@ def test_the_options_of_a_benchmark_are_the_parameters_of_its_main() -> None:
     }
     words = ["main", "--rounds", "1", "--seconds", "2", "--only", "s3", "--with-shuffle"]
     assert program.options(command, [*words, "--note", "before"]) == {
+        "dry": False,
         "commit": "main",
         "rounds": 1,
         "seconds": 2.0,
@@ -247,6 +249,19 @@ def test_a_data_file_says_what_it_was_measured_on() -> None:
     assert set(machine["packages"]) == {"numpy"}
     assert machine["cpu"]
     assert len(machine["date"].split("-")) == 3
+
+
+def test_a_dry_run_keeps_no_data_and_ends_with_what_main_returns(folder: Path) -> None:
+    def measure(*, rounds: int = 3) -> int:
+        results.save("row", [], rounds=rounds)
+        return rounds
+
+    with pytest.raises(SystemExit, match="7"):
+        program.run(measure, ["--rounds", "7", "--dry"])
+    assert not (folder / "row.json").exists()
+    with pytest.raises(SystemExit, match="1"):
+        program.run(measure, ["--rounds", "1"])
+    assert results.load("row")["rounds"] == 1
 
 
 def test_a_partial_run_keeps_the_other_rows_of_this_commit(

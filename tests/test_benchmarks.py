@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import bars, table
-from benchmarks.machine import RESULTS
+from benchmarks.harness.results import RESULTS
 from benchmarks.training_rows import figures, row_of, same_load
 from tests.pages import ROOT
 

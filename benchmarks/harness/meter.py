@@ -21,9 +21,13 @@ class Meter:
     """
 
     def __enter__(self) -> Meter:
+        self.restart()
+        return self
+
+    def restart(self) -> None:
+        """Forgets what came before in the block, such as a pass that does not count."""
         self._began = time.perf_counter()
         self._used = cpu_seconds()
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.seconds = time.perf_counter() - self._began

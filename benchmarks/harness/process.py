@@ -17,11 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 ANSWER = "the answer of the benchmark's process: "
 """The beginning of the line with the result; libraries print other lines."""
 
+ROOT = Path(__file__).parent.parent.parent
 STARTED = "BENCHMARK_STARTED"
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -38,6 +40,7 @@ def in_own_process(
     function: Callable[..., Any] | str,
     *,
     python: str = sys.executable,
+    package: Path = ROOT,
     environment: Mapping[str, str] | None = None,
     **task: Any,
 ) -> Any:
@@ -47,6 +50,7 @@ def in_own_process(
         function: A function of a module, or its name ("benchmarks.tls:read"), where this process
             cannot import the module.
         python: The interpreter.
+        package: The directory that the new process imports streamrec from.
         environment: Variables besides those of this process and `ENVIRONMENT`.
         task: The arguments. Only what JSON can hold arrives unchanged: a tuple becomes a list.
 
@@ -54,9 +58,12 @@ def in_own_process(
         ProcessError: The function failed, or the process ended before it returned.
     """
     name = function if isinstance(function, str) else name_of(function)
-    variables = {**os.environ, **ENVIRONMENT, **(environment or {}), STARTED: repr(time.time())}
+    paths = [str(package), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    variables = {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    variables |= {**(environment or {}), STARTED: repr(time.time())}
     done = subprocess.run(
-        [python, "-m", "benchmarks.harness.process", name],
+        # without -P, the current directory would come before `package`
+        [python, "-P", "-m", "benchmarks.harness.process", name],
         input=json.dumps(task),
         capture_output=True,
         text=True,

@@ -6,7 +6,8 @@
         run(main)
 
 has the options `--rounds 3`, `--only local,s3` and `--memory`; `--help` shows the docstring of the
-module. A parameter without a default is a positional argument.
+module. A parameter without a default is a positional argument. Every benchmark has `--dry`: it
+prints its rows, and keeps no data.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.harness import results
+
 Names = tuple[str, ...]
 """The type of an option with several names, separated by commas (or by semicolons, where there is
 one: names of sides have commas in them)."""
@@ -24,7 +27,9 @@ one: names of sides have commas in them)."""
 
 def run(main: Callable[..., Any], words: Sequence[str] | None = None) -> None:
     """Calls `main` with the options of the command line; ends the process with what it returns."""
-    sys.exit(main(**options(main, words)))
+    given = options(main, words)
+    results.keep(not given.pop("dry"))
+    sys.exit(main(**given))
 
 
 def options(main: Callable[..., Any], words: Sequence[str] | None = None) -> dict[str, Any]:
@@ -49,6 +54,7 @@ def parser(main: Callable[..., Any]) -> argparse.ArgumentParser:
             made.add_argument(option, type=names, default=default, metavar="NAME,NAME")
         else:
             made.add_argument(option, type=type(default), default=default)
+    made.add_argument("--dry", action="store_true", help="keep no data in benchmarks/results")
     return made
 
 

@@ -16,21 +16,33 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent.parent
+from benchmarks.harness.process import ROOT
+
 RESULTS = ROOT / "benchmarks" / "results"
 UNKNOWN = "unknown"
 
 Data = dict[str, Any]
 
 
+_kept = True
+
+
+def keep(kept: bool) -> None:
+    """Whether `save` writes; it does until it is told otherwise (`--dry`)."""
+    global _kept
+    _kept = kept
+
+
 def save(name: str, packages: Iterable[str], **data: Any) -> None:
-    """Writes `results/NAME.json`.
+    """Writes `results/NAME.json`, unless the run is dry.
 
     Args:
         name: The benchmark.
         packages: Distributions whose versions the figures depend on.
         data: Settings and rows.
     """
+    if not _kept:
+        return
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps({"machine": describe(packages), **data}, indent=1)
     (RESULTS / f"{name}.json").write_text(text + "\n")
@@ -88,13 +100,13 @@ def with_saved(name: str, rows: list[Data], *key: str) -> list[Data]:
     saved = load(name) if path.exists() else {"rows": [], "machine": {}}
     if saved["machine"].get("commit") != commit():
         return rows
-    return kept(saved["rows"], rows, key) + rows
+    return others(saved["rows"], rows, key) + rows
 
 
-def kept(saved: list[Data], rows: list[Data], key: Iterable[str]) -> list[Data]:
+def others(saved: list[Data], rows: list[Data], key: Iterable[str]) -> list[Data]:
     """The saved rows that these rows do not replace.
 
-    >>> kept([{"row": "a", "n": 1}, {"row": "b", "n": 1}], [{"row": "a", "n": 2}], ["row"])
+    >>> others([{"row": "a", "n": 1}, {"row": "b", "n": 1}], [{"row": "a", "n": 2}], ["row"])
     [{'row': 'b', 'n': 1}]
     """
     replaced = {tuple(row[part] for part in key) for row in rows}

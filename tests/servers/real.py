@@ -342,26 +342,12 @@ _NGINX_PROXY = """
 def make_certificate(directory: Path) -> tuple[Path, Path]:
     """Files with a new certificate for 127.0.0.1 that signs itself, and with its key."""
     certificate, key = directory / "cert.pem", directory / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=streamrec tests",
-    ]
-    command += [
-        "-addext",
-        "subjectAltName=IP:127.0.0.1",
-        "-keyout",
-        str(key),
-        "-out",
-        str(certificate),
-    ]
+    command = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=streamrec tests"]
+    command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    # rustls, and so obstore, takes no certificate of an authority for that of a server
+    command += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    command += ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True)
     return certificate, key
 

@@ -1,10 +1,8 @@
-"""What `benchmarks.against` measures: one row a function, run as a program with either version of
-the package.
+"""What `benchmarks.against` measures: one row a function, with either version of the package.
 
-    python -P benchmarks/rows.py ROW < TASK.json
-
-A row uses public names of streamrec alone, so that versions years apart run the same lines. It
-prints how many bytes it read or wrote, and the wall-clock and processor seconds that took.
+A row uses public names of streamrec alone, and the harness nothing of it, so that versions years
+apart run the same lines. A row prepares its work, and returns a function for one pass, which
+returns how many bytes it read or wrote.
 """
 
 from __future__ import annotations
@@ -12,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import json
 import os
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
+
+from benchmarks.harness.meter import Figures, Meter, cpu_seconds, peak_mb, pin
 
 BUDGET = 256_000_000
 
@@ -174,30 +172,35 @@ ROWS: dict[str, Callable[[Task], Callable[[], int]]] = {
 }
 
 
-def peak_mb() -> float:
-    """The most memory that this process had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+def measured(row: str, task: Task) -> Figures:
+    """One row: a pass that does not count, where the task asks for it, and `passes` that do.
 
-
-def main() -> None:
-    """Runs one row: a pass that does not count, where the task asks for it, and `passes` that
-    do.
+    Returns:
+        `mb_s` and `cpu_s_gb`, of a GB where the task is one batch, whose seconds count as they are;
+        `peak_mb`.
     """
-    os.sched_setaffinity(0, {0})
-    name, task = sys.argv[1], json.load(sys.stdin)
-    began, used = time.perf_counter(), 0.0
-    run = ROWS[name](task)
-    if task.get("warm", True):
-        run()
-        # A collection of all that was imported takes 60 ms, as much as half a pass. It came in the
-        # third pass with one version and in the fifth with another, although both do the same work.
-        gc.collect()
-        gc.freeze()
-        began, used = time.perf_counter(), time.process_time()
-    size = sum(run() for _ in range(task.get("passes", 1)))
-    seconds, cpu = time.perf_counter() - began, time.process_time() - used
-    print(json.dumps({"bytes": size, "seconds": seconds, "cpu_seconds": cpu, "peak_mb": peak_mb()}))
+    pin()
+    meter = Meter()
+    warm = task.get("warm", True)
+    with meter:
+        run = ROWS[row](task)
+        if warm:
+            run()
+            # A collection of all that was imported takes 60 ms, as much as half a pass. It came in
+            # the third pass with one version and in the fifth with another, although both do the
+            # same work.
+            gc.collect()
+            gc.freeze()
+            meter.restart()
+        size = sum(run() for _ in range(task.get("passes", 1)))
+    if not warm:
+        meter.cpu_seconds = cpu_seconds()  # what the imports took, too
+    nbytes = 1_000_000_000 if task.get("one_batch") else size
+    return {**meter.rates(nbytes), "peak_mb": peak_mb()}
 
 
-if __name__ == "__main__":
-    main()
+def package() -> str:
+    """Where this process imports streamrec from."""
+    import streamrec
+
+    return str(Path(streamrec.__file__).parent.parent)
