@@ -40,7 +40,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import partial
-from itertools import islice, product
+from itertools import islice, pairwise, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -56,7 +56,8 @@ from benchmarks.machine import describe, save
 from benchmarks.scale_store import KINDS, Numbers, Shape
 from streamrec import Dataset, Frames, TFRecordDataset, bridge
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, GroupOrder
+from streamrec.pipeline.sources.global_shuffle.lane_reading import own_cells
+from streamrec.pipeline.sources.global_shuffle.lanes import Lane, LaneOrder
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.shards import (
     Index,
@@ -96,7 +97,6 @@ class Job:
         folder: Where the server finds the manifest and the index.
         ranks, workers: How many there are.
         batch: The global batch of `global_shuffle`.
-        groups: Its groups of slots: a multiple of each number of ranks.
     """
 
     shape: Shape
@@ -105,7 +105,6 @@ class Job:
     ranks: int
     workers: int
     batch: int
-    groups: int
 
     @classmethod
     def of(cls, job: Sequence[Any]) -> Job:
@@ -129,9 +128,7 @@ class Job:
         )
         data = TFRecordDataset(names, "", num_parallel_reads=4, storage_options=self.options)
         if "index" in way:
-            data = data.global_shuffle(
-                7, index=INDEX, global_batch_size=self.batch, slot_groups=self.groups
-            )
+            data = data.global_shuffle(7, index=INDEX, global_batch_size=self.batch)
         else:
             even: Any = "drop" if "manifest" in way else None
             data = data.distribute(even=even, manifest=MANIFEST if even else None).batch(BATCH)
@@ -160,10 +157,10 @@ class Job:
         async with Storages(self.options) as storages:
             return await read_manifest(await storages.at(MANIFEST), MANIFEST)
 
-    def order(self, index: Index, epoch: int, groups: int | None) -> BlockOrder:
+    def order(self, index: Index, epoch: int) -> LaneOrder:
         """The order of an epoch, as the readers find it."""
         source: Any = self.dataset("braces, index").chain.source
-        order: BlockOrder = replace(source, slot_groups=groups)._order(index, epoch)
+        order: LaneOrder = source._order(index, epoch, is_in_lanes=True)
         return order
 
 
@@ -370,9 +367,9 @@ def read_shuffled(job: Job, rank: int, epoch: int, steps: int, state: Any = None
     base = 0 if state is None else state["position"]["source"]["position"]
     own = Steps(total=job.shape.total, batch=job.batch, rank=rank, world_size=job.ranks, base=base)
     positions = np.concatenate([own.positions(step) for step in range(steps)])
-    order = job.order(bridge.run(job.index), epoch, job.groups)
+    order = job.order(bridge.run(job.index), epoch)
     check(
-        np.array_equal(numbers, records_at(order, positions)),
+        np.array_equal(numbers, order.records(positions)),
         f"rank {rank} of {job.ranks} read others",
     )
     return {
@@ -388,29 +385,21 @@ def read_shuffled(job: Job, rank: int, epoch: int, steps: int, state: Any = None
 # Plans.
 
 
-def sequence(group: GroupOrder) -> Numbers:
-    """The records of a group, in order."""
-    found = [group.round(number) for number in range(group.rounds)]
-    return np.concatenate(
-        [np.empty(0, np.int64), *(group.parts.starts[each.parts] + each.offsets for each in found)]
-    )
-
-
-def records_at(order: BlockOrder, positions: Numbers) -> Numbers:
-    """The records at many positions of few groups."""
-    groups, indices = order.locate(positions)
-    found = np.empty(len(positions), np.int64)
-    for group in np.unique(groups).tolist():
-        found[groups == group] = sequence(order.group(group))[indices[groups == group]]
-    return found
+def sequence(lane: Lane) -> Numbers:
+    """The records of a lane, in order."""
+    found = [np.empty(0, np.int64)]
+    for part, (first, last) in enumerate(pairwise(lane.before.tolist())):
+        offsets = lane.offsets(part, lane.cells(part), np.arange(first, last))
+        found.append(lane.parts.starts[part] + offsets)
+    return np.concatenate(found)
 
 
 def check_epoch(job: Job, epoch: int, phases: Sequence[Sequence[int]]) -> dict[str, Any]:
     """An epoch of `global_shuffle`: each record has one position, and one reader takes each
     position.
 
-    Of all groups, the parts must hold each record once; of one in EVERY, the order must hold each
-    record of its parts.
+    Of all lanes, the parts must hold each record once; of one lane, the order must hold each record
+    of its parts.
 
     Args:
         job: The job.
@@ -418,20 +407,14 @@ def check_epoch(job: Job, epoch: int, phases: Sequence[Sequence[int]]) -> dict[s
         phases: Numbers of ranks, and of each the step at which it begins and the one at which it
             stops.
     """
-    began, order = time.perf_counter(), job.order(bridge.run(job.index), epoch, job.groups)
-    parts = [order.group(number).parts for number in range(order.groups)]
+    began, order = time.perf_counter(), job.order(bridge.run(job.index), epoch)
+    parts = [order.lane(number).parts for number in range(order.lanes.count)]
     ranges = [np.stack([own.starts, own.starts + own.counts], 1) for own in parts]
     check_each_once(np.concatenate(ranges), job.shape.total, "the parts of an order")
-    for number in range(epoch, order.groups, EVERY):
-        records = np.sort(sequence(order.group(number)))
-        check(
-            np.array_equal(records, np.sort(numbers_of(ranges[number]))),
-            "a group has others than its parts",
-        )
-    some = np.random.default_rng(epoch).integers(0, job.shape.total, 4)
+    records = np.sort(sequence(order.lane(epoch)))
     check(
-        np.array_equal(order.records(some), records_at(order, some)),
-        "an order has two records at one position",
+        np.array_equal(records, np.sort(numbers_of(ranges[epoch]))),
+        "a lane has others than its parts",
     )
     taken = []
     for ranks, first, last in phases:
@@ -512,12 +495,14 @@ def change_row(job: Job, after: int, ranges: Sequence[Numbers]) -> tuple[dict[st
     return row, list(range(0, job.readers, after))
 
 
-def shuffle_row(job: Job, index: Index, groups: int | None, workers: int) -> dict[str, Any]:
-    """What all ranks of a global shuffle ask for in an epoch."""
-    order = job.order(index, 0, groups)
-    parts = {number: order.group(number).parts for number in range(order.groups)}
-    gets, records = np.zeros(job.ranks), np.zeros(job.ranks)
-    for rank in range(job.ranks):
+def shuffle_row(job: Job, index: Index, workers: int) -> dict[str, Any]:
+    """What all ranks of a global shuffle ask for in an epoch: from the cells of one in EVERY, and
+    the ranges in some blocks of each of its lanes.
+    """
+    order = job.order(index, 0)
+    ranks = range(0, job.ranks, EVERY)
+    gets, records = np.zeros(len(ranks)), np.zeros(len(ranks))
+    for at, rank in enumerate(ranks):
         for worker in range(workers):
             steps = Steps(
                 total=len(index),
@@ -527,15 +512,20 @@ def shuffle_row(job: Job, index: Index, groups: int | None, workers: int) -> dic
                 worker=worker,
                 workers=workers,
             )
-            for group in steps.groups(order, steps.next_own(0)):
-                gets[rank] += len(parts[group])
-                records[rank] += parts[group].counts.sum()
-    row = {"way": "global_shuffle", "ranks": job.ranks, "workers": workers, "groups": order.groups}
-    times = float(records.sum() / len(index))
+            for own in own_cells(order, steps, steps.next_own(0)).values():
+                parts = range(0, len(own.lane.parts), max(1, len(own.lane.parts) // 16))
+                found = [own.ranges(part) for part in parts]
+                some = sum(int((each[:, 1] - each[:, 0]).sum()) for each in found)
+                all_records = own.lane.parts.counts.sum()
+                records[at] += some / own.lane.parts.counts[list(parts)].sum() * all_records
+                gets[at] += sum(map(len, found)) / len(parts) * len(own.lane.parts)
+    every = job.ranks / len(ranks)
     return {
-        **row,
-        "gets": float(gets.sum()),
-        "times_the_data": times,
+        "way": "global_shuffle",
+        "ranks": job.ranks,
+        "workers": workers,
+        "gets": float(gets.sum() * every),
+        "times_the_data": float(records.sum() * every / len(index)),
         "balance_rank": balance(records),
     }
 
@@ -619,7 +609,7 @@ def simulate(
                 }
             few = min(64, job.ranks)
             for way in WAYS if shape != job.shape else ():
-                small = astuple(replace(here, ranks=few, workers=1, groups=few))
+                small = astuple(replace(here, ranks=few, workers=1))
                 row[way] = call("start", job=small, way=way, most=0)
             add("growth", shards=shape.shards, records=shape.total, **row)
             if shape == job.shape:
@@ -644,8 +634,8 @@ def simulate_job(
     add("plan", **change)
     index = bridge.run(job.index)
     for ranks in (job.ranks, after):
-        for groups, workers in ((None, 1), (job.groups, 1), (job.groups, job.workers)):
-            add("plan", **shuffle_row(replace(job, ranks=ranks), index, groups, workers))
+        for workers in (1, job.workers):
+            add("plan", **shuffle_row(replace(job, ranks=ranks), index, workers))
     half = job.shape.total // job.batch // 2
     steps = -(-job.shape.total // job.batch)
     phases = (
@@ -744,7 +734,7 @@ def main() -> None:
         return
     unit = int(np.lcm(arguments.ranks, arguments.after))
     shape = Shape(arguments.shards, arguments.records)
-    job = Job(shape, "", "", arguments.ranks, arguments.workers, 16 * unit, unit)
+    job = Job(shape, "", "", arguments.ranks, arguments.workers, 16 * unit)
     growth = [
         Shape(1000, 1000),
         *(Shape(shards, shape.records) for shards in (1000, 10_000) if shards < shape.shards),

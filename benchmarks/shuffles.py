@@ -19,14 +19,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, cut_blocks
+from streamrec.pipeline.sources.global_shuffle.lanes import CLASSES, LANES, LaneOrder, Lanes
+from streamrec.pipeline.sources.global_shuffle.order import ExactOrder, cut_blocks
 
 __all__ = ["SHUFFLES", "Order"]
 
 Order = npt.NDArray[np.int64]
-
-BLOCKS = 32
-"""Blocks that our window holds, as by default."""
 
 
 def permutation(total: int, shards: int, memory: int, seed: int) -> Order:
@@ -40,13 +38,11 @@ def exact(total: int, shards: int, memory: int, seed: int) -> Order:
 
 
 def blocks(total: int, shards: int, memory: int, seed: int) -> Order:
-    """Our "blocks", in one group."""
+    """Our "blocks", with a global batch of 256."""
     records = np.full(shards, total // shards, np.int64)
-    bounds = cut_blocks(records, records, max(1, memory // BLOCKS))
-    order = BlockOrder(bounds=bounds, seed=seed, epoch=0, unit=1, groups=1, window=BLOCKS)
-    group = order.group(0)
-    rounds = [group.round(number) for number in range(group.rounds)]
-    return np.concatenate([group.parts.starts[each.parts] + each.offsets for each in rounds])
+    bounds = cut_blocks(records, records, max(1, memory // LANES))
+    order = LaneOrder(bounds=bounds, seed=seed, epoch=0, lanes=Lanes(256, CLASSES))
+    return order.records(np.arange(total))
 
 
 def buffered(stream: Order, memory: int, seed: int) -> Order:

@@ -10,6 +10,7 @@ one.
 from __future__ import annotations
 
 import os
+import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.runnable import Runnable
-from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
+from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, Quality
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.calling import Map, is_async
@@ -991,7 +992,7 @@ class Dataset(Runnable[T]):
         even: Literal["pad", "drop", "cycle"] | None = None,
         quality: Quality | None = None,
         block_bytes: int = BLOCK_BYTES,
-        window_bytes: int = WINDOW_BYTES,
+        window_bytes: int | None = None,
         slot_groups: int | None = None,
     ) -> Dataset[Any]:
         """All records of the data set in random order, distributed to ranks and workers.
@@ -1016,18 +1017,18 @@ class Dataset(Runnable[T]):
             quality: "exact" permutes all records, each of which is a request of its own; "blocks"
                 permutes blocks of consecutive records, and mixes a window of blocks. None: "exact"
                 for records of at least 64 KiB on average.
-            block_bytes: For "blocks": about how large a block is.
-            window_bytes: For "blocks": how many bytes of blocks all ranks together mix at a time;
-                each rank holds its part in memory.
-            slot_groups: For "blocks": how many parts the window has; each part has its own slots of
-                a global batch. If the number of ranks divides it, each rank reads its own blocks;
-                otherwise some blocks are read twice. It must divide the global batch size. None:
-                the divisor up to 24 that itself has the most divisors.
+            block_bytes: For "blocks": about how large a block is. All ranks together mix up to 32
+                of them at a time; each rank holds its part in memory.
+            window_bytes, slot_groups: Deprecated. With one of them, "blocks" has an earlier order,
+                in which many ranks, and each further worker, read blocks again.
+                `window_bytes`, by default 128 MiB, is how many bytes are mixed at a time;
+                `slot_groups`, by default up to 24, is how many ranks may read blocks of their own,
+                and must divide the global batch size.
 
         Raises:
             ValueError: Other verbs come before it, or an argument is out of range. When it runs:
                 the number of ranks does not divide the global batch size, or the memory budget does
-                not hold this rank's part of the window.
+                not hold the blocks that this rank reads at a time.
             ManifestError: When it runs: the index is damaged, or belongs to other shards.
             PositionMismatchError: When it runs: the state to resume from was saved with another
                 index.
@@ -1044,20 +1045,26 @@ class Dataset(Runnable[T]):
                 "global_shuffle orders all records of its shards, and these are a slice of them: "
                 "take whole splits, or distribute() the slice and shuffle() it"
             )
-        return self._of(
-            sources.GlobalShuffle(
-                shards=source,
-                seed=seed,
-                index=index,
-                batch=global_batch_size,
-                even=even,
-                quality=quality,
-                block_bytes=block_bytes,
-                window_bytes=window_bytes,
-                slot_groups=slot_groups,
-                rank=rank_of(rank, world_size),
-            )
+        shuffle = sources.GlobalShuffle(
+            shards=source,
+            seed=seed,
+            index=index,
+            batch=global_batch_size,
+            even=even,
+            quality=quality,
+            block_bytes=block_bytes,
+            window_bytes=window_bytes,
+            slot_groups=slot_groups,
+            rank=rank_of(rank, world_size),
         )
+        if window_bytes is not None or slot_groups is not None:
+            warnings.warn(
+                "window_bytes and slot_groups of global_shuffle are deprecated: without them, any "
+                "number of ranks and workers reads each block once, in a new order",
+                DeprecationWarning,
+                stacklevel=3,  # the border of tracebacks is between
+            )
+        return self._of(shuffle)
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
         """All elements `count` times.

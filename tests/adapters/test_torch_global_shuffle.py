@@ -49,7 +49,7 @@ def epoch_of_one_process(data: Indexed, epoch: int = 0) -> list[list[bytes]]:
     return [list(frames) for frames in shuffled(data, 0, 1).with_options(epoch=epoch)]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 1, 3, 5])
 def test_workers_do_not_change_the_batches(data: Indexed, workers: int) -> None:
     """Ranks do not either: each has its slots of each global batch; the next iteration is the next
     epoch.
@@ -66,7 +66,7 @@ def test_workers_do_not_change_the_batches(data: Indexed, workers: int) -> None:
         )
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 2, 5])
 def test_a_loader_resumes(data: Indexed, workers: int) -> None:
     """From its own state, after any step, also if its workers are at different steps."""
     whole = epoch_of_one_process(data)
@@ -80,7 +80,9 @@ def test_a_loader_resumes(data: Indexed, workers: int) -> None:
         assert list(resumed) == whole[step:]
 
 
-@pytest.mark.parametrize(("workers", "ranks", "others"), [(2, 3, 0), (0, 4, 2), (3, 2, 2)])
+@pytest.mark.parametrize(
+    ("workers", "ranks", "others"), [(2, 3, 0), (0, 4, 2), (3, 2, 5), (5, 2, 2)]
+)
 def test_a_job_continues_with_other_ranks_and_workers(
     data: Indexed, workers: int, ranks: int, others: int
 ) -> None:

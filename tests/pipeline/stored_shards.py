@@ -62,7 +62,7 @@ class Indexed(NamedTuple):
 
     def shuffled(self, seed: int = 7, **arguments: Any) -> Dataset[Any]:
         """Its global shuffle; blocks are small where nothing is said."""
-        blocks = {"block_bytes": 500, "window_bytes": 4000}
+        blocks = {"block_bytes": 500}
         return TFRecordDataset(self.pattern).global_shuffle(
             seed, index=self.url, **{**blocks, **arguments}
         )

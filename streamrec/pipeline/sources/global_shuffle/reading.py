@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Final, Generic, TypeVar
 
@@ -36,13 +36,14 @@ class FetchAhead(Generic[K]):
 
     Gives the results in order.
 
-    `keys` gives the key of each request, in order, with the approximate bytes of its result.
+    `keys` gives the key of each request, in order, with the approximate bytes of its result, which
+    is the records of one or more ranges.
     """
 
     def __init__(
         self,
         tasks: TaskGroup,
-        fetch: Callable[[K], Awaitable[Frames]],
+        fetch: Callable[[K], Awaitable[Sequence[Frames]]],
         keys: Iterator[tuple[K, int]],
         limit: int,
         parallel: int,
@@ -53,11 +54,11 @@ class FetchAhead(Generic[K]):
         self._limit = limit
         self._parallel = parallel
         self._next: tuple[K, int] | None = None
-        self._requests: deque[tuple[K, asyncio.Future[Frames]]] = deque()
+        self._requests: deque[tuple[K, asyncio.Future[Sequence[Frames]]]] = deque()
         self._running = 0
         self._held = 0
 
-    async def get(self) -> tuple[K, Frames] | None:
+    async def get(self) -> tuple[K, Sequence[Frames]] | None:
         """Waits for the next result; None at the end. Raises the error of its request."""
         self._start()
         if not self._requests:
@@ -68,9 +69,9 @@ class FetchAhead(Generic[K]):
         self._start()
         return key, request.result()
 
-    def release(self, frames: Frames) -> None:
+    def release(self, result: Sequence[Frames]) -> None:
         """Frees the bytes of a result."""
-        self._held -= frames.pinned
+        self._held -= pinned(result)
         self._start()
 
     def _start(self) -> None:
@@ -86,16 +87,21 @@ class FetchAhead(Generic[K]):
             self._requests.append((key, request))
             self._tasks.start_soon(self._run, key, nbytes, request)
 
-    async def _run(self, key: K, nbytes: int, request: asyncio.Future[Frames]) -> None:
+    async def _run(self, key: K, nbytes: int, request: asyncio.Future[Sequence[Frames]]) -> None:
         try:
-            frames = await self._fetch(key)
-            self._held += frames.pinned - nbytes
-            request.set_result(frames)
+            result = await self._fetch(key)
+            self._held += pinned(result) - nbytes
+            request.set_result(result)
         except Exception as error:
             request.set_exception(error)
             request.exception()  # retrieved, so that asyncio logs nothing
         self._running -= 1
         self._start()
+
+
+def pinned(result: Sequence[Frames]) -> int:
+    """Bytes that a result keeps alive."""
+    return sum(frames.pinned for frames in result)
 
 
 PARALLEL_BLOCKS: Final = 32
@@ -124,8 +130,8 @@ def read_exact(
     parallel = 3
     fetched_bytes = limit // (2 * parallel)  # the other half holds records
 
-    async def fetch(positions: Numbers) -> Frames:
-        return await records.fetch(order.records(positions), fetched_bytes)
+    async def fetch(positions: Numbers) -> Sequence[Frames]:
+        return [await records.fetch(order.records(positions), fetched_bytes)]
 
     size = mean_bytes(records.index)
     keys = ((positions, int(len(positions) * size) + 1) for positions in runs)
@@ -134,9 +140,9 @@ def read_exact(
     async def take(positions: Numbers) -> Frames:
         result = await ahead.get()
         assert result is not None
-        fetched, frames = result
+        fetched, (frames,) = result
         assert (fetched == positions).all()
-        ahead.release(frames)
+        ahead.release([frames])
         return frames
 
     return take
@@ -259,7 +265,7 @@ class BlockReading:
         """Advances a group to the round of a record, and finds the round's rows."""
         while group.round is None or index >= group.round.last:
             for frames in group.advance():
-                self._ahead.release(frames)
+                self._ahead.release([frames])
         if not len(group.rows):
             await self._hold(group, group.order.parts_until(group.round.number))
             group.find_rows(group.round)
@@ -270,7 +276,7 @@ class BlockReading:
         while group.held_until < until:
             result = await self._ahead.get()
             assert result is not None
-            (number, part), frames = result
+            (number, part), (frames,) = result
             self._groups[number].held[part] = frames
             self._groups[number].held_until = part + 1
 
@@ -296,8 +302,8 @@ class BlockReading:
                 part, index = following
                 heapreplace(waiting, (self._order.position(number, index), number, part, needs))
 
-    async def _fetch(self, key: tuple[int, int]) -> Frames:
+    async def _fetch(self, key: tuple[int, int]) -> Sequence[Frames]:
         number, part = key
         parts = self._groups[number].order.parts
         first = int(parts.starts[part])
-        return await self._records.fetch_run(first, first + int(parts.counts[part]))
+        return [await self._records.fetch_run(first, first + int(parts.counts[part]))]

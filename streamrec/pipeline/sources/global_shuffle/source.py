@@ -10,20 +10,24 @@ Rules:
   smallest of theirs.
 - Positions of a step are taken in the order of the rank's slots. Steps that are filled up are
   fetched record by record.
-- A rank reads only the blocks of its own groups; each of its loader workers reads all of these.
+- Blocks are ordered in lanes (`lanes.py`), of which each reader reads only its own records. A state
+  says so. A state without that, of an earlier release, and a shuffle with `slot_groups` or
+  `window_bytes` have the order of groups (`order.py`): each worker reads all blocks of its rank's
+  groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from anyio.abc import TaskGroup
 
 from streamrec.arguments import at_least_one, check_choice, check_fields, check_integer, check_named
-from streamrec.display import display_name, warn_once
+from streamrec.display import display_name, logger, warn_once
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.positions import Position, Positions, RecordLocation
@@ -38,11 +42,23 @@ from streamrec.pipeline.engine.ranks import (
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.seeds import SEED_BITS, derive_seed
 from streamrec.pipeline.engine.session import Memo, OpenSource, Session
+from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.engine.versions import SavedVersions, ShardVersions
 from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
+from streamrec.pipeline.sources.global_shuffle.lane_reading import LaneReading, own_cells
+from streamrec.pipeline.sources.global_shuffle.lanes import (
+    CLASSES,
+    CLASSES_OF_RECORDS,
+    LaneOrder,
+    Lanes,
+    lane_block_bytes,
+    reading_workers,
+    times_read,
+)
 from streamrec.pipeline.sources.global_shuffle.order import (
     BlockOrder,
     ExactOrder,
+    Numbers,
     cut_blocks,
     groups_for,
 )
@@ -52,12 +68,16 @@ from streamrec.pipeline.sources.shards.distribute import AssignedSource, complet
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Even, Index, IndexedRecords, check_even, location_of, open_index
 from streamrec.storage.tasks import background
+from streamrec.tfrecord import Frames
 
 EXACT_BYTES: Final = 64 << 10
 """Records of at least this mean size are shuffled exactly by default."""
 
 BLOCKS_CHUNK_BYTES: Final = 16 << 20
 """About how many bytes of blocks make a chunk: each chunk costs time for each group."""
+
+LANES_ORDER: Final = 2
+"""What a state says of blocks in lanes. Earlier releases had another order, and said nothing."""
 
 EXACT_CHUNK_BYTES: Final = 8 << 20
 """About how many bytes of an exact order make a chunk.
@@ -86,7 +106,7 @@ class GlobalShuffle(AssignedSource):
     even: Even | None = None
     quality: Quality | None = None
     block_bytes: int = BLOCK_BYTES
-    window_bytes: int = WINDOW_BYTES
+    window_bytes: int | None = None
     slot_groups: int | None = None
     rank: Rank | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
@@ -98,7 +118,7 @@ class GlobalShuffle(AssignedSource):
             seed=check_integer,
             batch=check_named("global_batch_size", size_or_none),
             block_bytes=at_least_one,
-            window_bytes=at_least_one,
+            window_bytes=size_or_none,
             slot_groups=size_or_none,
         )
         check_even(self.even)
@@ -115,11 +135,12 @@ class GlobalShuffle(AssignedSource):
             )
 
     def lines(self) -> Iterator[str]:
+        # A state holds a digest of this text: it keeps the defaults of earlier releases.
         yield from self.shards.lines()
         yield (
             f"GlobalShuffle(seed={self.seed}, batch={self.batch}, even={self.even!r}, "
             f"quality={self.quality!r}, block_bytes={self.block_bytes}, "
-            f"window_bytes={self.window_bytes}, slot_groups={self.slot_groups})"
+            f"window_bytes={self.window_bytes or WINDOW_BYTES}, slot_groups={self.slot_groups})"
         )
 
     @property
@@ -132,8 +153,17 @@ class GlobalShuffle(AssignedSource):
     ) -> AsyncGenerator[Chunk]:
         opened = await self.shards.listed(context.session)
         index = await self._index(opened)
-        from_start = self._steps(len(index), self.rank or context.rank or rank_here())
+        is_in_lanes = self._is_in_lanes(index, state)
+        rank = self.rank or context.rank or rank_here()
+        from_start = self._steps(len(index), rank, is_in_lanes)
         steps = resume_steps(from_start, state, index.digest)
+        if steps.is_idle:
+            logger.info(
+                "loader worker %d reads nothing: %d workers of a rank read",
+                steps.worker,
+                steps.workers,
+            )
+            return
         versions = versions_of(context.session, index)
         note = check_versions(versions, index, state)
         verify = self.shards.options.verify
@@ -148,41 +178,73 @@ class GlobalShuffle(AssignedSource):
         self._warn_empty(steps, len(index))
         reader = Reader(steps.rank * steps.workers + steps.worker, steps.world_size * steps.workers)
         log_reader(reader, f"the records of {display_name(self.index)}")
-        order = self._order(index, context.epoch)
-        locate = partial(locate_position, index, order)
-        marks = partial(versions.of_all, len(index.shards))
+        order = self._order(index, context.epoch, is_in_lanes)
+        positions_from = partial(
+            StepPositions,
+            steps,
+            digest=index.digest,
+            locate=partial(locate_position, index, order),
+            versions=partial(versions.of_all, len(index.shards)),
+            is_in_lanes=is_in_lanes,
+        )
         # One chunk is taken by later stages while the next one is made.
         budget = context.budget - 2 * chunk_bytes
         async with background() as tasks:
-            if isinstance(order, ExactOrder):
-                # The step that fills up takes positions from elsewhere: it is fetched alone below.
-                runs = (
-                    positions.ravel()
-                    for step, positions in steps.runs(first, most_steps)
-                    if not steps.fills_up(step)
-                )
-                take = read_exact(order, records, runs, tasks, budget)
-            else:
-                self._warn_shared(order, steps)
-                groups = steps.groups(order, first)
-                windows = len(groups) * order.window * self.block_bytes
-                limit = self._limit(index, windows, len(groups), budget)
-                threads = context.session.threads
-                reading = BlockReading(
-                    order, records, groups, tasks=tasks, limit=limit, threads=threads
-                )
-                take = reading.take
+            take = self._reader(
+                order,
+                records,
+                steps,
+                first=first,
+                most_steps=most_steps,
+                budget=budget,
+                tasks=tasks,
+                threads=context.session.threads,
+            )
             for step, positions in steps.runs(first, most_steps):
                 if steps.fills_up(step):
                     frames = await records.fetch(order.records(positions.ravel()))
                 else:
                     frames = await take(positions.ravel())
                 elements = frames if self.batch is None else Batches(frames, positions.shape[1])
-                yield Chunk.weigh(elements, StepPositions(steps, step, index.digest, locate, marks))
+                yield Chunk.weigh(elements, positions_from(step))
+
+    def _reader(
+        self,
+        order: BlockOrder | ExactOrder | LaneOrder,
+        records: IndexedRecords,
+        steps: Steps,
+        *,
+        first: int,
+        most_steps: int,
+        budget: int,
+        tasks: TaskGroup,
+        threads: Threads,
+    ) -> Callable[[Numbers], Awaitable[Frames]]:
+        """A function that gives the records at the positions of this reader's steps, in order."""
+        if isinstance(order, ExactOrder):
+            # The step that fills up takes positions from elsewhere: it is fetched alone.
+            runs = (
+                positions.ravel()
+                for step, positions in steps.runs(first, most_steps)
+                if not steps.fills_up(step)
+            )
+            return read_exact(order, records, runs, tasks, budget)
+        if isinstance(order, LaneOrder):
+            self._warn_repeated(order, steps)
+            own = own_cells(order, steps, first)
+            windows = sum(int(each.share * self.block_bytes) + 1 for each in own.values())
+            limit = self._limit(records.index, windows, budget)
+            return LaneReading(order, records, own, tasks=tasks, limit=limit, threads=threads).take
+        self._warn_shared(order, steps)
+        groups = steps.groups(order, first)
+        windows = len(groups) * order.window * self.block_bytes
+        limit = self._limit(records.index, windows, budget)
+        return BlockReading(order, records, groups, tasks=tasks, limit=limit, threads=threads).take
 
     async def count(self, opened: Session, rank: Rank | None) -> int:
         index = await self._index(await self.shards.listed(opened))
-        steps = self._steps(len(index), self.rank or rank or rank_here())
+        is_in_lanes = self._is_in_lanes(index, None)
+        steps = self._steps(len(index), self.rank or rank or rank_here(), is_in_lanes)
         return steps.elements if self.batch is None else steps.batches
 
     async def _index(self, opened: OpenSource) -> Index:
@@ -197,8 +259,11 @@ class GlobalShuffle(AssignedSource):
             self.memo[Index] = index
         return index
 
-    def _steps(self, total: int, rank: Rank) -> Steps:
-        """The steps of this reader from the start."""
+    def _steps(self, total: int, rank: Rank, is_in_lanes: bool) -> Steps:
+        """The steps of this reader from the start.
+
+        In lanes, some of its workers may be idle.
+        """
         batch = rank.world_size if self.batch is None else self.batch
         if batch % rank.world_size:
             raise ValueError(
@@ -207,6 +272,9 @@ class GlobalShuffle(AssignedSource):
                 "run with"
             )
         worker, workers = worker_here()
+        if is_in_lanes:
+            readers = rank.world_size if self.batch is None else 1
+            workers = reading_workers(self._lanes.classes, readers, workers)
         return Steps(
             total=total,
             batch=batch,
@@ -244,16 +312,55 @@ class GlobalShuffle(AssignedSource):
                 "a multiple, and one rank reads each"
             )
 
+    def _warn_repeated(self, order: LaneOrder, steps: Steps) -> None:
+        """Says how often bytes are read where it is more than once, and what to do."""
+        times = times_read(order.lanes.classes, steps.world_size if self.batch is None else 1)
+        if times > 1:
+            warn_once(
+                f"without global_batch_size, {steps.world_size} ranks read each byte about "
+                f"{times} times: pass global_batch_size={steps.world_size}, or a multiple, and "
+                "they read it once"
+            )
+
     def _is_exact(self, index: Index) -> bool:
         return mean_bytes(index) >= EXACT_BYTES if self.quality is None else self.quality == "exact"
 
-    def _order(self, index: Index, epoch: int) -> BlockOrder | ExactOrder:
+    def _is_in_lanes(self, index: Index, state: Mapping[str, Any] | None) -> bool:
+        """Whether blocks are ordered in lanes, from the start or by the state to resume from.
+
+        Raises a PositionMismatchError if a later release saved the state in another order.
+        """
+        if self._is_exact(index):
+            return False
+        if state is None:
+            return self.slot_groups is None and self.window_bytes is None
+        saved = state.get("order")
+        if saved not in (None, LANES_ORDER):
+            raise PositionMismatchError(
+                f"this state is of order {saved!r}, which this release of streamrec does not know: "
+                "resume with the release that saved it, or a later one"
+            )
+        return saved is not None
+
+    @property
+    def _lanes(self) -> Lanes:
+        return Lanes(1, CLASSES_OF_RECORDS) if self.batch is None else Lanes(self.batch, CLASSES)
+
+    def _order(
+        self, index: Index, epoch: int, is_in_lanes: bool
+    ) -> BlockOrder | ExactOrder | LaneOrder:
         if self._is_exact(index):
             return ExactOrder(len(index), self.seed, epoch)
-        groups = self.slot_groups or groups_for(self.batch or 24)
-        window = max(1, self.window_bytes // self.block_bytes // groups)
+        records = np.diff(index.first_records)
         sizes = np.array([shard.bytes for shard in index.shards], np.int64)
-        bounds = cut_blocks(np.diff(index.first_records), sizes, self.block_bytes)
+        if is_in_lanes:
+            lanes = self._lanes
+            block_bytes = lane_block_bytes(self.block_bytes, index.nbytes, lanes.count)
+            bounds = cut_blocks(records, sizes, block_bytes)
+            return LaneOrder(bounds=bounds, seed=self.seed, epoch=epoch, lanes=lanes)
+        bounds = cut_blocks(records, sizes, self.block_bytes)
+        groups = self.slot_groups or groups_for(self.batch or 24)
+        window = max(1, (self.window_bytes or WINDOW_BYTES) // self.block_bytes // groups)
         return BlockOrder(
             bounds=bounds,
             seed=self.seed,
@@ -263,17 +370,16 @@ class GlobalShuffle(AssignedSource):
             window=window,
         )
 
-    def _limit(self, index: Index, needed: int, groups: int, budget: int) -> int:
+    def _limit(self, index: Index, needed: int, budget: int) -> int:
         """How many bytes of blocks may be held.
 
         Raises a ValueError if the budget is smaller than the windows.
         """
         if min(needed, index.nbytes) > budget:
             raise ValueError(
-                f"the windows of {groups} groups that this rank reads need {needed:,} bytes, but "
-                f"only {budget:,} of the memory budget are left for them: pass a larger "
-                "with_options(memory_budget=...), or a smaller window_bytes, which changes the "
-                "order"
+                f"the blocks that this rank reads at a time need {needed:,} bytes, but only "
+                f"{budget:,} of the memory budget are left for them: pass a larger "
+                "with_options(memory_budget=...), or a smaller block_bytes, which changes the order"
             )
         # 24 blocks ahead keep the connections busy.
         return min(budget, needed + 24 * self.block_bytes)
@@ -309,7 +415,9 @@ def check_versions(
     return note
 
 
-def locate_position(index: Index, order: BlockOrder | ExactOrder, position: int) -> RecordLocation:
+def locate_position(
+    index: Index, order: BlockOrder | ExactOrder | LaneOrder, position: int
+) -> RecordLocation:
     """The location of the record at a position of an order."""
     (number,) = order.records(np.array([position])).tolist()
     shard = int(index.shard_of(number))
@@ -336,7 +444,7 @@ class StepPositions(Positions):
     """Positions of elements that are steps.
 
     `locate` gives the location of the record at a position of the order, and `versions` what a
-    state holds of the shards' versions.
+    state holds of the shards' versions. `is_in_lanes` says which order of blocks it is.
     """
 
     steps: Steps
@@ -344,6 +452,7 @@ class StepPositions(Positions):
     digest: str
     locate: Callable[[int], RecordLocation]
     versions: Callable[[], str]
+    is_in_lanes: bool
 
     def origins(self, index: int, row: int) -> Sequence[RecordLocation]:
         positions = self.steps.positions(self.first + index * self.steps.workers)
@@ -356,6 +465,8 @@ class StepPositions(Positions):
             "index": self.digest,
             "versions": self.versions(),
         }
+        if self.is_in_lanes:
+            state["order"] = LANES_ORDER
         if steps.workers > 1:
             state |= {
                 "began": steps.base,

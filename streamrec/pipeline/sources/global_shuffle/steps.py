@@ -37,7 +37,8 @@ class Steps:
             is left out; "pad": it is filled with the first records of the epoch; "cycle": with the
             records of the same slots in step 0.
         rank, world_size: The reader's rank; `world_size` divides `batch`.
-        worker, workers: The reader's worker of the rank. Worker 0 has step 0.
+        worker, workers: The reader's worker of the rank, of those that read. Worker 0 has step 0. A
+            worker with a larger number than these is idle: it has no steps.
         base: The position at which step 0 begins.
     """
 
@@ -49,6 +50,11 @@ class Steps:
     worker: int = 0
     workers: int = 1
     base: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether this is a worker that does not read."""
+        return self.worker >= self.workers
 
     @property
     def share(self) -> int:
@@ -71,18 +77,24 @@ class Steps:
 
         It is 0 if that step belongs to another worker.
         """
-        is_own = self.whole < self.count and self.next_own(self.whole) == self.whole
+        has_last = self.whole < self.count and not self.is_idle
+        is_own = has_last and self.next_own(self.whole) == self.whole
         return len(self.positions(self.whole)) if is_own else 0
 
     @property
     def batches(self) -> int:
         """How many steps this worker takes positions in."""
-        return len(range(self.worker, self.whole, self.workers)) + (self.last > 0)
+        return self._own_whole + (self.last > 0)
 
     @property
     def elements(self) -> int:
         """How many positions this worker takes in all."""
-        return len(range(self.worker, self.whole, self.workers)) * self.share + self.last
+        return self._own_whole * self.share + self.last
+
+    @property
+    def _own_whole(self) -> int:
+        """How many complete steps this worker takes."""
+        return 0 if self.is_idle else len(range(self.worker, self.whole, self.workers))
 
     def position(self, step: int) -> int:
         """The first position of a step, over all ranks."""
@@ -161,6 +173,8 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
         )
     for state in states:
         check_state(state)
+    # Idle workers have a state, too: of an iteration that ended before its first step.
+    states = [state for state in states if has_begun(state)] or states
     shuffles = [find_shuffle(state) for state in states]
     least = min(range(len(states)), key=lambda index: shuffles[index][0])
     _, source = shuffles[least]
@@ -180,11 +194,20 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
     # The job continues at the earliest position that a worker has not delivered.
     position = min([source["position"], *waiting]) + steps * batch
     plain = {"position": position, "index": source["index"]}
+    plain |= {"order": source["order"]} if "order" in source else {}
     if all("versions" in source for _, source in shuffles):  # not of states of earlier releases
         plain["versions"] = join_marks([source["versions"] for _, source in shuffles])
     state = {**states[least], "position": replace_shuffle(states[least]["position"], plain)}
     del state["digest"]
     return {**state, "digest": digest_state(state)}
+
+
+def has_begun(state: Mapping[str, Any]) -> bool:
+    """Whether a state is from after a step of a source."""
+    position: Mapping[str, Any] = state["position"]
+    while "inner" in (position.get("source") or {}):
+        position = position["source"]["inner"]
+    return bool(position.get("source"))
 
 
 def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str, Any]]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from math import lcm
 from pathlib import Path
 from random import Random
@@ -34,6 +34,8 @@ from tests.runs import flip_bit, in_new_interpreter, until_error, write_shards
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.resuming import stop_after
+
+pytestmark = pytest.mark.filterwarnings("ignore:window_bytes and slot_groups")
 
 COUNTS = [90, 0, 200, 33, 5]
 QUALITIES = ["exact", "blocks"]
@@ -121,9 +123,10 @@ def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -
         "global_batch_size": batch,
         "even": chance.choice([None, None, "drop", "pad", "cycle"]),
         "block_bytes": chance.randint(1, 3000),
-        "window_bytes": chance.randint(1, 9000),
-        "slot_groups": chance.choice([None, 1, batch, sizes[0]]),
     }
+    if chance.random() < 0.3:  # the earlier order of blocks
+        told["window_bytes"] = chance.randint(1, 9000)
+        told["slot_groups"] = chance.choice([None, 1, batch, sizes[0]])
     epoch = chance.randint(0, 3)
 
     def ranks(size: int, state: dict[str, Any] | None = None) -> list[list[list[bytes]]]:
@@ -241,7 +244,7 @@ def test_ranks_and_memory_that_do_not_fit(data: Indexed) -> None:
     with pytest.raises(ValueError, match="number of ranks, 5"):
         list(data.shuffled(global_batch_size=12, rank=0, world_size=5))
     with pytest.raises(ValueError, match="memory_budget"):
-        list(data.shuffled(quality="blocks", window_bytes=1 << 40).with_options(memory_budget=5000))
+        list(data.shuffled(quality="blocks", block_bytes=1 << 40).with_options(memory_budget=5000))
 
 
 POLICY = RetryPolicy(attempts=30, backoff_base=0.01, backoff_cap=0.05, stall_timeout=0.5)
@@ -278,12 +281,7 @@ def shuffled(
     dataset: Any = TFRecordDataset(
         "s3://bucket/*.tfrecord", storage_options=store.options(), retry=POLICY
     )
-    blocks: dict[str, Any] = {
-        "quality": quality,
-        "block_bytes": 200_000,
-        "window_bytes": 1_600_000,
-        "slot_groups": 4,
-    }
+    blocks: dict[str, Any] = {"quality": quality, "block_bytes": 80_000}
     dataset = dataset.global_shuffle(3, index=index, global_batch_size=20, **blocks)
     return dataset.with_options(
         epoch=0, memory_budget=4 << 20
@@ -322,7 +320,7 @@ pattern, index, quality, budget, verify = sys.argv[1:]
 def peak_mib(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 before = peak_mib()
 dataset = TFRecordDataset(pattern, verify=bool(verify)).with_options(memory_budget=int(budget) << 20)
-shuffled = dataset.global_shuffle(7, index=index, global_batch_size=256, quality=quality, window_bytes=16 << 20)
+shuffled = dataset.global_shuffle(7, index=index, global_batch_size=256, quality=quality, block_bytes=1 << 19)
 batches = iter(shuffled)
 records = sum(len(next(batches)) for _ in range(3))
 print(records, peak_mib() - before)
@@ -370,3 +368,109 @@ def test_a_thousand_million_records(tmp_path: Path, quality: str) -> None:
     records, grown = first_batches(f"{tmp_path}/shard-*", str(index), quality, 256, "")
     assert records == 768
     assert grown < 300 + 256
+
+
+def test_states_of_the_earlier_order_of_blocks_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each epoch that was begun ends in its order. States that an earlier version saved."""
+    monkeypatch.chdir(tmp_path)
+    write_shards(tmp_path, numbered(COUNTS), "x-{}.tfrecord")
+    write_index_sync("x-*.tfrecord", "x.index")
+
+    def told(element: Any) -> Any:
+        return (
+            element.split(b"x")[0].decode()
+            if isinstance(element, bytes)
+            else [told(record) for record in element]
+        )
+
+    for kept in json.loads(EARLIER.read_text()):
+        dataset = TFRecordDataset("x-*.tfrecord").global_shuffle(
+            7, index="x.index", **kept["arguments"]
+        )
+        assert [told(element) for element in dataset.iterate(kept["state"])] == kept["rest"]
+
+
+EARLIER = Path(__file__).parent / "earlier_states.json"
+"""Written before blocks were ordered in lanes."""
+
+
+def test_a_state_of_a_later_order_is_refused(data: Indexed) -> None:
+    dataset = data.shuffled(quality="blocks", global_batch_size=24)
+    state = stopped(dataset, 2)
+    assert state["position"]["source"]["order"] == 2
+    state["position"]["source"]["order"] = 3
+    del state["digest"]
+    state["digest"] = digest_state(state)
+    with pytest.raises(PositionMismatchError, match="order 3, which this release"):
+        next(dataset.iterate(state))
+
+
+def test_deprecated_arguments_say_so(data: Indexed) -> None:
+    """They are accepted, with a warning at the caller's line."""
+    for more in ({"window_bytes": 4000}, {"slot_groups": 4}):
+        with pytest.warns(DeprecationWarning, match="each block once") as warned:
+            dataset = data.shuffled(quality="blocks", global_batch_size=24, **more)
+        assert Path(warned[0].filename).name == "stored_shards.py"
+        assert sorted(dataset.unbatch()) == everything()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "workers", "batch"), [(1, 1, 20), (1, 8, 20), (5, 1, 20), (40, 1, 40), (3, 5, 33)]
+)
+def test_a_store_sends_each_byte_once(
+    store: ObjectStore, tmp_path: Path, ranks: int, workers: int, batch: int
+) -> None:
+    """To all ranks and workers together; the index is not counted."""
+    found = []
+    store.clear()
+    for rank, worker in product(range(ranks), range(workers)):
+        shards = TFRecordDataset(BUCKET, storage_options=store.options())
+        dataset = shards.global_shuffle(
+            3,
+            index=f"{tmp_path}/x.index",
+            global_batch_size=batch,
+            quality="blocks",
+            rank=rank,
+            world_size=ranks,
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(source, "worker_here", partial(tuple, (worker, workers)))
+            found += dataset.unbatch()
+    assert store.wait_idle()
+    assert len(found) == len(set(found)) == 180
+    sent = sum(entry.sent for entry in store.log if entry.kind == "read")
+    sizes = [path.stat().st_size for path in tmp_path.glob("bucket/*.tfrecord")]
+    assert sum(sizes) <= sent <= 1.1 * sum(sizes)
+
+
+BUCKET = "s3://bucket/*.tfrecord"
+
+
+def test_workers_that_would_read_again_are_idle(
+    data: Indexed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 5 workers 4 read, and of 7 six: the global batches are the same."""
+    dataset = data.shuffled(quality="blocks", global_batch_size=24, rank=0, world_size=1)
+    whole = batches(dataset.with_options(epoch=0))
+    for workers, reading in ((5, 4), (7, 6)):
+        parts = []
+        for worker in range(workers):
+            monkeypatch.setattr(source, "worker_here", partial(tuple, (worker, workers)))
+            parts.append(batches(dataset.with_options(epoch=0)))
+        assert [bool(part) for part in parts] == [True] * reading + [False] * (workers - reading)
+        assert [parts[step % reading][step // reading] for step in range(len(whole))] == whole
+
+
+def test_single_records_that_are_read_again_are_reported(
+    data: Indexed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the first request for a record, with how often, and what to pass."""
+    dataset = data.shuffled(quality="blocks", rank=0, world_size=1009)
+    list(dataset)
+    assert "1009 ranks read each byte about 1009 times: pass global_batch_size=1009" in caplog.text
+    caplog.clear()
+    list(data.shuffled(quality="blocks", rank=0, world_size=96))
+    list(data.shuffled(quality="blocks", rank=0, world_size=1009, global_batch_size=1009))
+    assert "times" not in caplog.text

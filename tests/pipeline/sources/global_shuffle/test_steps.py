@@ -190,6 +190,26 @@ def test_workers_that_have_not_begun_wait_at_their_first_step() -> None:
     assert position_in(job_state([of_worker(64, 1)])) == 40
 
 
+def test_idle_workers_say_nothing_of_a_job() -> None:
+    """Their states are from before any step; a job of idle workers alone has not begun."""
+    idle = state({})
+    idle["position"] = {}
+    del idle["digest"]
+    idle["digest"] = digest_state(idle)
+    begun = [of_worker(70, 0), of_worker(80, 1), of_worker(60, 2)]
+    assert job_state([*begun, idle]) == job_state(begun)
+    with pytest.raises(ValueError, match="has begun"):
+        job_state([idle])
+
+
+def test_an_idle_worker_has_no_steps() -> None:
+    idle = Steps(total=100, batch=7, worker=4, workers=4)
+    assert idle.is_idle
+    assert (idle.batches, idle.elements, idle.last) == (0, 0, 0)
+    reading = [Steps(total=100, batch=7, worker=worker, workers=4) for worker in range(4)]
+    assert sum(steps.elements for steps in reading) == 100
+
+
 def test_a_state_of_one_process_is_that_of_the_job() -> None:
     assert position_in(job_state([state({"index": "digest", "position": 9})])) == 9
     with pytest.raises(ValueError, match="save them after each step"):
