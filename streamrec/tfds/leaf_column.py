@@ -267,9 +267,13 @@ class LeafColumn:
         if not self.is_file:
             shape = [int(size or 0) for size in self.item_shape]
             return self._cast(flat).reshape(-1, *shape)
+        return self._files(flat, record_of)
+
+    def _files(self, flat: Any, record_of: Callable[[int], int]) -> Any:
+        """The values of files, each of them decoded."""
         fixed = None not in self.leaf.shape and self.leaf.encoding != "file"
         shape = [int(size) for size in self.leaf.shape if size is not None] if fixed else []
-        values: Any = np.empty((len(flat), *shape), self._dtype if fixed else object)
+        values: Any = images.empty((len(flat), *shape), self._dtype if fixed else object)
         # Windows of steps have the same image, one object, several times: it is decoded once. The
         # strings of a BytesColumn are made one by one, and are all different objects.
         decoded: dict[int, int] = {}
@@ -278,8 +282,12 @@ class LeafColumn:
             first = decoded.setdefault(id(data), item) if shares else item
             if first < item:
                 values[item] = values[first]
-            else:
-                values[item] = self._decode(data, record_of(item), self.leaf.shape)
+                continue
+            # An image of the right shape is decoded where it stays.
+            place = values[item] if fixed else None
+            value = self._decode(data, record_of(item), self.leaf.shape, place)
+            if value is not place:
+                values[item] = value
         return values
 
     def _call(self, flat: Any, record_of: Callable[[int], int]) -> list[Any]:
@@ -293,13 +301,17 @@ class LeafColumn:
                 raise FeatureError(error.reason, record=record_of(item)) from error
         return results
 
-    def _decode(self, data: bytes, record: int, shape: Sequence[int | None]) -> Any:
-        """One value from its string."""
+    def _decode(
+        self, data: bytes, record: int, shape: Sequence[int | None], out: Any = None
+    ) -> Any:
+        """One value from its string; `out`, with the value, if that could be decoded into it."""
         if self.decoder is skip or self.leaf.encoding == "file":
             return bytes(data)
         try:
             value = (
-                decode_pixels(data, self.leaf) if self.is_image else self._array(data, list(shape))
+                decode_pixels(data, self.leaf, out)
+                if self.is_image
+                else self._array(data, list(shape))
             )
         except FeatureError as error:
             raise FeatureError(error.reason, record=record) from error.__cause__
@@ -349,14 +361,14 @@ def row_within(splits: Sequence[Array], item: int) -> int:
     return item
 
 
-def decode_pixels(data: bytes, leaf: LeafFeature) -> Array:
-    """The pixels of an image file."""
+def decode_pixels(data: bytes, leaf: LeafFeature, out: Array | None = None) -> Array:
+    """The pixels of an image file; `out`, with them, if they could be decoded into it."""
     channels = leaf.shape[-1] or 0
     if leaf.dtype == "float32":
         # A float is stored as the four channels of a PNG.
-        pixels = images.decode_image(data, 4, expand_animations=False)
+        pixels = images.decode_by_default(data, 4, "uint8")
         return np.ascontiguousarray(pixels).view(np.float32)
-    return images.decode_image(data, channels, leaf.dtype, expand_animations=False)
+    return images.decode_by_default(data, channels, leaf.dtype, out)
 
 
 def inflate(data: bytes, expected: int | None) -> bytes:

@@ -21,7 +21,7 @@ from PIL import Image
 import streamrec
 from streamrec import BytesColumn, FeatureError, FixedLenFeature, TFRecordDataset, encode_example
 from streamrec.errors import MissingExtraError, install_command
-from streamrec.images import decode_image, decode_jpeg, decode_png
+from streamrec.images import decode_by_default, decode_image, decode_jpeg, decode_png
 from tests.effort import drawn_examples
 from tests.runs import in_new_interpreter, until_error, write_shards
 
@@ -141,6 +141,38 @@ def test_a_jpeg_is_what_tensorflow_makes_of_it(kind: str, channels: int, ratio: 
         JPEGS[kind], channels=channels, ratio=ratio, dct_method="INTEGER_ACCURATE"
     )
     assert_pixels_near(found, accurate.numpy(), 0 if kind != "CMYK" else 2)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", JPEGS)
+def test_default_of_data_sets_is_that_of_tensorflow(kind: str, channels: int) -> None:
+    """Folders of TensorFlow Datasets are decoded by the fast inverse transform, in place."""
+    tf = pytest.importorskip("tensorflow")
+    if kind == "CMYK" and channels == 1:
+        return  # TensorFlow has no such conversion
+    wanted = tf.io.decode_jpeg(JPEGS[kind], channels=channels).numpy()
+    assert_pixels_near(
+        decode_by_default(JPEGS[kind], channels, "uint8"), wanted, 0 if kind != "CMYK" else 2
+    )
+    place = np.zeros(wanted.shape, np.uint8)
+    assert decode_by_default(JPEGS[kind], channels, "uint8", place) is place
+    assert_pixels_near(place, wanted, 0 if kind != "CMYK" else 2)
+
+
+def test_memory_of_dropped_images_is_not_shared_with_living_ones() -> None:
+    """Decoders use memory again, but never while a view of it lives."""
+    files = [encoded_image(picture(300, 400, seed)) for seed in range(6)]
+    wanted = [decode_jpeg(file).copy() for file in files]
+    living: list[Any] = []
+    for turn in range(30):
+        column = decode_jpeg(files)
+        # A part of one image lives on, without the array that it is a part of.
+        living.append((turn % 6, column[turn % 6][50:60, ::2]))
+        del column
+        for seed, part in living:
+            np.testing.assert_array_equal(part, wanted[seed][50:60, ::2])
+        living = living[-5:]
 
 
 @pytest.mark.peer

@@ -6,17 +6,14 @@ import numpy as np
 
 from streamrec import RaggedTensor
 
-JPEG_DIFFERENCE = 9
-"""How far pixels of two JPEG decoders may be apart."""
 
-
-def assert_same(found: Any, expected: Any, name: str = "", *, jpeg: bool = False) -> None:
-    """Checks values, dtypes and shapes; `jpeg` allows for another decoder's pixels."""
+def assert_same(found: Any, expected: Any, name: str = "") -> None:
+    """Checks values, dtypes and shapes."""
     if isinstance(expected, dict):
         assert isinstance(found, dict), name
         assert found.keys() == expected.keys(), name
         for key, value in expected.items():
-            assert_same(found[key], value, f"{name}/{key}", jpeg=jpeg)
+            assert_same(found[key], value, f"{name}/{key}")
     elif isinstance(found, RaggedTensor):
         assert found.to_list() == to_list(expected), name
     elif expected is None or isinstance(expected, bytes):
@@ -26,11 +23,7 @@ def assert_same(found: Any, expected: Any, name: str = "", *, jpeg: bool = False
         array = np.asarray(found)
         wanted = np.asarray(expected)
         assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape), name
-        if jpeg and array.dtype == np.uint8:
-            difference = np.abs(array.astype(int) - wanted.astype(int)).max(initial=0)
-            assert difference <= JPEG_DIFFERENCE, (name, difference)
-        else:
-            np.testing.assert_array_equal(array, wanted, name)
+        np.testing.assert_array_equal(array, wanted, name)
 
 
 def to_list(value: Any) -> Any:
