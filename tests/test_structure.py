@@ -334,7 +334,6 @@ UNDOCUMENTED = {
         "shards.sizes_of",
     ),
     *(
-        "storage.Distribution",
         "storage.Identity",
         "storage.ObjectInfo",
         "storage.Replacement",
@@ -538,7 +537,15 @@ def test_few_private_names_of_other_libraries() -> None:
     compare(
         {name: len(files) for name, files in places.items()},
         1,
-        {"_strip_protocol": 4, "_s3": 3, "_call_s3": 2, "_location": 2, "_request_signer": 2},
+        {
+            "_strip_protocol": 4,
+            "_s3": 3,
+            "_call_s3": 2,
+            "_location": 2,
+            "_request_signer": 2,
+            # fsspec's name for async programs; the storage reads with it, and `bench` compares.
+            "_cat_file": 2,
+        },
         "let one file use it, and give the others a function",
     )
 

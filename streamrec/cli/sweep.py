@@ -1,7 +1,8 @@
 """What `streamrec bench` measures, and what follows from it: pure, without a store.
 
 A BenchPlan says what is read, and at most how much; a Sweep holds what was measured. The knee is
-the fewest connections that give nine tenths of the best speed.
+the fewest connections that give nine tenths of the best speed. A SideBySide holds the same requests
+made by several clients.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from statistics import median_low
 from typing import Final
 
 import click
 
-from streamrec.cli.library import Distribution
 from streamrec.cli.options import COMPARISONS
 from streamrec.cli.output import format_bytes, plural
 from streamrec.cli.reading import total_bytes
@@ -25,6 +26,9 @@ SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB"
 QUANTILES: Final = (0.5, 0.9, 0.99)
 GET_DOLLARS: Final = 4e-7
 """What S3 and GCS ask for one GET of their standard class, in November 2026."""
+
+BUSY: Final = 0.9
+"""A share of one core from which on the processor may be the limit: Python uses one."""
 
 GROWS: Final = 1.5
 """Twice the connections and at least so many times the speed: more connections would give more."""
@@ -39,39 +43,99 @@ class BenchPlan:
         seconds: The duration of each measurement.
         repeats: How often each is made.
         budget: At most so many bytes are read.
+        against: Names of the clients that are compared with.
     """
 
     connections: Sequence[int] = CONNECTIONS
     seconds: float = 1.0
     repeats: int = 1
     budget: int = 2 * 10**9
+    against: Sequence[str] = ()
+
+    @property
+    def sides(self) -> int:
+        """How many clients are compared, ours included; 0 without a comparison."""
+        return 1 + len(self.against) if self.against else 0
+
+    @property
+    def passes(self) -> int:
+        """How often each size of requests is measured."""
+        return (len(self.connections) + self.sides) * self.repeats
 
     @property
     def measurements(self) -> int:
         """How many there are, without that of the data set."""
-        return len(self.connections) * len(SIZES) * self.repeats
+        return self.passes * len(SIZES)
 
     @property
-    def share(self) -> int:
-        """Bytes that one measurement may read; the data set may read as many as four."""
-        return max(1, self.budget // (self.measurements + 4))
+    def dataset_bytes(self) -> int:
+        """Bytes that the data set may read."""
+        return max(1, self.budget // 7)
 
-    def requests(self, size: int) -> int:
-        """How many requests of a size one measurement may begin; a shorter object counts as one."""
-        return max(1, self.share // size)
+    @property
+    def least(self) -> int:
+        """Bytes of all measurements if each connection makes two requests in each."""
+        connections = sum(self.connections) + self.sides * max(self.connections)
+        return 2 * connections * sum(SIZES.values()) * self.repeats
+
+    def requests(self, connections: int, size: int) -> int:
+        """How many requests of a size one measurement may begin; a shorter object counts as one.
+
+        They are two for each connection, if the budget allows, and a share of what it leaves.
+        """
+        left = self.budget - self.dataset_bytes
+        if self.least > left:
+            return max(1, int(2 * connections * left / self.least))
+        share = (left - self.least) // self.measurements
+        return 2 * connections + share // size
 
     @property
     def most_requests(self) -> int:
-        """At most so many GETs are sent, hedges and retries not included."""
-        requests = sum(self.requests(size) for size in SIZES.values())
-        return len(self.connections) * self.repeats * requests
+        """At most so many GETs are sent, hedges and retries not included.
+
+        Each connection asks for one byte before its measurement begins.
+        """
+        numbers = [*self.connections, *[max(self.connections)] * self.sides]
+        requests = sum(self.requests(number, size) for number in numbers for size in SIZES.values())
+        return (requests + sum(numbers) * len(SIZES)) * self.repeats
+
+    def check(self, largest: int) -> None:
+        """Checks that the budget is enough for one request in each measurement.
+
+        Args:
+            largest: The size of the largest object in bytes.
+
+        Raises:
+            click.UsageError: It is not.
+        """
+        once = self.passes * sum(min(size, largest) for size in SIZES.values())
+        if once > self.budget - self.dataset_bytes:
+            raise click.UsageError(
+                f"--budget {format_bytes(self.budget)} is not enough for one request in each of "
+                f"{self.measurements} measurements: give at least {format_bytes(2 * once)}, or "
+                "fewer --connections"
+            )
+
+    @property
+    def caution(self) -> str | None:
+        """What the budget is too small for; None if it is large enough."""
+        most = max(self.connections)
+        requests = self.requests(most, max(SIZES.values()))
+        if requests >= most:
+            return None
+        enough = format_bytes(-(-7 * self.least // (6 * 10**8)) * 10**8)
+        return (
+            f"--budget {format_bytes(self.budget)} is {plural(requests, 'request')} for {most} "
+            f"connections, so their speed is not measured: --budget {enough.replace(' ', '')} "
+            "would be enough, or fewer --connections"
+        )
 
     def __str__(self) -> str:
         cost = self.most_requests * GET_DOLLARS
         seconds = (self.measurements + 2) * self.seconds
         return (
-            f"reads at most {format_bytes(self.budget)} in at most {self.most_requests:,} GETs "
-            f"({cost:.4f} dollars at S3's price), for at most {seconds:.0f} s"
+            f"reads about {format_bytes(self.budget)} at most, in {self.most_requests:,} GETs at "
+            f"most ({cost:.4f} dollars at S3's price), for about {seconds:.0f} s"
         )
 
 
@@ -83,18 +147,23 @@ class Measured:
         nbytes: Bytes that arrived.
         seconds: The time they took.
         cpu_seconds: Processor time that this process spent on them.
-        first_byte: How long requests took to their first byte; None where that was not measured.
+        first_byte: How many seconds each request took to its first byte; empty where that was not
+            measured.
+        whole: How many seconds each took to its last byte.
         requests: Requests that were sent.
         retries: Requests that were made again, or sent because another was late.
+        throttled: Answers that asked for fewer requests.
         rates: MB/s of all repeats.
     """
 
     nbytes: int
     seconds: float
     cpu_seconds: float
-    first_byte: Distribution | None = None
+    first_byte: Sequence[float] = ()
+    whole: Sequence[float] = ()
     requests: int = 0
     retries: int = 0
+    throttled: int = 0
     rates: tuple[float, ...] = ()
 
     @property
@@ -114,7 +183,18 @@ class Measured:
 
     def quantile(self, share: float) -> float | None:
         """Seconds to the first byte that this share of the requests did not exceed."""
-        return None if self.first_byte is None else self.first_byte.quantile(share)
+        return quantile(self.first_byte, share)
+
+
+def quantile(seconds: Sequence[float], share: float) -> float | None:
+    """What this share of the requests did not exceed; None without requests.
+
+    Examples:
+        >>> quantile([0.4, 0.1, 0.3, 0.2], 0.5), quantile([0.4, 0.1, 0.3, 0.2], 0.99)
+        (0.2, 0.4)
+        >>> quantile([], 0.5)
+    """
+    return sorted(seconds)[max(0, ceil(share * len(seconds)) - 1)] if seconds else None
 
 
 def median_of(repeats: Sequence[Measured]) -> Measured:
@@ -131,6 +211,49 @@ def median_of(repeats: Sequence[Measured]) -> Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """The same requests, made by several clients in turn.
+
+    Attributes:
+        connections: How many requests were made at the same time.
+        cells: The measurements by the name of the request size and the label of the client. The
+            first client is streamrec.
+    """
+
+    connections: int
+    cells: Mapping[tuple[str, str], Measured]
+
+    @property
+    def clients(self) -> list[str]:
+        """The labels of the clients, streamrec first."""
+        return list(dict.fromkeys(client for _, client in self.cells))
+
+    def said(self, size: str) -> list[str]:
+        """A line for each other client, with requests of one size.
+
+        Examples:
+            >>> ours = Measured(nbytes=4 * 10**6, seconds=1.0, cpu_seconds=0.1)
+            >>> other = Measured(nbytes=2 * 10**6, seconds=1.0, cpu_seconds=0.1)
+            >>> cells = {("1 MiB", "streamrec"): ours, ("1 MiB", "s3fs"): other}
+            >>> SideBySide(connections=8, cells=cells).said("1 MiB")
+            ['requests of 1 MiB: streamrec has 2.0 times the speed of s3fs, 0.5 of its CPU-s/GB']
+        """
+        first, *others = self.clients
+        ours = self.cells[size, first]
+        lines = []
+        for client in others:
+            other = self.cells[size, client]
+            if not (other.nbytes and other.cpu_seconds):
+                lines.append(f"requests of {size}: {client} read nothing")
+                continue
+            lines.append(
+                f"requests of {size}: streamrec has {ours.rate / other.rate:.1f} times the speed "
+                f"of {client}, {ours.cpu_per_gb / other.cpu_per_gb:.1f} of its CPU-s/GB"
+            )
+        return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
     """All measurements of one run.
 
@@ -139,12 +262,15 @@ class Sweep:
         cells: The measurements by the number of connections and the name of the request size.
         dataset: The same objects read as records, with the connections at the knee.
         writing: The upload of the test objects; None if none were written.
+        comparison: The same requests by other clients, with the connections at the knee; None if
+            no other was named.
     """
 
     objects: Sequence[Item]
     cells: Mapping[tuple[int, str], Measured]
     dataset: Measured = Measured(nbytes=0, seconds=1.0, cpu_seconds=0.0)
     writing: Measured | None = None
+    comparison: SideBySide | None = None
 
     @property
     def connections(self) -> list[int]:
@@ -184,9 +310,15 @@ class Sweep:
         return self.cells[self.knee, self.best[1]]
 
     @property
+    def throttled(self) -> int:
+        """Answers that asked for fewer requests, of all measurements that count."""
+        return sum(cell.throttled for cell in self.cells.values())
+
+    @property
     def read(self) -> str:
         """What the run has read, as the plan announced it."""
-        cells = self.cells.values()
+        compared = self.comparison.cells.values() if self.comparison else ()
+        cells = [*self.cells.values(), *compared]
         nbytes = sum(cell.nbytes * max(1, len(cell.rates)) for cell in cells)
         requests = sum(cell.requests * max(1, len(cell.rates)) for cell in cells)
         return (
@@ -218,6 +350,36 @@ def grows(rates: Mapping[int, float]) -> bool:
     if not fewer or rates[most] < max(rates.values()):
         return False
     return rates[most] >= GROWS * rates[max(fewer)]
+
+
+def advice(sweep: Sweep) -> list[str]:
+    """What to set, and what limits the speed as far as the measurements tell."""
+    best = sweep.cells[sweep.best]
+    most = max(sweep.connections)
+    found = f"the knee is at {plural(sweep.knee, 'connection')}"
+    if sweep.grows:
+        found = (
+            f"the knee is at more than {most}: try --connections {most},{2 * most},{4 * most}; "
+            "until then"
+        )
+    lines = [f"{found}: set num_parallel_reads={sweep.knee}"]
+    objects = len(sweep.objects)
+    if sweep.knee > objects:
+        lines.append(
+            f"there are {sweep.knee} connections for {plural(objects, 'object')}: a data set "
+            "begins with one for each, and opens more while it runs"
+        )
+    if best.core >= BUSY:
+        lines.append(
+            f"this process used {best.core:.0%} of a core at the best speed: the processor may be "
+            "the limit, not the store"
+        )
+    if sweep.throttled:
+        lines.append(
+            f"the store asked {sweep.throttled:,} times for fewer requests: the limit is its own; "
+            "fewer connections or larger requests stay below it"
+        )
+    return lines
 
 
 METRICS: Final = {

@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
 from os import urandom
 from typing import Any, Final
 from uuid import uuid4
@@ -18,9 +16,10 @@ import click
 import streamrec
 from streamrec.cli import options
 from streamrec.cli.bench_chart import curve, curves_svg
-from streamrec.cli.library import Storage, element, page, table
+from streamrec.cli.clients import CLIENTS
+from streamrec.cli.library import element, page, table
+from streamrec.cli.measuring import compare, measure, measure_dataset, sides_of
 from streamrec.cli.output import (
-    Meter,
     plural,
     print_error,
     print_json,
@@ -29,8 +28,8 @@ from streamrec.cli.output import (
     print_table,
     progress,
 )
-from streamrec.cli.reading import batches, map_concurrently, run, take_sample
-from streamrec.cli.sources import Item, directory_of, find_records, storages_for
+from streamrec.cli.reading import map_concurrently, run, take_sample
+from streamrec.cli.sources import directory_of, find_records, storages_for
 from streamrec.cli.sweep import (
     CONNECTIONS,
     QUANTILES,
@@ -38,8 +37,11 @@ from streamrec.cli.sweep import (
     BenchPlan,
     Condition,
     Measured,
+    SideBySide,
     Sweep,
+    advice,
     median_of,
+    quantile,
 )
 from streamrec.cli.writing import temporary_objects, write_text
 
@@ -48,6 +50,17 @@ COLUMNS: Final = (
     "connections",
     *(f">{name}" for name in SIZES),
     ">first byte 50 %",
+    ">90 %",
+    ">99 %",
+    ">CPU-s/GB",
+    ">core",
+)
+COMPARED: Final = (
+    "requests of",
+    "client",
+    ">MB/s",
+    ">requests",
+    ">request 50 %",
     ">90 %",
     ">99 %",
     ">CPU-s/GB",
@@ -84,6 +97,7 @@ def parse_conditions(
         "streamrec bench 's3://bucket/train-*.tfrecord'",
         "streamrec bench --write s3://bucket/scratch/",
         "streamrec bench --budget 500MB --fail-if 'p99 > 80ms' s3://bucket/data/",
+        "streamrec bench --against s3fs --against obstore s3://bucket/data/",
     ),
 )
 @options.sources
@@ -127,6 +141,14 @@ def parse_conditions(
     "'p99 > 80ms'. May be repeated.",
 )
 @click.option(
+    "--against",
+    type=click.Choice(list(CLIENTS)),
+    multiple=True,
+    callback=lambda _, __, names: tuple(dict.fromkeys(names)),
+    help="Let this client make the same requests as streamrec, with the connections at the knee. "
+    "May be repeated.",
+)
+@click.option(
     "--write",
     is_flag=True,
     help="Write test objects (256 MB) below SOURCE, a directory, measure that, too, and remove "
@@ -156,6 +178,8 @@ def bench_command(
     """
     plan = BenchPlan(**wanted)
     print_note(plan)
+    if plan.caution is not None:
+        print_note(plan.caution)
     work = sweep_written if write else sweep_store
     sweep = run(work(sources, plan, sources.storage_options))
     if html is not None:
@@ -170,6 +194,10 @@ def bench_command(
         print_table(COLUMNS, [row(sweep, connections) for connections in sweep.connections])
         click.echo()
         print_line(*curve(sweep), "", *conclusions(sweep))
+        if sweep.comparison is not None:
+            print_line("", plural(sweep.comparison.connections, "connection"))
+            print_table(COMPARED, compared_rows(sweep.comparison))
+            print_line("", *sweep.comparison.said(sweep.best[1]))
     print_note(sweep.read)
     failures = [condition.failure(sweep.chosen) for condition in conditions]
     for failure in filter(None, failures):
@@ -182,38 +210,70 @@ def row(sweep: Sweep, connections: int) -> tuple[str, ...]:
     """A row of the table. The columns after the rates are those of the largest requests."""
     cells = [sweep.cells[connections, name] for name in SIZES]
     largest = cells[-1]
-    waits = [largest.quantile(share) for share in QUANTILES]
     return (
         str(connections),
-        *(f"{cell.rate:,.0f}" for cell in cells),
-        *("" if wait is None else f"{wait * 1e3:,.1f} ms" for wait in waits),
-        f"{largest.cpu_per_gb:.2f}",
-        f"{largest.core:.0%}",
+        *(format_rate(cell.rate) for cell in cells),
+        *quantile_cells(largest.first_byte),
+        *cpu_cells(largest),
     )
+
+
+def compared_rows(comparison: SideBySide) -> list[tuple[str, ...]]:
+    """The rows of the table that compares clients."""
+    return [
+        (
+            size,
+            client,
+            format_rate(cell.rate),
+            f"{cell.requests:,}",
+            *quantile_cells(cell.whole),
+            *cpu_cells(cell),
+        )
+        for (size, client), cell in comparison.cells.items()
+    ]
+
+
+def quantile_cells(seconds: Sequence[float]) -> list[str]:
+    """Milliseconds that half, nine tenths and 99 % of the requests did not exceed."""
+    waits = [quantile(seconds, share) for share in QUANTILES]
+    return ["" if wait is None else f"{wait * 1e3:,.1f} ms" for wait in waits]
+
+
+def cpu_cells(measured: Measured) -> tuple[str, str]:
+    """Processor time for each gigabyte, and the share of a core."""
+    return f"{measured.cpu_per_gb:.2f}", f"{measured.core:.0%}"
+
+
+def format_rate(rate: float) -> str:
+    """MB/s. What is slow has a decimal: 1.4 is not 1.
+
+    Examples:
+        >>> format_rate(1434.2), format_rate(1.42), format_rate(9.96)
+        ('1,434', '1.4', '10')
+    """
+    return f"{rate:.1f}" if rate < 9.95 else f"{rate:,.0f}"
 
 
 def conclusions(sweep: Sweep) -> list[str]:
     """The best rate, what to set, how fast records are read with that, and how fast is written."""
     most, name = sweep.best
     best = sweep.cells[sweep.best]
-    spread = f" ({min(best.rates):,.0f} to {max(best.rates):,.0f})" if len(best.rates) > 1 else ""
-    found = f"the knee is at {plural(sweep.knee, 'connection')}"
-    if sweep.grows:
-        found = (
-            f"the knee is at more than {most}: try --connections {most},{2 * most},{4 * most}; "
-            "until then"
-        )
+    low, high = format_rate(min(best.rates)), format_rate(max(best.rates))
+    spread = f" ({low} to {high})" if len(best.rates) > 1 else ""
+    # A data set opens connections as they prove useful, which takes time.
+    rises = sweep.dataset.rate < sweep.chosen.rate / 2
     lines = [
-        f"the best is {best.rate:,.0f} MB/s{spread}: {plural(most, 'connection')}, requests of "
-        f"{name}, {best.core:.0%} of a core",
-        f"{found}: set num_parallel_reads={sweep.knee}",
-        f"TFRecordDataset(num_parallel_reads={sweep.knee}): {sweep.dataset.rate:,.0f} MB/s, "
-        f"{sweep.dataset.cpu_per_gb:.2f} CPU-s/GB, every CRC32C checked",
+        f"the best is {format_rate(best.rate)} MB/s{spread}: {plural(most, 'connection')}, "
+        f"requests of {name}, {best.core:.0%} of a core",
+        *advice(sweep),
+        f"TFRecordDataset(num_parallel_reads={sweep.knee}): {format_rate(sweep.dataset.rate)} "
+        f"MB/s in its first {sweep.dataset.seconds:.1f} s, {sweep.dataset.cpu_per_gb:.2f} "
+        "CPU-s/GB, every CRC32C checked" + "; a longer --seconds shows how it grows" * rises,
     ]
     if sweep.writing is not None:
         lines.append(
             f"ShardWriter, {plural(WRITTEN_SHARDS, 'shard')} at the same time: "
-            f"{sweep.writing.rate:,.0f} MB/s, {sweep.writing.cpu_per_gb:.2f} CPU-s/GB"
+            f"{format_rate(sweep.writing.rate)} MB/s, {sweep.writing.cpu_per_gb:.2f} CPU-s/GB"
         )
     return lines
 
@@ -221,8 +281,13 @@ def conclusions(sweep: Sweep) -> list[str]:
 def as_page(title: str, sweep: Sweep) -> str:
     """The measurements as an HTML page, with a curve for each size of requests."""
     rows = [row(sweep, connections) for connections in sweep.connections]
-    rates = element("div", table(COLUMNS, rows), kind="wide")
-    return page(title, [sweep.summary, *conclusions(sweep)], [curves_svg(sweep), rates])
+    summary = [sweep.summary, *conclusions(sweep)]
+    body = [curves_svg(sweep), element("div", table(COLUMNS, rows), kind="wide")]
+    if sweep.comparison is not None:
+        summary += sweep.comparison.said(sweep.best[1])
+        compared = table(COMPARED, compared_rows(sweep.comparison))
+        body.append(element("div", compared, kind="wide"))
+    return page(title, summary, body)
 
 
 async def sweep_written(
@@ -267,7 +332,12 @@ async def sweep_store(
         found = [item for item in await find_records(storages, sources) if item.size]
     if not found:
         raise click.UsageError("these objects are empty, or their sizes are unknown: name others")
-    sample = await take_sample(found)
+    plan.check(max(item.size or 0 for item in found))
+    sample = await take_sample(found[:1])
+    # What does not fit or cannot read is said now, not after half a minute of measuring.
+    if plan.against:
+        async with sides_of(found, plan.against, 1):
+            pass
     cells = {}
     with progress("measuring", plan.budget) as meter:
         for connections in plan.connections:
@@ -277,29 +347,29 @@ async def sweep_store(
                 ]
                 meter.add(sum(measured.nbytes for measured in repeats))
                 cells[connections, name] = median_of(repeats)
-    sweep = Sweep(objects=found, cells=cells)
-    dataset = await measure_dataset(found, sweep.knee, sample.record_bytes, plan)
-    return replace(sweep, dataset=dataset)
+        sweep = Sweep(objects=found, cells=cells)
+        dataset = await measure_dataset(found, sweep.knee, sample.record_bytes, plan)
+        meter.add(dataset.nbytes)
+        comparison = await compare(found, sweep.knee, plan, meter) if plan.against else None
+    return replace(sweep, dataset=dataset, comparison=comparison)
 
 
 def to_json(sweep: Sweep) -> dict[str, Any]:
     """The measurements as an object of JSON."""
     rows = [
-        {
-            "connections": connections,
-            "request_bytes": SIZES[name],
-            **rates_json(cell),
-            "mb_per_second_of_repeats": list(cell.rates),
-            "first_byte_seconds": None
-            if cell.first_byte is None
-            else {str(share): cell.quantile(share) for share in QUANTILES},
-            "requests": cell.requests,
-            "retries": cell.retries,
-        }
+        {"connections": connections, "request_bytes": SIZES[name], **cell_json(cell)}
         for (connections, name), cell in sweep.cells.items()
     ]
+    compared = []
+    if sweep.comparison is not None:
+        found = {"connections": sweep.comparison.connections}
+        compared = [
+            {"client": client, **found, "request_bytes": SIZES[size], **cell_json(cell)}
+            for (size, client), cell in sweep.comparison.cells.items()
+        ]
     return {
         "measurements": rows,
+        "against": compared,
         "knee": sweep.knee,
         "still_growing": sweep.grows,
         "dataset": rates_json(sweep.dataset),
@@ -307,27 +377,20 @@ def to_json(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def to_csv(sweep: Sweep) -> str:
-    """The measurements of requests as CSV, with a line of names."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    quantiles = [f"p{share * 100:.0f}_ms" for share in QUANTILES]
-    names = ["connections", "request_bytes", "mb_s", "least_mb_s", "most_mb_s", "cpu_s_gb"]
-    lines.writerow([*names, "requests", "retries", *quantiles])
-    for (connections, name), cell in sweep.cells.items():
-        waits = [cell.quantile(share) for share in QUANTILES]
-        figures = (cell.rate, min(cell.rates), max(cell.rates), cell.cpu_per_gb)
-        lines.writerow(
-            [
-                connections,
-                SIZES[name],
-                *(f"{figure:.4g}" for figure in figures),
-                cell.requests,
-                cell.retries,
-                *("" if wait is None else f"{1000 * wait:.4g}" for wait in waits),
-            ]
-        )
-    return text.getvalue()
+def cell_json(cell: Measured) -> dict[str, Any]:
+    """What the JSON has for each measurement of requests."""
+    times = {"first_byte_seconds": cell.first_byte, "request_seconds": cell.whole}
+    return {
+        **rates_json(cell),
+        "mb_per_second_of_repeats": list(cell.rates),
+        **{
+            name: None if not found else {str(share): quantile(found, share) for share in QUANTILES}
+            for name, found in times.items()
+        },
+        "requests": cell.requests,
+        "retries": cell.retries,
+        "throttled": cell.throttled,
+    }
 
 
 def rates_json(of: Measured) -> dict[str, float]:
@@ -335,107 +398,37 @@ def rates_json(of: Measured) -> dict[str, float]:
     return {"mb_per_second": of.rate, "cpu_seconds_per_gb": of.cpu_per_gb}
 
 
-def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, int]]:
-    """Ranges of `size` bytes of all objects in turn, endlessly: path, start and end.
+def to_csv(sweep: Sweep) -> str:
+    """The measurements of requests as CSV, with a line of names.
 
-    A shorter object is one range.
-
-    Examples:
-        >>> found = ranges_of([Item(path="a", size=25), Item(path="b", size=5)], 10)
-        >>> [part for part, _ in zip(found, range(4))]
-        [('a', 0, 10), ('b', 0, 5), ('a', 10, 20), ('a', 0, 10)]
+    `client` is empty for those of the sweep. Times to the first byte are empty for other clients.
     """
-    for step in count():
-        whole = max(1, max(item.size or 0 for item in objects) // size)
-        start = step % whole * size
-        for item in objects:
-            if start + size <= (item.size or 0) or start == 0:
-                yield item.path, start, min(start + size, item.size or 0)
-
-
-async def measure(
-    objects: Sequence[Item], connections: int, size: int, plan: BenchPlan
-) -> Measured:
-    """Reads ranges of `size` bytes, with `connections` at the same time.
-
-    It ends when the plan's seconds are over, or its share of the budget. A range of up to 4 MiB is
-    one request.
-    """
-    ranges = islice(ranges_of(objects, size), plan.requests(size))
-    meter = Meter()
-    async with storages_for(objects[0].storage_options) as storages:
-        storage = await storages.at(objects[0].path)
-        began = time.perf_counter()
-        cpu = time.process_time()
-
-        # Each worker reads into one buffer of its own: memory is not what is measured here.
-        async def work(_: int) -> None:
-            buffer = memoryview(bytearray(size))
-            while time.perf_counter() < began + plan.seconds:
-                path, start, end = next(ranges, ("", 0, 0))
-                if not path:
-                    return
-                meter.add(end - start)
-                await read(storage, path, start, end, buffer)
-
-        await map_concurrently(work, range(connections), connections)
-        took = time.perf_counter() - began
-        cpu_seconds = time.process_time() - cpu
-        counts = list(storages.statistics.snapshot().backends.values())
-    retries = sum(sum(item.retries.values()) + item.hedges for item in counts)
-    return Measured(
-        nbytes=meter.done,
-        seconds=took,
-        cpu_seconds=cpu_seconds,
-        first_byte=counts[0].first_byte if counts else None,
-        requests=sum(item.requests for item in counts),
-        retries=retries,
-    )
-
-
-async def measure_dataset(
-    objects: Sequence[Item], reads: int, record_bytes: float, plan: BenchPlan
-) -> Measured:
-    """Reads shards as a training loop does, with every CRC32C checked.
-
-    It takes twice the plan's seconds, or four shares of the budget, and begins again at the end of
-    short shards.
-    """
-    seconds = 2 * plan.seconds
-    most = 4 * plan.share
-    began = time.perf_counter()
-    cpu = time.process_time()
-    meter = Meter()
-    while time.perf_counter() < began + seconds and meter.done < most:
-        async with aclosing(
-            batches(objects, record_bytes, meter, num_parallel_reads=reads)
-        ) as taken:
-            async for _ in taken:
-                if time.perf_counter() > began + seconds or meter.done >= most:
-                    break
-    return Measured(
-        nbytes=meter.done,
-        seconds=time.perf_counter() - began,
-        cpu_seconds=time.process_time() - cpu,
-    )
-
-
-async def read(storage: Storage, path: str, start: int, end: int, buffer: memoryview) -> int:
-    """Reads a range into the buffer; returns the number of bytes.
-
-    Raises:
-        StorageError: The object ends within the range.
-    """
-    stream = await storage.stream(path, start, end)
-    try:
-        filled = 0
-        while filled < end - start:
-            got = await stream.readinto(buffer[filled : end - start])
-            if not got:
-                raise streamrec.StorageError(
-                    "the object ends before its size: was it replaced? list it again", path
-                )
-            filled += got
-        return filled
-    finally:
-        await stream.aclose()
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    percents = [f"p{share * 100:.0f}_ms" for share in QUANTILES]
+    names = ["connections", "request_bytes", "mb_s", "least_mb_s", "most_mb_s", "cpu_s_gb"]
+    counts = ["requests", "retries", "throttled"]
+    whole = [f"request_{name}" for name in percents]
+    lines.writerow([*names, *counts, *percents, *whole, "client"])
+    rows = [("", connections, name, cell) for (connections, name), cell in sweep.cells.items()]
+    if sweep.comparison is not None:
+        for (name, client), cell in sweep.comparison.cells.items():
+            rows.append((client, sweep.comparison.connections, name, cell))
+    for client, connections, name, cell in rows:
+        figures = (cell.rate, min(cell.rates), max(cell.rates), cell.cpu_per_gb)
+        waits = [
+            quantile(found, share) for found in (cell.first_byte, cell.whole) for share in QUANTILES
+        ]
+        lines.writerow(
+            [
+                connections,
+                SIZES[name],
+                *(f"{figure:.4g}" for figure in figures),
+                cell.requests,
+                cell.retries,
+                cell.throttled,
+                *("" if wait is None else f"{1000 * wait:.4g}" for wait in waits),
+                client,
+            ]
+        )
+    return text.getvalue()

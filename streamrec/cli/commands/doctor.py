@@ -27,7 +27,6 @@ from fsspec.core import url_to_fs
 
 from streamrec import NotFoundError, RetryPolicy, StreamrecError
 from streamrec.cli import options
-from streamrec.cli.commands.bench import measure
 from streamrec.cli.library import (
     AlreadyExistsError,
     ObjectChangedError,
@@ -42,6 +41,7 @@ from streamrec.cli.library import (
     mask_values,
     secured_object,
 )
+from streamrec.cli.measuring import measure
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.program import STORE_FAILED
 from streamrec.cli.reading import run

@@ -84,7 +84,6 @@ from streamrec.shards import (
 from streamrec.storage import (
     LEASE_SECONDS,
     CachedSet,
-    Distribution,
     Identity,
     ObjectInfo,
     Recovery,
@@ -117,7 +116,6 @@ __all__ = [
     "AlreadyExistsError",
     "CachedSet",
     "Changes",
-    "Distribution",
     "ExampleListWithContext",
     "Expected",
     "Feature",
