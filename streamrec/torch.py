@@ -54,7 +54,7 @@ from multiprocessing.reduction import ForkingPickler
 from operator import getitem
 from pickle import PicklingError
 from types import FrameType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -64,8 +64,9 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils import data
 
 from streamrec import Dataset
-from streamrec.arguments import check_integer
+from streamrec.arguments import check_flag, check_integer
 from streamrec.display import warn_once
+from streamrec.errors import PositionMismatchError
 from streamrec.pipeline import DatasetIterator
 from streamrec.pipeline.dataset import check_dataset
 from streamrec.pipeline.dividing import (
@@ -399,6 +400,45 @@ def job_state(state: Mapping[str, Any]) -> dict[str, Any]:
     return job_state_of([worker for worker in workers if worker], state["_steps_since_snapshot"])
 
 
+ALL_RANKS: Final = "states_of_ranks"
+"""The key of the states of all ranks in a gathered state."""
+
+
+def gathered(own: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """The states of all processes, which each of them gets; `own` if there is only one."""
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        if rank.world_size > 1:
+            raise RuntimeError(
+                f"gather_states=True: this is rank {rank.rank} of {rank.world_size}, but "
+                "torch.distributed has no process group to gather the states with: call "
+                "init_process_group, or leave gather_states out and save each rank's state"
+            )
+        return dict(own)
+    # By process, not by rank: several processes may share the rank of `with_options(rank=...)`.
+    states: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(states, dict(own))
+    return {ALL_RANKS: states} if len(states) > 1 else dict(own)
+
+
+def own_state(state: Mapping[str, Any], rank: Rank) -> Mapping[str, Any]:
+    """The state of this process, if a state is one of all processes; otherwise the state itself."""
+    states = state.get(ALL_RANKS)
+    if not isinstance(states, list):
+        return state
+    distributed: Any = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        rank = Rank(distributed.get_rank(), distributed.get_world_size())
+    if len(states) != rank.world_size:
+        raise PositionMismatchError(
+            f"this state was saved by {len(states)} ranks, and this is rank {rank.rank} of "
+            f"{rank.world_size}: resume with the same number of ranks, and load the state when "
+            "the process group is set up"
+        )
+    found: Mapping[str, Any] = states[rank.rank]
+    return found
+
+
 def shared_zeros(count: int) -> Any:
     """Zeros in shared memory, which all workers can read and change."""
     numbers: Any = torch.zeros(count, dtype=torch.int64)  # share_memory_ has no types
@@ -423,6 +463,9 @@ class Loader(Epochs[Any]):
         tokens: What counts tokens, for `stats().tokens_per_second`: the name of a column whose
             values are added up (lengths, an attention mask), or a function of an element of the
             dataset, such as `lambda batch: batch["tokens"].size`.
+        gather_states: Whether `state_dict()` returns the states of all ranks, for checkpoints that
+            only rank 0 writes, such as those of Lightning and Fabric. All ranks must then call it
+            at the same step. False by default: each rank saves its own state.
 
     Shapes and dtypes are those of the columns; `to_tensors` says how other values are converted.
 
@@ -455,6 +498,7 @@ class Loader(Epochs[Any]):
         progress: bool = False,
         trace: str | os.PathLike[str] | None = None,
         tokens: Tokens = None,
+        gather_states: bool = False,
     ) -> None:
         self.device = torch.device(device)
         found = (
@@ -468,6 +512,7 @@ class Loader(Epochs[Any]):
             )
         self._copies: CudaCopies | None = None
         self._skippable: data.IterableDataset[Any] | None = None
+        self._gathers = check_flag("gather_states", gather_states)
         prefetch = check_integer("prefetch", prefetch, 0)
         ahead = 0 if self.device.type == "cpu" else prefetch
         watch = Watch(progress=progress, trace=trace, tokens=tokens)
@@ -493,6 +538,39 @@ class Loader(Epochs[Any]):
                 "pass callbacks=[streamrec.transformers.TrainerState()]"
             )
         return self._skippable
+
+    @property
+    def sampler(self) -> NoReturn:
+        """Absent: Ray Train's `prepare_data_loader` asks for it, and the error says what to do."""
+        raise AttributeError(
+            "a Loader has no sampler: distribute() divides the data among the ranks, and the "
+            "Loader moves batches to its device. Do not prepare it (ray.train.torch."
+            "prepare_data_loader): iterate the Loader itself"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state before this rank's next element, as JSON; {} before the first iteration.
+
+        After the end of an epoch, it is the state before the first element of the next epoch. With
+        `gather_states`, it holds the states of all ranks, and each rank gets the same.
+
+        Raises:
+            RuntimeError: `gather_states` is set, and there are several ranks but no process group
+                of torch.distributed.
+        """
+        own = super().state_dict()
+        return gathered(own, self._rank()) if self._gathers else own
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the next iteration continue where the state was saved; {} for the start.
+
+        Of the states of all ranks (`gather_states`) this rank takes its own.
+
+        Raises:
+            PositionMismatchError: The value is not a state, or was changed; or it holds the states
+                of another number of ranks.
+        """
+        super().load_state_dict(own_state(state, self._rank()))
 
     def skip_with(self, skippable: data.IterableDataset[Any] | None) -> None:
         """Called by `streamrec.transformers.TrainerState`: from now on, `skip_first_batches`

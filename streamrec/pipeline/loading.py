@@ -24,6 +24,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.display import warn_once
 from streamrec.errors import LoopThreadError
 from streamrec.example import BytesColumn
 from streamrec.example.columns import CompositeTensor, check_column
@@ -221,6 +222,7 @@ class Epochs(Generic[T]):
         check_dataset("dataset", dataset)
         self._watch = watch
         self._dataset = dataset
+        self._has_own_rank = dataset.options.rank is not None
         self._convert = convert
         self._deliver = deliver
         self._ahead = ahead
@@ -307,10 +309,25 @@ class Epochs(Generic[T]):
         self._current = None
 
     def _with_rank(self) -> Dataset[Any]:
-        """The dataset, with a rank from now on."""
-        if self._dataset.options.rank is None:
-            rank = self._rank()
-            self._dataset = self._dataset.with_options(rank=rank.rank, world_size=rank.world_size)
+        """The dataset, with a rank from now on; but one of a single process may still change.
+
+        Schedules ask for the length before the process group exists. If that answer stayed, each
+        rank would read all of the data.
+        """
+        earlier = self._dataset.options.rank
+        if self._has_own_rank or (earlier is not None and earlier.world_size > 1):
+            return self._dataset
+        rank = self._rank()
+        if rank != earlier:
+            self._dataset = self._dataset.with_options(
+                epoch=self._dataset.epoch, rank=rank.rank, world_size=rank.world_size
+            )
+        if earlier is not None and rank.world_size > 1:
+            warn_once(
+                "a Loader was asked for its length, or iterated, before the process group was set "
+                f"up, and answered as the only process; it is rank {rank.rank} of "
+                f"{rank.world_size} now: call init_process_group, or what does, before len(loader)"
+            )
         return self._dataset
 
     def _begin_epoch(self) -> Lookahead[Any]:
