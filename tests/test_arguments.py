@@ -78,7 +78,10 @@ def test_whatever_is_bytes_like_is_a_record(tmp_path: Path, value: Any) -> None:
 
 ds: Dataset[Any] = Dataset.range(5)
 SHARDS = TFRecordDataset("a")
-BOTH: Any = {"filesystem": LocalFileSystem(), "storage_options": {"auto_mkdir": True}}
+FILESYSTEM_AND_OPTIONS: Any = {
+    "filesystem": LocalFileSystem(),
+    "storage_options": {"auto_mkdir": True},
+}
 INT, LIST = streamrec.FixedLenFeature([], "int64"), FixedLenSequenceFeature([], "int64")
 STEPS = streamrec.encode_sequence_example({}, {"label": [[1], [2]]})
 LONG: Any = "x" * 10_000
@@ -254,9 +257,12 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         lambda: TFRecordDataset("a", filesystem="s3"),
         "filesystem is 's3' (str): it must be an fsspec filesystem",
     ),  # type: ignore[arg-type]
-    (lambda: TFRecordDataset("a", **BOTH), "filesystem= and storage_options= exclude each other"),
     (
-        lambda: Dataset.list_files("a", **BOTH),
+        lambda: TFRecordDataset("a", **FILESYSTEM_AND_OPTIONS),
+        "filesystem= and storage_options= exclude each other",
+    ),
+    (
+        lambda: Dataset.list_files("a", **FILESYSTEM_AND_OPTIONS),
         "filesystem= and storage_options= exclude each other",
     ),
     (lambda: TFRecordDataset("a", retry={"attempts": 2}), POLICY),  # type: ignore[arg-type]

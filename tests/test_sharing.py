@@ -270,7 +270,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{folder}/*"
 
 
-ALL = sorted(b"%d" % number for number in range(10_000))
+ALL_RECORDS = sorted(b"%d" % number for number in range(10_000))
 
 
 async def taken(iterator: Any) -> list[bytes]:
@@ -288,7 +288,7 @@ async def test_tasks_share_an_async_iterator(numbered: str) -> None:
     async with anyio.create_task_group() as tasks:
         for _ in range(TASKS):
             tasks.start_soon(worker)
-    assert sorted(found) == ALL
+    assert sorted(found) == ALL_RECORDS
     assert await taken(iterator) == []
 
 
@@ -309,7 +309,7 @@ async def test_states_between_several_tasks(numbered: str) -> None:
     state = iterator.state_dict()
     await iterator.aclose()
     rest = list(dataset.iterate(state))
-    assert sorted(some + rest) == ALL
+    assert sorted(some + rest) == ALL_RECORDS
 
 
 def test_threads_share_a_sync_iterator(numbered: str) -> None:
@@ -321,7 +321,7 @@ def test_threads_share_a_sync_iterator(numbered: str) -> None:
 
         with ThreadPoolExecutor(TASKS) as pool:
             list(pool.map(take, parts))
-    assert sorted(record for part in parts for record in part) == ALL
+    assert sorted(record for part in parts for record in part) == ALL_RECORDS
 
 
 async def test_a_cancelled_anext_of_a_dataset_loses_nothing(numbered: str) -> None:
@@ -334,7 +334,7 @@ async def test_a_cancelled_anext_of_a_dataset_loses_nothing(numbered: str) -> No
 
     await cancelled_everywhere(some)
     found += [record async for record in iterator]
-    assert sorted(found) == ALL
+    assert sorted(found) == ALL_RECORDS
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
@@ -363,7 +363,7 @@ def shard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return str(path)
 
 
-WHOLE = [b"%d" % number + b" " * (number % 500) for number in range(10_000)]
+WHOLE_SHARD = [b"%d" % number + b" " * (number % 500) for number in range(10_000)]
 
 
 @pytest.mark.parametrize("blocks", [False, True])
@@ -386,14 +386,14 @@ async def test_a_shard_after_a_timeout(shard: str, blocks: bool) -> None:
             found += [record async for part in frames for record in part]
         found += [record async for record in reader]
         assert await reader.read() is None
-    assert found == WHOLE
+    assert found == WHOLE_SHARD
 
 
 async def test_tasks_share_a_shard(shard: str) -> None:
     async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
         parts = await asyncio.gather(*(taken(reader) for _ in range(TASKS)))
-    assert sorted(record for part in parts for record in part) == sorted(WHOLE)
-    assert all(part == sorted(part, key=WHOLE.index) for part in parts[:1])
+    assert sorted(record for part in parts for record in part) == sorted(WHOLE_SHARD)
+    assert all(part == sorted(part, key=WHOLE_SHARD.index) for part in parts[:1])
 
 
 async def test_closing_a_shard_during_its_use(shard: str) -> None:

@@ -55,20 +55,20 @@ def data_in(folder: Path) -> None:
     flip_bit(folder / "1.tfrecord", 33 * 25)
 
 
-FOR = "for record in {}:  # here\n    pass\n"
-ASYNC = "async def main():\n{}\nasyncio.run(main())\n"
+FOR_LOOP = "for record in {}:  # here\n    pass\n"
+ASYNC_LOOP = "async def main():\n{}\nasyncio.run(main())\n"
 
 MISTAKES = {
     "a missing file": (
-        FOR.format('streamrec.TFRecordDataset("none.tfrecord")'),
+        FOR_LOOP.format('streamrec.TFRecordDataset("none.tfrecord")'),
         "NotFoundError: none.tfrecord: there is no such file: check the path",
     ),
     "a pattern without a match": (
-        FOR.format('streamrec.TFRecordDataset("none-*.tfrecord")'),
+        FOR_LOOP.format('streamrec.TFRecordDataset("none-*.tfrecord")'),
         "NotFoundError: none-*.tfrecord: no object matches",
     ),
     "a missing file, opened": (
-        ASYNC.format(
+        ASYNC_LOOP.format(
             '    async with streamrec.open_shard("none.tfrecord") as shard:  # here\n        pass'
         ),
         "NotFoundError: none.tfrecord: there is no such file",
@@ -82,17 +82,17 @@ MISTAKES = {
         "NotFoundError: none.index: there is no such file",
     ),
     "a damaged record": (
-        FOR.format('streamrec.TFRecordDataset("1.tfrecord")'),
+        FOR_LOOP.format('streamrec.TFRecordDataset("1.tfrecord")'),
         "CorruptRecordError: 1.tfrecord, record 33, byte ",
     ),
     "a damaged record in async for": (
-        ASYNC.format(
+        ASYNC_LOOP.format(
             '    async for record in streamrec.TFRecordDataset("1.tfrecord"):  # here\n        pass'
         ),
         "CorruptRecordError: 1.tfrecord, record 33, byte ",
     ),
     "a damaged record of an open shard": (
-        ASYNC.format(
+        ASYNC_LOOP.format(
             '    async with streamrec.open_shard("1.tfrecord") as shard:\n'
             "        async for record in shard:  # here\n            pass"
         ),
@@ -117,7 +117,7 @@ MISTAKES = {
         "TypeError: Dataset.batch() got an unexpected keyword argument 'drop'",
     ),
     "an option of a store": (
-        FOR.format(
+        FOR_LOOP.format(
             'streamrec.TFRecordDataset("s3://b/k", storage_options={"endpoint": "http://x"})'
         ),
         "storage_options has 'endpoint'",
@@ -163,7 +163,7 @@ MISTAKES = {
         "TypeError: a record is bytes, not str 'x'",
     ),
     "a record that is not bytes, written in a task": (
-        ASYNC.format(
+        ASYNC_LOOP.format(
             '    async with streamrec.ShardWriter("new.tfrecord") as writer:\n'
             '        await writer.write("x")  # here'
         ),
@@ -200,7 +200,7 @@ def test_a_mistake_shows_the_callers_line_and_a_message(mistake: str, tmp_path: 
 def test_a_missing_object_and_wrong_credentials_show_one_message(
     tmp_path: Path, s3_store: Store
 ) -> None:
-    read = FOR.format("streamrec.TFRecordDataset({!r}, storage_options={!r})")
+    read = FOR_LOOP.format("streamrec.TFRecordDataset({!r}, storage_options={!r})")
     url = f"{s3_store.url}/tracebacks/none.tfrecord"
     wrong = {**s3_store.options, "secret": "another"}
     for options, message in ((s3_store.options, "NotFoundError"), (wrong, "PermissionDenied")):
@@ -221,7 +221,7 @@ def test_the_error_of_a_dataloaders_worker_has_no_frame_of_this_package(tmp_path
         'streamrec.TFRecordDataset("1.tfrecord")), num_workers={}, batch_size=None)'
     )
     for workers in (0, 1):
-        source = "import torch\nimport streamrec.torch\n" + FOR.format(loader.format(workers))
+        source = "import torch\nimport streamrec.torch\n" + FOR_LOOP.format(loader.format(workers))
         printed = run_script(tmp_path, source)
         assert PACKAGE not in printed
         assert "CorruptRecordError: 1.tfrecord, record 33" in printed.rstrip().splitlines()[-1]
@@ -230,13 +230,15 @@ def test_the_error_of_a_dataloaders_worker_has_no_frame_of_this_package(tmp_path
 def test_loaders_of_adapters_show_the_callers_line(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     data_in(tmp_path)
-    loop = FOR.format('streamrec.torch.Loader(streamrec.TFRecordDataset("1.tfrecord").batch(2))')
+    loop = FOR_LOOP.format(
+        'streamrec.torch.Loader(streamrec.TFRecordDataset("1.tfrecord").batch(2))'
+    )
     printed = run_script(tmp_path, f"import streamrec.torch\n{loop}")
     assert PACKAGE not in printed
     assert "CorruptRecordError" in below_caller(printed)[0]
 
 
-OUTER = "def outer(value):\n    return inner(value)\ndef inner(value):\n    return 1 / 0\n"
+OUTER_FRAMES = "def outer(value):\n    return inner(value)\ndef inner(value):\n    return 1 / 0\n"
 FUNCTIONS = {
     "map": "streamrec.Dataset.range(3).map(outer)",
     "a parallel map": "streamrec.Dataset.range(3).map(outer, num_parallel_calls=2)",
@@ -255,7 +257,7 @@ FUNCTIONS = {
 def test_the_callers_function_keeps_its_frames(verb: str, tmp_path: Path) -> None:
     more = "async def aouter(value):\n    return inner(value)\n"
     more += "async def agenerate():\n    yield inner(1)\n"
-    printed = run_script(tmp_path, OUTER + more + FOR.format(FUNCTIONS[verb]))
+    printed = run_script(tmp_path, OUTER_FRAMES + more + FOR_LOOP.format(FUNCTIONS[verb]))
     assert PACKAGE not in printed
     assert below_caller(printed)[0].lstrip().startswith("File ")
     assert "in inner" in printed
@@ -264,10 +266,10 @@ def test_the_callers_function_keeps_its_frames(verb: str, tmp_path: Path) -> Non
 
 def test_a_function_of_python_or_in_c_shows_nothing_of_this_package(tmp_path: Path) -> None:
     words = 'streamrec.Dataset.from_tensor_slices(["1", "x"]).map'
-    printed = run_script(tmp_path, FOR.format(f"{words}(int)"))
+    printed = run_script(tmp_path, FOR_LOOP.format(f"{words}(int)"))
     assert PACKAGE not in printed
     assert "in map: your function int, element 1" in below_caller(printed)[1]
-    printed = run_script(tmp_path, "import json\n" + FOR.format(f"{words}(json.loads)"))
+    printed = run_script(tmp_path, "import json\n" + FOR_LOOP.format(f"{words}(json.loads)"))
     assert PACKAGE not in printed
     assert "JSONDecodeError: Expecting value" in printed
 

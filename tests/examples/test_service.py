@@ -27,7 +27,7 @@ from examples.service.process import Running, running, serving
 from tests.servers.faults import Faults
 from tests.servers.program import ServerProcess
 from tests.servers.real import KEY, SECRET, Store
-from tests.storage.contract import until
+from tests.storage.contract import wait_until
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -523,7 +523,7 @@ async def test_acknowledged_events_survive_a_service_that_is_killed(tmp_path: Pa
                 asyncio.create_task(append(running, (10 * run + client) * 1000, 1000, known))
                 for client in range(5)
             ]
-            await until(partial(are_acknowledged, known, before + 10))
+            await wait_until(partial(are_acknowledged, known, before + 10))
             running.process.kill()
             await asyncio.gather(*clients)
     features = {"id": streamrec.FixedLenFeature([], "int64")}

@@ -29,13 +29,13 @@ SINGLE = (RECORD, NUMBER, PAIR)
 BATCHES = tuple(kind + BATCH for kind in SINGLE)
 ROWS = "rows"
 """Dictionaries of a number and an array of any length: only for us, and not for `batch`."""
-ANY = (*SINGLE, *BATCHES, ROWS, ROWS + BATCH)
+ANY_KIND = (*SINGLE, *BATCHES, ROWS, ROWS + BATCH)
 
-Tensorflows = Callable[[Any], Any]
+TensorflowVersion = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Made:
+class ChainOfBoth:
     """A chain.
 
     Args:
@@ -47,7 +47,7 @@ class Made:
     """
 
     ours: Dataset[Any]
-    theirs: Tensorflows
+    theirs: TensorflowVersion
     kind: str
     text: str
     ordered: bool = True
@@ -80,7 +80,7 @@ class Verb:
     by_order: bool = False
     shuffles: bool = False
 
-    def of(self, made: Made, number: int) -> Made:
+    def of(self, made: ChainOfBoth, number: int) -> ChainOfBoth:
         return replace(
             made,
             ours=self.ours(made.ours, number),
@@ -91,12 +91,16 @@ class Verb:
         )
 
 
-def alike(name: str, kinds: tuple[str, ...], stage: Callable[[Any, int], Any], **more: Any) -> Verb:
+def verb_of_both(
+    name: str, kinds: tuple[str, ...], stage: Callable[[Any, int], Any], **more: Any
+) -> Verb:
     """A stage that is written alike for both."""
     return Verb(name, kinds, stage, lambda tf, dataset, number: stage(dataset, number), **more)
 
 
-def own(name: str, kinds: tuple[str, ...], stage: Callable[[Any, int], Any], **more: Any) -> Verb:
+def verb_of_ours(
+    name: str, kinds: tuple[str, ...], stage: Callable[[Any, int], Any], **more: Any
+) -> Verb:
     """A stage that only we are asked for."""
     return Verb(name, kinds, stage, None, **more)
 
@@ -109,7 +113,7 @@ def length_of(row: dict[str, Any]) -> int:
     return len(row["values"])
 
 
-async def lowered(number: Any) -> Any:
+async def negated_later(number: Any) -> Any:
     """Its calls end in another order than they begin."""
     for _ in range(int(number) * 7 % 5):
         await asyncio.sleep(0)
@@ -140,35 +144,37 @@ def grouped(dataset: Any, size: int) -> Any:
 
 
 VERBS = [
-    alike("skip", ANY, lambda ds, n: ds.skip(n), numbers=st.integers(-1, 12), by_order=True),
-    alike(
+    verb_of_both(
+        "skip", ANY_KIND, lambda ds, n: ds.skip(n), numbers=st.integers(-1, 12), by_order=True
+    ),
+    verb_of_both(
         "take",
-        ANY,
+        ANY_KIND,
         lambda ds, n: ds.take(n + 6 if n else -1),
         numbers=st.integers(0, 12),
         by_order=True,
     ),
-    alike("shard", ANY, lambda ds, n: ds.shard(n, n // 2), by_order=True),
-    alike("batch", SINGLE, lambda ds, n: ds.batch(n), gives=batched, by_order=True),
-    alike(
+    verb_of_both("shard", ANY_KIND, lambda ds, n: ds.shard(n, n // 2), by_order=True),
+    verb_of_both("batch", SINGLE, lambda ds, n: ds.batch(n), gives=batched, by_order=True),
+    verb_of_both(
         "batch_drop",
         SINGLE,
         lambda ds, n: ds.batch(n, drop_remainder=True),
         gives=batched,
         by_order=True,
     ),
-    alike("unbatch", BATCHES, lambda ds, n: ds.unbatch(), gives=unbatched),
-    alike("rebatch", BATCHES, lambda ds, n: ds.rebatch(n), by_order=True),
-    alike(
+    verb_of_both("unbatch", BATCHES, lambda ds, n: ds.unbatch(), gives=unbatched),
+    verb_of_both("rebatch", BATCHES, lambda ds, n: ds.rebatch(n), by_order=True),
+    verb_of_both(
         "rebatch_in_turn",
         BATCHES,
         lambda ds, n: ds.rebatch([n, 1, n + 2], n % 2 == 0),
         by_order=True,
     ),
-    alike("unique", (NUMBER, RECORD), lambda ds, n: ds.unique(), by_order=True),
-    alike("scan", (NUMBER,), lambda ds, n: ds.scan(np.int64(n), scanned), by_order=True),
-    alike("group_by_window", (NUMBER,), grouped, by_order=True),
-    alike(
+    verb_of_both("unique", (NUMBER, RECORD), lambda ds, n: ds.unique(), by_order=True),
+    verb_of_both("scan", (NUMBER,), lambda ds, n: ds.scan(np.int64(n), scanned), by_order=True),
+    verb_of_both("group_by_window", (NUMBER,), grouped, by_order=True),
+    verb_of_both(
         "window",
         (NUMBER, RECORD),
         lambda ds, n: ds.window(n, 1 + n * 3 % 5, 1 + n % 2, n == 4).flat_map(
@@ -177,7 +183,7 @@ VERBS = [
         gives=batched,
         by_order=True,
     ),
-    alike(
+    verb_of_both(
         "window_pair",
         (PAIR,),
         lambda ds, n: ds.window(n, 2, drop_remainder=True).flat_map(
@@ -186,58 +192,64 @@ VERBS = [
         gives=lambda kind: RECORD,
         by_order=True,
     ),
-    alike("repeat", ANY, lambda ds, n: ds.repeat(n), numbers=st.integers(1, 2)),
-    alike("prefetch", ANY, lambda ds, n: ds.prefetch(n)),
-    alike(
-        "shuffle", ANY, lambda ds, n: ds.shuffle(n * n), numbers=st.integers(1, 6), shuffles=True
+    verb_of_both("repeat", ANY_KIND, lambda ds, n: ds.repeat(n), numbers=st.integers(1, 2)),
+    verb_of_both("prefetch", ANY_KIND, lambda ds, n: ds.prefetch(n)),
+    verb_of_both(
+        "shuffle",
+        ANY_KIND,
+        lambda ds, n: ds.shuffle(n * n),
+        numbers=st.integers(1, 6),
+        shuffles=True,
     ),
-    alike("shuffle_seed", ANY, lambda ds, n: ds.shuffle(n * 3, seed=n), shuffles=True),
-    alike(
+    verb_of_both("shuffle_seed", ANY_KIND, lambda ds, n: ds.shuffle(n * 3, seed=n), shuffles=True),
+    verb_of_both(
         "shuffle_same",
-        ANY,
+        ANY_KIND,
         lambda ds, n: ds.shuffle(n * 3, reshuffle_each_iteration=False),
         shuffles=True,
     ),
-    alike("map_number", (NUMBER,), lambda ds, n: ds.map(lambda number: number * 3 + n)),
-    alike(
+    verb_of_both("map_number", (NUMBER,), lambda ds, n: ds.map(lambda number: number * 3 + n)),
+    verb_of_both(
         "filter_number", (NUMBER,), lambda ds, n: ds.filter(lambda number: number % (n + 1) != 0)
     ),
-    alike(
+    verb_of_both(
         "take_while_number",
         (NUMBER,),
         lambda ds, n: ds.take_while(lambda number: number < 9 * n),
         by_order=True,
     ),
-    alike(
+    verb_of_both(
         "filter_pair",
         (PAIR,),
         lambda ds, n: ds.filter(lambda number, record: number % (n + 1) != 0),
     ),
-    alike(
+    verb_of_both(
         "second",
         (PAIR,),
         lambda ds, n: ds.map(lambda number, record: record),
         gives=lambda kind: RECORD,
     ),
-    alike(
+    verb_of_both(
         "enumerate",
         (RECORD,),
         lambda ds, n: ds.enumerate(n),
         gives=lambda kind: PAIR,
         by_order=True,
     ),
-    alike("cache", ANY, lambda ds, n: ds.cache()),
-    alike(
+    verb_of_both("cache", ANY_KIND, lambda ds, n: ds.cache()),
+    verb_of_both(
         "parallel_map",
         (NUMBER,),
         lambda ds, n: ds.map(lambda number: number - n, n if n < 5 else AUTOTUNE),
     ),
-    own("async_map", (NUMBER,), lambda ds, n: ds.map(lowered, num_parallel_calls=n)),
-    own("rows", (RECORD,), lambda ds, n: ds.map(row_of), gives=lambda kind: ROWS),
-    own("id", (ROWS,), lambda ds, n: ds.map(lambda row: row["id"]), gives=lambda kind: NUMBER),
-    own("padded_batch", (ROWS,), lambda ds, n: ds.padded_batch(n), gives=batched),
-    own("ragged_batch", (ROWS,), lambda ds, n: ds.ragged_batch(n), gives=batched),
-    own(
+    verb_of_ours("async_map", (NUMBER,), lambda ds, n: ds.map(negated_later, num_parallel_calls=n)),
+    verb_of_ours("rows", (RECORD,), lambda ds, n: ds.map(row_of), gives=lambda kind: ROWS),
+    verb_of_ours(
+        "id", (ROWS,), lambda ds, n: ds.map(lambda row: row["id"]), gives=lambda kind: NUMBER
+    ),
+    verb_of_ours("padded_batch", (ROWS,), lambda ds, n: ds.padded_batch(n), gives=batched),
+    verb_of_ours("ragged_batch", (ROWS,), lambda ds, n: ds.ragged_batch(n), gives=batched),
+    verb_of_ours(
         "bucket",
         (ROWS,),
         lambda ds, n: ds.bucket_by_sequence_length(
@@ -245,7 +257,7 @@ VERBS = [
         ),
         gives=batched,
     ),
-    own("rows_of_batches", (ROWS + BATCH,), lambda ds, n: ds.unbatch(), gives=unbatched),
+    verb_of_ours("rows_of_batches", (ROWS + BATCH,), lambda ds, n: ds.unbatch(), gives=unbatched),
     Verb(
         "flat_map",
         (NUMBER,),
@@ -293,10 +305,10 @@ def small_blocks(name: bytes) -> Dataset[bytes]:
     return TFRecordDataset(name, "", 40)
 
 
-def read(files: list[str], cycle: int, block: int, nested: bool) -> Made:
+def read(files: list[str], cycle: int, block: int, nested: bool) -> ChainOfBoth:
     """Records of shards, interleaved: as one source, or as a dataset of each shard."""
     shards = TFRecordDataset(files, cycle_length=cycle, block_length=block)
-    return Made(
+    return ChainOfBoth(
         Dataset.list_files(files).interleave(small_blocks, cycle, block) if nested else shards,
         lambda tf: tf.data.Dataset.from_tensor_slices(files).interleave(
             tf.data.TFRecordDataset, cycle_length=cycle, block_length=block
@@ -306,18 +318,20 @@ def read(files: list[str], cycle: int, block: int, nested: bool) -> Made:
     )
 
 
-def both_ways(kind: str, text: str, source: Callable[[Any], Any]) -> Made:
+def source_of_both(kind: str, text: str, source: Callable[[Any], Any]) -> ChainOfBoth:
     """A source that is written alike for both."""
-    return Made(source(Dataset), lambda tf: source(tf.data.Dataset), kind, text)
+    return ChainOfBoth(source(Dataset), lambda tf: source(tf.data.Dataset), kind, text)
 
 
-def numbered(count: int, step: int) -> Made:
-    return both_ways(NUMBER, f"range({count}, {step})", lambda module: module.range(0, count, step))
+def numbered(count: int, step: int) -> ChainOfBoth:
+    return source_of_both(
+        NUMBER, f"range({count}, {step})", lambda module: module.range(0, count, step)
+    )
 
 
-def sliced(count: int) -> Made:
+def sliced(count: int) -> ChainOfBoth:
     values = [b"s%d" % index for index in range(count)]
-    return Made(
+    return ChainOfBoth(
         Dataset.from_tensor_slices(values),
         lambda tf: tf.data.Dataset.from_tensor_slices(tf.constant(values, tf.string)),
         RECORD,
@@ -325,8 +339,8 @@ def sliced(count: int) -> Made:
     )
 
 
-def generated(count: int) -> Made:
-    return Made(
+def generated(count: int) -> ChainOfBoth:
+    return ChainOfBoth(
         Dataset.from_generator(lambda: range(count), output_signature=TensorSpec((), np.int64)),
         lambda tf: tf.data.Dataset.from_generator(
             lambda: range(count), output_signature=tf.TensorSpec((), tf.int64)
@@ -336,13 +350,13 @@ def generated(count: int) -> Made:
     )
 
 
-def single(number: int) -> Made:
-    return both_ways(
+def single(number: int) -> ChainOfBoth:
+    return source_of_both(
         NUMBER, f"from_tensors({number})", lambda module: module.from_tensors(np.int64(number))
     )
 
 
-def sources(files: list[str]) -> st.SearchStrategy[Made]:
+def sources(files: list[str]) -> st.SearchStrategy[ChainOfBoth]:
     """Where elements come from."""
     return st.one_of(
         st.builds(read, st.just(files), st.integers(1, 5), st.integers(1, 4), st.booleans()),
@@ -354,7 +368,7 @@ def sources(files: list[str]) -> st.SearchStrategy[Made]:
 
 
 @st.composite
-def staged(draw: st.DrawFn, made: Made, most: int, alike_only: bool) -> Made:
+def add_stages(draw: st.DrawFn, made: ChainOfBoth, most: int, alike_only: bool) -> ChainOfBoth:
     """Up to `most` stages after a chain."""
     for _ in range(draw(st.integers(0, most))):
         fitting = [
@@ -369,7 +383,9 @@ def staged(draw: st.DrawFn, made: Made, most: int, alike_only: bool) -> Made:
 
 
 @st.composite
-def chains(draw: st.DrawFn, files: list[str], alike_only: bool = False, most: int = 4) -> Made:
+def chains(
+    draw: st.DrawFn, files: list[str], alike_only: bool = False, most: int = 4
+) -> ChainOfBoth:
     """Any chain: of one source, or of two that are joined, and stages before and after.
 
     Args:
@@ -378,20 +394,20 @@ def chains(draw: st.DrawFn, files: list[str], alike_only: bool = False, most: in
             after a shuffle.
         most: Of stages in a row.
     """
-    made = draw(sources(files).flatmap(lambda source: staged(source, most, alike_only)))
+    made = draw(sources(files).flatmap(lambda source: add_stages(source, most, alike_only)))
     if not draw(st.integers(0, 2)):
-        other = draw(sources(files).flatmap(lambda source: staged(source, 2, alike_only)))
+        other = draw(sources(files).flatmap(lambda source: add_stages(source, 2, alike_only)))
         way = draw(st.sampled_from(["join", "sample", "choose"]))
-        made = draw(staged(both(made, other, alike_only, way), 2, alike_only))
+        made = draw(add_stages(combine(made, other, alike_only, way), 2, alike_only))
     return made
 
 
-def both(one: Made, other: Made, alike_only: bool, way: str) -> Made:
+def combine(one: ChainOfBoth, other: ChainOfBoth, alike_only: bool, way: str) -> ChainOfBoth:
     """Two chains as one, in the given way if they fit, else in another one."""
     in_order = one.ordered and other.ordered
     mixed = way if one.kind == other.kind and one.kind in (NUMBER, RECORD) else "join"
     if mixed == "choose" and (in_order or not alike_only):
-        return joined(
+        return combine_alike(
             one,
             other,
             lambda module, *both: in_turn(module, [*both]),
@@ -399,9 +415,9 @@ def both(one: Made, other: Made, alike_only: bool, way: str) -> Made:
             in_order,
         )
     if mixed == "sample":
-        return joined(one, other, sampled, f"sample({one}, {other})", False)
+        return combine_alike(one, other, sampled, f"sample({one}, {other})", False)
     if one.kind == other.kind:
-        return joined(
+        return combine_alike(
             one,
             other,
             lambda module, first, then: first.concatenate(then),
@@ -410,7 +426,7 @@ def both(one: Made, other: Made, alike_only: bool, way: str) -> Made:
         )
     if {one.kind, other.kind} == {NUMBER, RECORD} and (in_order or not alike_only):
         number, record = (one, other) if one.kind == NUMBER else (other, one)
-        zipped = joined(
+        zipped = combine_alike(
             number,
             record,
             lambda module, *both: module.zip(both),
@@ -421,11 +437,13 @@ def both(one: Made, other: Made, alike_only: bool, way: str) -> Made:
     return one
 
 
-def joined(one: Made, other: Made, way: Callable[..., Any], text: str, ordered: bool) -> Made:
+def combine_alike(
+    one: ChainOfBoth, other: ChainOfBoth, way: Callable[..., Any], text: str, ordered: bool
+) -> ChainOfBoth:
     """Two chains as one, in a way that is written alike for both: of the module and both
     datasets.
     """
-    return Made(
+    return ChainOfBoth(
         way(Dataset, one.ours, other.ours),
         lambda tf: way(tf.data.Dataset, one.theirs(tf), other.theirs(tf)),
         one.kind,

@@ -43,7 +43,9 @@ def folder_of(counts: Sequence[int], *, size: int = 20, compressed: Sequence[boo
     return folder
 
 
-def of(folder: str, rank: int, world: int, cycle: int = 1, **options: Any) -> Dataset[bytes]:
+def shares_of_rank(
+    folder: str, rank: int, world: int, cycle: int = 1, **options: Any
+) -> Dataset[bytes]:
     dataset = TFRecordDataset(f"{folder}/train-*", num_parallel_reads=cycle)
     return dataset.distribute(rank, world, **options)
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamrec.pipeline.engine.states import state_of
-from tests.pipeline.chains import Made, chains, shards
+from tests.pipeline.chains import ChainOfBoth, chains, shards
 from tests.servers.resuming import run
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
@@ -28,7 +28,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 )
 def test_random_chains_resume_anywhere(files: list[str], data: st.DataObject) -> None:
     """From a random place, and once more from a random place after that, within any budget."""
-    made: Made = data.draw(chains(files), "chain")
+    made: ChainOfBoth = data.draw(chains(files), "chain")
     budget = data.draw(st.sampled_from([1 << 28, 1 << 16, 1 << 13]), "budget")
     dataset = made.ours.with_options(memory_budget=budget)
     position = {

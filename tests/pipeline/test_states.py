@@ -71,20 +71,20 @@ PIPELINES: dict[str, Callable[[Any], Dataset[Any]]] = {
 }
 
 
-def told(element: Any) -> str:
+def described(element: Any) -> str:
     if isinstance(element, np.ndarray):
         return repr(element.tolist())
     if isinstance(element, tuple):
-        return repr([told(part) for part in element])
+        return repr([described(part) for part in element])
     return repr(list(element)) if hasattr(element, "spans") else repr(element)
 
 
-def rest(dataset: Dataset[Any], state: Any) -> list[str]:
+def rest_of_run(dataset: Dataset[Any], state: Any) -> list[str]:
     with dataset.iterate(state) as elements:
-        return [told(element) for element in elements]
+        return [described(element) for element in elements]
 
 
-def saved(dataset: Dataset[Any], count: int) -> Any:
+def state_after(dataset: Dataset[Any], count: int) -> Any:
     return stop_after(dataset, count)[1]
 
 
@@ -93,7 +93,7 @@ def test_states_of_this_release_are_read(tmp_path: Path, name: str) -> None:
     kept = json.loads((STATES / f"{name}.json").read_text())
     dataset = PIPELINES[name](filesystem(str(tmp_path)))
     assert kept["state"]["format"] == FORMAT
-    assert rest(dataset, kept["state"]) == kept["rest"]
+    assert rest_of_run(dataset, kept["state"]) == kept["rest"]
 
 
 def mutated(state: Any, rng: random.Random) -> Any:
@@ -140,7 +140,7 @@ def test_a_hundred_mutations_of_each(tmp_path: Path, name: str) -> None:
     dataset = PIPELINES[name](filesystem(str(tmp_path)))
     rng = random.Random(name)
     for _ in range(100):
-        state = saved(dataset.with_options(epoch=0), rng.randrange(1, 5))
+        state = state_after(dataset.with_options(epoch=0), rng.randrange(1, 5))
         changed = mutated(state, rng)
         if changed == state:
             continue
@@ -149,7 +149,7 @@ def test_a_hundred_mutations_of_each(tmp_path: Path, name: str) -> None:
 
 
 def test_versions_say_what_to_do() -> None:
-    state = saved(Dataset.range(5), 1)
+    state = state_after(Dataset.range(5), 1)
     for wrong, told in (
         ({**state, "format": 3}, "has format 3, but .* reads format 2: update"),
         ({**state, "format": 1}, "has format 1, but .* reads format 2: start over without it"),
@@ -165,7 +165,7 @@ def test_what_json_does_not_hold_is_not_a_state() -> None:
         deep = {"deep": deep}
     cycle: dict[str, Any] = {}
     cycle["again"] = cycle
-    state = saved(Dataset.range(5), 1)
+    state = state_after(Dataset.range(5), 1)
     for part in (
         {"position": deep},
         {"position": cycle},
@@ -219,6 +219,6 @@ def write_states() -> None:
     for name, pipeline in PIPELINES.items():
         with tempfile.TemporaryDirectory() as folder:
             dataset = pipeline(filesystem(folder))
-            state = saved(dataset, 4)
-            kept = {"state": state, "rest": rest(dataset, state)}
+            state = state_after(dataset, 4)
+            kept = {"state": state, "rest": rest_of_run(dataset, state)}
             (STATES / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")

@@ -23,7 +23,7 @@ from streamrec import (
 )
 from streamrec.pipeline import RaggedTensorSpec, SparseTensorSpec
 from tests.effort import drawn_examples
-from tests.pipeline.chains import Made, chains, comparable, shards
+from tests.pipeline.chains import ChainOfBoth, chains, comparable, shards
 
 tf = pytest.importorskip("tensorflow")
 from tests.example import compare, tf_twin  # noqa: E402
@@ -68,7 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 def test_random_chains_mean_the_same(files: list[str], data: st.DataObject) -> None:
-    made: Made = data.draw(chains(files, alike_only=True), "chain")
+    made: ChainOfBoth = data.draw(chains(files, alike_only=True), "chain")
     ours = [comparable(element) for element in made.ours]
     theirs = [comparable(element) for element in made.theirs(tf).as_numpy_iterator()]
     assert ours == theirs if made.ordered else sorted(ours) == sorted(theirs)

@@ -42,7 +42,7 @@ strings = Dataset.from_tensor_slices([b"a", b"b", b"", b"d", b"e"])
 ragged = Dataset.from_tensor_slices(RaggedTensor(np.arange(9), (np.array([0, 2, 3, 3, 9]),)))
 
 
-def total(state: Any, number: Any) -> tuple[Any, Any]:
+def add_to_total(state: Any, number: Any) -> tuple[Any, Any]:
     return state + number, (state, number)
 
 
@@ -167,17 +167,17 @@ for verb in random_chains.VERBS:
 IN_CHUNKS: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
     lambda ds: ds.window(7, 3, 2).flat_map(as_batches),
     lambda ds: ds.group_by_window(remainder, labelled, 11),
-    lambda ds: ds.scan(0, total),
+    lambda ds: ds.scan(0, add_to_total),
     lambda ds: ds.map(lambda number: number % 50).unique(),
 ]
 """Of numbers: they deliver the same however the numbers are cut into chunks."""
 
-EITHER = {"Bucket", "GroupByWindow", "IgnoreErrors", "Resample"}
+UNKNOWN_COUNT_AND_SPEC = {"Bucket", "GroupByWindow", "IgnoreErrors", "Resample"}
 
-UNCOUNTED = {*EITHER, "Filter", "TakeWhile", "Unbatch", "Unique"}
+UNCOUNTED = {*UNKNOWN_COUNT_AND_SPEC, "Filter", "TakeWhile", "Unbatch", "Unique"}
 """Stages that cannot know how many elements they make."""
 
-UNSPECIFIED = {*EITHER, "PaddedBatch", "RaggedBatch", "Scan", "Window"}
+UNSPECIFIED = {*UNKNOWN_COUNT_AND_SPEC, "PaddedBatch", "RaggedBatch", "Scan", "Window"}
 """Stages that cannot know which elements they make."""
 
 

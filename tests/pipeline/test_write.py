@@ -262,27 +262,29 @@ def _tidy() -> Iterator[None]:
     fsspec.filesystem("memory").store.clear()
 
 
-THREE = Dataset.range(3)
+THREE_NUMBERS = Dataset.range(3)
 SHARDS = TFRecordDataset("shards-*")
 
-ENDLESS: dict[str, Dataset[Any]] = {
-    "repeat": THREE.repeat(),
+ENDLESS_DATASETS: dict[str, Dataset[Any]] = {
+    "repeat": THREE_NUMBERS.repeat(),
     "repeat of an unknown number": SHARDS.repeat(),
     "counter": Dataset.counter(),
     "random": Dataset.random(seed=1),
-    "filter": THREE.repeat().filter(bool),
-    "batch and unbatch": THREE.repeat().batch(2).unbatch(),
-    "parallel map": THREE.repeat().map(abs, num_parallel_calls=2),
-    "shuffle": THREE.repeat().shuffle(4).prefetch(2).cache(),
-    "concatenate": THREE.concatenate(SHARDS.repeat()),
-    "zip": Dataset.zip((THREE.repeat(), SHARDS.repeat())),
-    "interleave": THREE.repeat().interleave(lambda _: THREE),
-    "sample": Dataset.sample_from_datasets([THREE.repeat(), THREE], stop_on_empty_dataset=False),
-    "skip": THREE.repeat().skip(5),
-    "repeat again": THREE.repeat().repeat(2),
+    "filter": THREE_NUMBERS.repeat().filter(bool),
+    "batch and unbatch": THREE_NUMBERS.repeat().batch(2).unbatch(),
+    "parallel map": THREE_NUMBERS.repeat().map(abs, num_parallel_calls=2),
+    "shuffle": THREE_NUMBERS.repeat().shuffle(4).prefetch(2).cache(),
+    "concatenate": THREE_NUMBERS.concatenate(SHARDS.repeat()),
+    "zip": Dataset.zip((THREE_NUMBERS.repeat(), SHARDS.repeat())),
+    "interleave": THREE_NUMBERS.repeat().interleave(lambda _: THREE_NUMBERS),
+    "sample": Dataset.sample_from_datasets(
+        [THREE_NUMBERS.repeat(), THREE_NUMBERS], stop_on_empty_dataset=False
+    ),
+    "skip": THREE_NUMBERS.repeat().skip(5),
+    "repeat again": THREE_NUMBERS.repeat().repeat(2),
 }
 
-DRAINS: dict[str, Callable[[Dataset[Any], str], object]] = {
+WAYS_TO_READ_ALL: dict[str, Callable[[Dataset[Any], str], object]] = {
     "write": lambda dataset, place: dataset.write_sync(f"{place}/x-{{shard}}"),
     "save": lambda dataset, place: dataset.save(f"{place}/x"),
     "cache": lambda dataset, place: dataset.cache(f"{place}/x"),
@@ -291,14 +293,14 @@ DRAINS: dict[str, Callable[[Dataset[Any], str], object]] = {
 }
 
 
-@pytest.mark.parametrize("drain", DRAINS)
+@pytest.mark.parametrize("drain", WAYS_TO_READ_ALL)
 def test_what_has_no_end_is_refused(tmp_path: Path, drain: str) -> None:
-    for name, dataset in ENDLESS.items():
+    for name, dataset in ENDLESS_DATASETS.items():
         with pytest.raises(
             ValueError,
             match=rf"{drain} would never end: .* has no end; put take\(count\) before it",
         ):
-            DRAINS[drain](dataset, str(tmp_path))
+            WAYS_TO_READ_ALL[drain](dataset, str(tmp_path))
             pytest.fail(name)
     assert list(tmp_path.iterdir()) == []
 
@@ -306,17 +308,20 @@ def test_what_has_no_end_is_refused(tmp_path: Path, drain: str) -> None:
 @pytest.mark.parametrize(
     ("dataset", "count"),
     [
-        (THREE.repeat().take(4), 4),
-        (THREE.repeat().filter(bool).take(4), 4),
-        (THREE.repeat().take_while(lambda element: element < 2), 2),
-        (THREE.repeat().skip(-1), 0),
-        (THREE.repeat(0), 0),
-        (THREE.repeat(2), 6),
+        (THREE_NUMBERS.repeat().take(4), 4),
+        (THREE_NUMBERS.repeat().filter(bool).take(4), 4),
+        (THREE_NUMBERS.repeat().take_while(lambda element: element < 2), 2),
+        (THREE_NUMBERS.repeat().skip(-1), 0),
+        (THREE_NUMBERS.repeat(0), 0),
+        (THREE_NUMBERS.repeat(2), 6),
         (Dataset.range(0).repeat(), 0),
-        (Dataset.zip((THREE, THREE.repeat())), 3),
+        (Dataset.zip((THREE_NUMBERS, THREE_NUMBERS.repeat())), 3),
         (
             Dataset.sample_from_datasets(
-                [THREE.repeat(), THREE], [0.5, 0.5], stop_on_empty_dataset=True, seed=1
+                [THREE_NUMBERS.repeat(), THREE_NUMBERS],
+                [0.5, 0.5],
+                stop_on_empty_dataset=True,
+                seed=1,
             ),
             None,
         ),
@@ -332,10 +337,12 @@ def test_what_has_an_end_is_not(tmp_path: Path, dataset: Dataset[Any], count: in
 @pytest.mark.parametrize(
     "dataset",
     [
-        THREE.flat_map(lambda _: Dataset.counter()),
-        THREE.interleave(lambda _: THREE.repeat(), cycle_length=2).map(abs).batch(2),
-        THREE.flat_map(lambda _: Dataset.counter()).shuffle(4).prefetch(1),
-        THREE.flat_map(lambda _: Dataset.counter()).repeat(2),
+        THREE_NUMBERS.flat_map(lambda _: Dataset.counter()),
+        THREE_NUMBERS.interleave(lambda _: THREE_NUMBERS.repeat(), cycle_length=2)
+        .map(abs)
+        .batch(2),
+        THREE_NUMBERS.flat_map(lambda _: Dataset.counter()).shuffle(4).prefetch(1),
+        THREE_NUMBERS.flat_map(lambda _: Dataset.counter()).repeat(2),
     ],
 )
 @pytest.mark.parametrize("drain", ["write", "save", "reduce"])
@@ -345,7 +352,7 @@ def test_a_function_that_makes_a_dataset_without_an_end(
     with pytest.raises(
         ValueError, match=rf"{drain} would never end: .*lambda> makes an endless dataset"
     ):
-        DRAINS[drain](dataset, str(tmp_path))
+        WAYS_TO_READ_ALL[drain](dataset, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     assert len(list(dataset.take(3))) == 3
     dataset.take(3).save(f"{tmp_path}/three")

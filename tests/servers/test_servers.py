@@ -84,13 +84,13 @@ def store(tmp_path: Path, content: bytes) -> Iterator[ObjectStore]:
         yield store
 
 
-def last(store: ObjectStore) -> Entry:
+def last_entry(store: ObjectStore) -> Entry:
     """The entry of the request that has just ended."""
     assert store.wait_idle()
     return store.log[-1]
 
 
-TOLD = "bytes 100000-199999/300000"
+CONTENT_RANGE = "bytes 100000-199999/300000"
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ TOLD = "bytes 100000-199999/300000"
     [
         ("reset", 0.0, {}, None, 0, 0, ConnectionResetError),
         ("reset", 0.999999, {}, None, 0, 299_999, ConnectionResetError),
-        ("reset", 0.5, RANGE, TOLD, 100_000, 150_000, ConnectionResetError),
+        ("reset", 0.5, RANGE, CONTENT_RANGE, 100_000, 150_000, ConnectionResetError),
         ("cut", 0.5, {}, None, 0, 150_000, IncompleteRead),
         ("stall", 0.5, {}, None, 0, 150_000, TimeoutError),
-        ("truncate", 0.5, RANGE, TOLD, 100_000, 150_000, None),
+        ("truncate", 0.5, RANGE, CONTENT_RANGE, 100_000, 150_000, None),
         ("wrong_content_range", 0.5, RANGE, "bytes 150000-199999/300000", 150_000, 200_000, None),
         ("ignore_range", 0.5, RANGE, None, 0, 300_000, None),
     ],
@@ -121,19 +121,19 @@ def test_a_fault_and_an_honest_answer(
     store.faults = replace(NO_FAULTS, script=(fault,), at=at)
     answer, entry = (
         ask(store.url, KEY, headers, seconds=0.5 if fault == "stall" else 30),
-        last(store),
+        last_entry(store),
     )
     assert (answer.body, answer.headers["Content-Range"]) == (content[first:end], told)
     assert isinstance(answer.error, error) if error else answer.error is None
     assert (entry.fault, entry.sent) == (fault, end - first)
     honest = ask(store.url, KEY, headers)
     assert (honest.body, honest.error) == (content[100_000:200_000] if headers else content, None)
-    assert last(store).fault == ""
+    assert last_entry(store).fault == ""
 
 
 def test_a_body_without_a_range_has_none_to_get_wrong(store: ObjectStore, content: bytes) -> None:
     store.faults = replace(NO_FAULTS, wrong_content_range=0.5, ignore_range=0.5)
-    assert (ask(store.url, KEY).body, last(store).fault) == (content, "")
+    assert (ask(store.url, KEY).body, last_entry(store).fault) == (content, "")
 
 
 def test_one_byte_is_flipped(store: ObjectStore, content: bytes) -> None:
@@ -148,7 +148,7 @@ def test_a_changed_object_is_another_version(store: ObjectStore, content: bytes)
     generation = json.loads(ask(store.url, "/storage/v1/b/bucket/o/dir%2Fkey").body)["generation"]
     store.faults = replace(NO_FAULTS, script=("change",))
     assert ask(store.url, KEY, {**RANGE, "If-Match": etag}).status == 412
-    assert last(store).fault == "change"
+    assert last_entry(store).fault == "change"
     assert ask(store.url, KEY, {"If-Match": etag}).status == 412  # and so it stays
     assert ask(store.url, f"{MEDIA}&generation={generation}").status == 404
     new = ask(store.url, KEY)

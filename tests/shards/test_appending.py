@@ -27,7 +27,7 @@ from streamrec.shards.patterns import fill_run, has_own_names
 from streamrec.shards.rotation import Rotation
 from streamrec.tfrecord import TFRecordOptions
 from tests.servers.real import Store
-from tests.storage.contract import until
+from tests.storage.contract import wait_until
 
 # Names
 
@@ -87,7 +87,7 @@ async def test_a_shard_is_finished_when_it_is_old_enough(tmp_path: Path) -> None
     async with ShardWriter(pattern, max_shard_seconds=0.05) as writer:
         for expected in (1, 2):  # no call comes meanwhile
             await writer.write(b"event")
-            await until(partial(has_shards, writer, expected))
+            await wait_until(partial(has_shards, writer, expected))
             assert len(list(TFRecordDataset(f"{tmp_path}/*.tfrecord"))) == expected
     assert [shard.records for shard in writer.shards] == [1, 1]
 
@@ -103,7 +103,7 @@ async def test_a_rotated_shard_is_not_finished_again_by_its_timer() -> None:
     rotation.watch(None)
     rotation.watch("second")
     rotation.watch("second")
-    await until(lambda: bool(began))
+    await wait_until(lambda: bool(began))
     assert began == ["second"]
 
 
@@ -113,7 +113,7 @@ async def test_an_error_of_the_timer_is_raised_by_the_next_call(tmp_path: Path) 
     async with ShardWriter(f"{folder}/{{uuid}}-{{shard}}.tfrecord", max_shard_seconds=0) as writer:
         await writer.write(b"event")
         shutil.rmtree(folder)  # the shard cannot get its name any more
-        await until(lambda: not writer._turns.are_taken and writer._rotation.has_ended)
+        await wait_until(lambda: not writer._turns.are_taken and writer._rotation.has_ended)
         with pytest.raises(NotFoundError):
             await writer.write(b"event")
         await writer.abort()

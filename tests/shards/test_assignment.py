@@ -19,7 +19,7 @@ from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import Expected, Portion, ShardPlace, ShardRange
 
 counts = st.lists(st.integers(0, 9), max_size=6)
-Given = list[tuple[str, int]]
+GivenRecords = list[tuple[str, int]]
 
 
 def shards_of(records: list[int], marks: tuple[tuple[int, int], ...] = ()) -> list[ShardInfo]:
@@ -30,7 +30,7 @@ def shards_of(records: list[int], marks: tuple[tuple[int, int], ...] = ()) -> li
     ]
 
 
-def given_by(portions: list[Portion], records: list[int]) -> Given:
+def given_by(portions: list[Portion], records: list[int]) -> GivenRecords:
     """The records that portions give, each as its shard and its number in it."""
     return [
         (portion.path, number)
@@ -41,7 +41,7 @@ def given_by(portions: list[Portion], records: list[int]) -> Given:
     ]
 
 
-def every(records: list[int]) -> Given:
+def every_record(records: list[int]) -> GivenRecords:
     return [(str(shard), number) for shard, count in enumerate(records) for number in range(count)]
 
 
@@ -51,7 +51,7 @@ def test_each_record_goes_to_one_reader_and_numbers_differ_by_one(
 ) -> None:
     shards = shards_of(records)
     plan = [given_by(assign_records(shards, readers, n), records) for n in range(readers)]
-    assert [record for own in plan for record in own] == every(records)
+    assert [record for own in plan for record in own] == every_record(records)
     lengths = list(map(len, plan))
     assert max(lengths) - min(lengths) <= 1
 
@@ -60,7 +60,7 @@ def test_each_record_goes_to_one_reader_and_numbers_differ_by_one(
 def test_drop_gives_each_reader_as_many_and_leaves_out_the_last_records(
     records: list[int], readers: int
 ) -> None:
-    shards, whole = shards_of(records), every(records)
+    shards, whole = shards_of(records), every_record(records)
     plan = [given_by(assign_records(shards, readers, n, "drop"), records) for n in range(readers)]
     each = len(whole) // readers
     assert [len(own) for own in plan] == [each] * readers
@@ -71,7 +71,7 @@ def test_drop_gives_each_reader_as_many_and_leaves_out_the_last_records(
 def test_pad_gives_each_reader_as_many_and_continues_with_the_first_records(
     records: list[int], readers: int
 ) -> None:
-    shards, whole = shards_of(records), every(records)
+    shards, whole = shards_of(records), every_record(records)
     plan = [given_by(assign_records(shards, readers, n, "pad"), records) for n in range(readers)]
     each = even_count(len(whole), readers, "pad")
     together = [record for own in plan for record in own]
@@ -84,7 +84,7 @@ def test_pad_gives_each_reader_as_many_and_continues_with_the_first_records(
 def test_cycle_gives_each_record_once_and_no_reader_nothing(
     records: list[int], readers: int
 ) -> None:
-    shards, whole = shards_of(records), every(records)
+    shards, whole = shards_of(records), every_record(records)
     plan = [given_by(assign_records(shards, readers, n, "cycle"), records) for n in range(readers)]
     assert all(plan)
     times = Counter(record for own in plan for record in own)
@@ -146,7 +146,7 @@ def test_an_unknown_way_to_even_out_is_refused() -> None:
         check_even("fair")
 
 
-def bytes_of(portions: list[Portion], sizes: dict[str, int]) -> Given:
+def bytes_of(portions: list[Portion], sizes: dict[str, int]) -> GivenRecords:
     """The bytes that portions read, each as its shard and its offset."""
     ranges = [
         (part.path, part.byte_range.start if part.byte_range else 0, part.byte_range)

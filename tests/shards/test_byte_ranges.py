@@ -113,7 +113,7 @@ async def test_a_thread_may_hold_the_memory_that_it_has_filled(
     assert len(held) > 2
 
 
-def deceiving(rng: np.random.Generator, depth: int) -> bytes:
+def deceiving_payload(rng: np.random.Generator, depth: int) -> bytes:
     """A payload of TFRecord files, parts of them, zeros and noise, nested to a depth."""
     parts = []
     for kind in rng.integers(0, 5, int(rng.integers(0, 4))).tolist():
@@ -123,7 +123,7 @@ def deceiving(rng: np.random.Generator, depth: int) -> bytes:
             parts.append(bytes(int(rng.integers(0, 30))))
         else:
             inner = encode_records(
-                [deceiving(rng, depth - 1) for _ in range(int(rng.integers(0, 4)))]
+                [deceiving_payload(rng, depth - 1) for _ in range(int(rng.integers(0, 4)))]
             )
             first, last = (
                 sorted(rng.integers(0, len(inner) + 1, 2).tolist())
@@ -139,7 +139,7 @@ async def test_random_payloads_may_hold_records(first: int) -> None:
     """With some of these seeds an inner length points, by accident, to the start of a record."""
     for seed in range(first, first + example_count(300)):
         rng = np.random.default_rng(seed)
-        records = [deceiving(rng, 3) for _ in range(int(rng.integers(1, 7)))]
+        records = [deceiving_payload(rng, 3) for _ in range(int(rng.integers(1, 7)))]
         data = encode_records(records)
         url = put("memory://deceiving/x", data)
         cuts = sorted(rng.integers(0, len(data) + 1, int(rng.integers(1, 4))).tolist())
@@ -175,7 +175,7 @@ async def test_a_long_length_inside_a_payload_costs_no_reads(place: str, length:
     ]
     url = put(f"{place}/x", encode_records(records))
     async with Storages() as storages:
-        storage = Watching(await storages.at(url))
+        storage = RecordingStorage(await storages.at(url))
         reader = await ShardReader.open(
             storage, url, ReadOptions(compression_type=""), byte_range=ShardRange(40, 3_000)
         )
@@ -244,7 +244,7 @@ async def test_a_compressed_shard_has_no_pieces(place: str) -> None:
                 pass
 
 
-class Watching(Storage):
+class RecordingStorage(Storage):
     """A storage that records the requested ranges."""
 
     def __init__(self, storage: Storage) -> None:
@@ -274,7 +274,7 @@ async def test_only_the_piece_is_fetched_and_what_its_last_record_needs(
     url = put(f"{place}/x", encode_records(records))
     start, end = size // 3, size * 2 // 3
     async with Storages() as storages:
-        storage = Watching(await storages.at(url))
+        storage = RecordingStorage(await storages.at(url))
         reader = await ShardReader.open(
             storage, url, ReadOptions(compression_type=""), byte_range=ShardRange(start, end)
         )

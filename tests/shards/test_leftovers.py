@@ -22,12 +22,12 @@ def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def at_the_end(warnings: pytest.LogCaptureFixture) -> list[str]:
+def messages_of_close(warnings: pytest.LogCaptureFixture) -> list[str]:
     """What a writer says when it closes, and not before."""
     return [said for said in warnings.messages if "is there, from an earlier run" not in said]
 
 
-async def serve(folder: object, shards: int, **options: object) -> None:
+async def run_service(folder: object, shards: int, **options: object) -> None:
     """One run of a service: each record is a shard."""
     pattern = f"{folder}/{options.pop('pattern', PATTERN)}"
     writer = streamrec.ShardWriter(pattern, max_shard_records=1, **options)  # type: ignore[arg-type]
@@ -39,10 +39,10 @@ async def serve(folder: object, shards: int, **options: object) -> None:
 def test_a_service_that_starts_again_is_told_what_it_replaces(
     tmp_path: Path, warnings: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(serve(tmp_path, 3))
+    asyncio.run(run_service(tmp_path, 3))
     assert warnings.messages == []
-    asyncio.run(serve(tmp_path, 1))
-    [said] = at_the_end(warnings)
+    asyncio.run(run_service(tmp_path, 1))
+    [said] = messages_of_close(warnings)
     assert "1 shard of an earlier run was replaced and 2 shards of an earlier run stay" in said
     assert f"{tmp_path}/events-00001.tfrecord" in said
     assert "start time" in said
@@ -53,8 +53,8 @@ def test_a_second_run_with_fewer_shards_is_told_which_stay(
 ) -> None:
     folder = f"{s3_store.url}/fewer"
     for shards in (6, 2):
-        asyncio.run(serve(folder, shards, storage_options=s3_store.options))
-    [said] = at_the_end(warnings)
+        asyncio.run(run_service(folder, shards, storage_options=s3_store.options))
+    [said] = messages_of_close(warnings)
     assert "2 shards of an earlier run were replaced and 4 shards of an earlier run stay" in said
     assert "among the 2 new" in said
 
@@ -63,29 +63,29 @@ def test_a_run_that_replaces_all_is_told_so(
     tmp_path: Path, warnings: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        asyncio.run(serve(tmp_path, 2))
-    [said] = at_the_end(warnings)
+        asyncio.run(run_service(tmp_path, 2))
+    [said] = messages_of_close(warnings)
     assert "2 shards of an earlier run were replaced and 0 shards" in said
 
 
 def test_later_shards_of_a_run_whose_first_ones_are_gone_are_found(
     tmp_path: Path, warnings: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(serve(tmp_path, 4))
+    asyncio.run(run_service(tmp_path, 4))
     for number in range(2):
         (tmp_path / f"events-{number:05d}.tfrecord").unlink()
-    asyncio.run(serve(tmp_path, 2, overwrite=False))
-    [said] = at_the_end(warnings)
+    asyncio.run(run_service(tmp_path, 2, overwrite=False))
+    [said] = messages_of_close(warnings)
     assert "tfrecord: 2 shards of an earlier run stay among the 2 new" in said
 
 
 def test_shards_that_were_written_before_the_first_replaced_one_are_new(
     tmp_path: Path, warnings: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(serve(tmp_path, 2))
+    asyncio.run(run_service(tmp_path, 2))
     (tmp_path / "events-00000.tfrecord").unlink()
-    asyncio.run(serve(tmp_path, 3))
-    [said] = at_the_end(warnings)
+    asyncio.run(run_service(tmp_path, 3))
+    [said] = messages_of_close(warnings)
     assert "1 shard of an earlier run was replaced and 0 shards" in said
 
 
@@ -93,7 +93,7 @@ def test_names_with_a_start_time_replace_nothing(
     tmp_path: Path, warnings: pytest.LogCaptureFixture
 ) -> None:
     for start in ("20250101T000000Z", "20250102T000000Z"):
-        asyncio.run(serve(tmp_path, 3, pattern=f"events-{start}-{{shard:05d}}.tfrecord"))
+        asyncio.run(run_service(tmp_path, 3, pattern=f"events-{start}-{{shard:05d}}.tfrecord"))
     assert warnings.messages == []
     assert len(list(streamrec.TFRecordDataset(f"{tmp_path}/events-*.tfrecord"))) == 6
 
@@ -104,14 +104,14 @@ def test_a_pipeline_that_writes_again_is_told_too(
     data = streamrec.Dataset.from_tensor_slices([b"a", b"b", b"c"])
     for shards in (3, 2):
         data.write_sync(f"{tmp_path}/{PATTERN}", num_shards=shards)
-    [said] = at_the_end(warnings)
+    [said] = messages_of_close(warnings)
     assert "2 shards of an earlier run were replaced and 1 shard of an earlier run stays" in said
 
 
 def test_a_writer_that_fails_says_nothing_of_what_it_has_not_replaced(
     tmp_path: Path, warnings: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(serve(tmp_path, 2))
+    asyncio.run(run_service(tmp_path, 2))
 
     async def fail() -> None:
         async with streamrec.ShardWriter(f"{tmp_path}/{PATTERN}") as writer:
@@ -120,14 +120,14 @@ def test_a_writer_that_fails_says_nothing_of_what_it_has_not_replaced(
 
     with pytest.raises(RuntimeError):
         asyncio.run(fail())
-    assert at_the_end(warnings) == []
+    assert messages_of_close(warnings) == []
 
 
 async def test_a_service_is_warned_when_it_begins_to_replace_shards_of_its_earlier_run(
     tmp_path: Path, warnings: pytest.LogCaptureFixture
 ) -> None:
     """At once, and once: it may run for weeks before it closes its writer."""
-    await serve(tmp_path, 3)
+    await run_service(tmp_path, 3)
     (tmp_path / "events-00000.tfrecord").unlink()
     writer = streamrec.ShardWriter(f"{tmp_path}/{PATTERN}", max_shard_records=1)
     async with writer:
@@ -144,15 +144,15 @@ async def test_a_service_is_warned_when_it_begins_to_replace_shards_of_its_earli
 def test_a_directory_that_cannot_be_listed_does_not_stop_a_writer(
     tmp_path: Path, warnings: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asyncio.run(serve(tmp_path, 2))
+    asyncio.run(run_service(tmp_path, 2))
 
     async def refuses(*_: object, **__: object) -> None:
         raise PermissionDeniedError("you may not list", str(tmp_path))
         yield
 
     monkeypatch.setattr("streamrec.shards.leftovers.list_numbered", refuses)
-    asyncio.run(serve(tmp_path, 1))
-    [said] = at_the_end(warnings)
+    asyncio.run(run_service(tmp_path, 1))
+    [said] = messages_of_close(warnings)
     assert "1 shard of an earlier run was replaced and whether others stay is unknown" in said
     assert stat.S_ISREG((tmp_path / "events-00000.tfrecord").stat().st_mode)
 
@@ -178,9 +178,9 @@ def test_the_store_is_listed_once_at_the_most(
         return storage
 
     monkeypatch.setattr(Storages, "at", at)
-    asyncio.run(serve(tmp_path, 3))
+    asyncio.run(run_service(tmp_path, 3))
     assert listed == [], "nothing is replaced"
-    asyncio.run(serve(tmp_path, 2))
+    asyncio.run(run_service(tmp_path, 2))
     assert len(listed) == 1
 
 
@@ -196,9 +196,9 @@ def test_a_manifest_of_other_shards_is_not_replaced_without_a_word(
 ) -> None:
     table = f"{tmp_path}/{'manifest.json' if kind == 'manifest' else 'x.index'}"
     options = {kind: table}
-    asyncio.run(serve(tmp_path, 2, pattern="old-{shard}", **options))
-    asyncio.run(serve(tmp_path, 1, pattern="new-{shard}", **options))
-    [said] = at_the_end(warnings)
+    asyncio.run(run_service(tmp_path, 2, pattern="old-{shard}", **options))
+    asyncio.run(run_service(tmp_path, 1, pattern="new-{shard}", **options))
+    [said] = messages_of_close(warnings)
     assert f"{table}: the replaced one described 2 other shards that stay" in said
     assert f"{tmp_path}/old-0" in said
 
@@ -207,13 +207,13 @@ def test_a_manifest_of_shards_that_are_gone_or_replaced_is_just_replaced(
     tmp_path: Path, warnings: pytest.LogCaptureFixture
 ) -> None:
     manifest = f"{tmp_path}/manifest.json"
-    asyncio.run(serve(tmp_path, 2, pattern="old-{shard}", manifest=manifest))
+    asyncio.run(run_service(tmp_path, 2, pattern="old-{shard}", manifest=manifest))
     for number in range(2):
         (tmp_path / f"old-{number}").unlink()
-    asyncio.run(serve(tmp_path, 1, pattern="new-{shard}", manifest=manifest))
+    asyncio.run(run_service(tmp_path, 1, pattern="new-{shard}", manifest=manifest))
     (tmp_path / "manifest.json").write_text('{"name": "a file of another program"}')
     (tmp_path / "new-0").unlink()
-    asyncio.run(serve(tmp_path, 1, pattern="new-{shard}", manifest=manifest))
+    asyncio.run(run_service(tmp_path, 1, pattern="new-{shard}", manifest=manifest))
     assert warnings.messages == []
 
 
@@ -234,7 +234,7 @@ def test_functions_that_write_a_manifest_or_an_index_say_it_too(
             part = f"{tmp_path}/{name}.index"
             streamrec.write_index_sync(f"{tmp_path}/{name}", part, part=(0, 1))
             streamrec.shards.join_index_sync(f"{part}.part-*", target)
-    [said] = at_the_end(warnings)
+    [said] = messages_of_close(warnings)
     assert f"described 1 other shard that stays, such as {tmp_path}/old" in said
 
 
@@ -245,5 +245,5 @@ def test_a_foreign_manifest_leads_this_client_nowhere(
     with streamrec.TFRecordWriter(f"{tmp_path}/outside") as writer:
         writer.write(b"x")
     streamrec.write_manifest_sync(f"{tmp_path}/outside", f"{tmp_path}/inside/m.json")
-    asyncio.run(serve(tmp_path / "inside", 1, manifest=f"{tmp_path}/inside/m.json"))
+    asyncio.run(run_service(tmp_path / "inside", 1, manifest=f"{tmp_path}/inside/m.json"))
     assert warnings.messages == []

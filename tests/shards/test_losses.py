@@ -25,18 +25,18 @@ __all__ = ["place"]
 
 RECORDS = [b"%d:" % index * (index % 97) for index in range(5_000)]
 STARTS = starts_of(RECORDS)
-BAD = (70, 2_000, 2_001, 4_999)
+DAMAGED_RECORDS = (70, 2_000, 2_001, 4_999)
 
 
-def damaged(at: int = 12) -> bytes:
+def damaged_shard(at: int = 12) -> bytes:
     """Four records with a damaged payload, or with a damaged length."""
     data = bytearray(encode_records(RECORDS))
-    for bad in BAD:
+    for bad in DAMAGED_RECORDS:
         data[STARTS[bad] + at] ^= 1
     return bytes(data)
 
 
-REST = [record for index, record in enumerate(RECORDS) if index not in BAD]
+UNDAMAGED_RECORDS = [record for index, record in enumerate(RECORDS) if index not in DAMAGED_RECORDS]
 
 
 @pytest.mark.parametrize(
@@ -48,19 +48,20 @@ async def test_damaged_records_are_left_out(
     place: str, on_error: str, at: int, block_bytes: int | None, compress: bool
 ) -> None:
     """Also from a compressed shard that was damaged before it was compressed."""
-    url = put(f"{place}/x", gzip.compress(damaged(at), 1) if compress else damaged(at))
+    url = put(f"{place}/x", gzip.compress(damaged_shard(at), 1) if compress else damaged_shard(at))
     reported: list[Loss] = []
     async with streamrec.open_shard(
         url, on_error=on_error, on_loss=reported.append, block_bytes=block_bytes
     ) as shard:
-        assert [record async for record in shard] == REST
+        assert [record async for record in shard] == UNDAMAGED_RECORDS
         assert shard.losses == reported
         assert shard.skipped == shard.statistics.losses == len(reported)
         assert shard.statistics.lost_bytes == sum(loss.nbytes or 0 for loss in reported)
-        assert shard.place.record == len(REST)
+        assert shard.place.record == len(UNDAMAGED_RECORDS)
     places = [(loss.path, loss.offset, loss.nbytes, loss.record) for loss in reported]
     apart = [
-        (url, STARTS[bad], len(RECORDS[bad]) + 16, bad - before) for before, bad in enumerate(BAD)
+        (url, STARTS[bad], len(RECORDS[bad]) + 16, bad - before)
+        for before, bad in enumerate(DAMAGED_RECORDS)
     ]
     two = (url, STARTS[2_000], STARTS[2_002] - STARTS[2_000], 1_999)
     assert places == (apart if at == 12 else [apart[0], two, apart[3]])
@@ -68,10 +69,10 @@ async def test_damaged_records_are_left_out(
 
 @pytest.mark.parametrize("at", [0, 12])
 async def test_skip_shard_loses_the_rest(place: str, at: int) -> None:
-    data = damaged(at)
+    data = damaged_shard(at)
     url = put(f"{place}/x", data)
     async with streamrec.open_shard(url, on_error="skip_shard") as shard:
-        assert [record async for record in shard] == RECORDS[: BAD[0]]
+        assert [record async for record in shard] == RECORDS[: DAMAGED_RECORDS[0]]
         (loss,) = shard.losses
         assert await shard.read() is None
     assert (loss.path, loss.offset, loss.nbytes, loss.record) == (
@@ -83,7 +84,7 @@ async def test_skip_shard_loses_the_rest(place: str, at: int) -> None:
 
 
 async def test_skip_shard_of_a_piece_loses_the_rest_of_the_piece(place: str) -> None:
-    url = put(f"{place}/x", damaged())
+    url = put(f"{place}/x", damaged_shard())
     async with streamrec.open_shard(
         url, start=STARTS[60], end=STARTS[100], on_error="skip_shard"
     ) as shard:
@@ -131,8 +132,12 @@ async def test_an_end_within_a_record_loses_that_record(place: str) -> None:
     [("skip_record", 0), ("skip_record", 1), ("resync", 0), ("resync", 3), ("skip_shard", 0)],
 )
 async def test_a_limit_turns_losses_into_an_error(place: str, on_error: str, limit: int) -> None:
-    url = put(f"{place}/x", damaged())
-    borne, rest = (1, RECORDS[: BAD[0]]) if on_error == "skip_shard" else (len(BAD), REST)
+    url = put(f"{place}/x", damaged_shard())
+    borne, rest = (
+        (1, RECORDS[: DAMAGED_RECORDS[0]])
+        if on_error == "skip_shard"
+        else (len(DAMAGED_RECORDS), UNDAMAGED_RECORDS)
+    )
     assert await read(url, on_error=on_error, max_skipped=borne) == rest
     found: list[bytes] = []
     with pytest.raises(streamrec.CorruptRecordError) as caught:
@@ -142,21 +147,21 @@ async def test_a_limit_turns_losses_into_an_error(place: str, on_error: str, lim
     assert len(shard.losses) == limit
     assert found == [
         record
-        for record in RECORDS[: BAD[limit]]
-        if record not in [RECORDS[bad] for bad in BAD[:limit]]
+        for record in RECORDS[: DAMAGED_RECORDS[limit]]
+        if record not in [RECORDS[bad] for bad in DAMAGED_RECORDS[:limit]]
     ]
-    assert caught.value.offset == STARTS[BAD[limit]]
+    assert caught.value.offset == STARTS[DAMAGED_RECORDS[limit]]
     assert (
         f"one loss more than max_skipped={limit}" in str(caught.value) or on_error == "skip_shard"
     )
 
 
 async def test_losses_are_logged(place: str, caplog: pytest.LogCaptureFixture) -> None:
-    url = put(f"{place}/x", damaged())
+    url = put(f"{place}/x", damaged_shard())
     with caplog.at_level(logging.WARNING, "streamrec"):
         await read(url, on_error="skip_record")
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == len(BAD)
+    assert len(lines) == len(DAMAGED_RECORDS)
     assert lines[0].startswith(
         f"{url}, byte {STARTS[70]:,}, after 70 records: lost {len(RECORDS[70]) + 16:,} bytes: the"
     )
@@ -185,7 +190,7 @@ async def test_a_shard_without_damage_has_no_loss(place: str) -> None:
             assert (shard.losses, shard.skipped) == ([], 0)
 
 
-MANY = [b"%d:" % index * (index % 97) for index in range(20_000)] + [bytes(3_000_000)]
+MANY_RECORDS = [b"%d:" % index * (index % 97) for index in range(20_000)] + [bytes(3_000_000)]
 
 
 @pytest.fixture
@@ -194,7 +199,7 @@ def root() -> Iterator[str]:
     fsspec.filesystem("memory").store.clear()
 
 
-async def write(
+async def write_data_set(
     root: str, compression: str = "", **options: Any
 ) -> list[streamrec.shards.ShardInfo]:
     async with ShardWriter(
@@ -204,22 +209,22 @@ async def write(
         manifest=f"{root}/m.json",
         **options,
     ) as writer:
-        await writer.write_batch(MANY)
+        await writer.write_batch(MANY_RECORDS)
     return writer.shards
 
 
-def change(root: str, name: str, offset: int, byte: int) -> None:
+def flip_byte(root: str, name: str, offset: int, byte: int) -> None:
     memory = fsspec.filesystem("memory")
     data = bytearray(memory.cat_file(f"{root}/{name}"))
     data[offset] ^= byte
     memory.pipe_file(f"{root}/{name}", bytes(data))
 
 
-async def look(root: str, **options: Any) -> VerifyReport:
+async def verify_all(root: str, **options: Any) -> VerifyReport:
     return await streamrec.verify(f"{root}/m.json", **options)
 
 
-def rows(report: VerifyReport) -> list[tuple[str, str]]:
+def problems_of(report: VerifyReport) -> list[tuple[str, str]]:
     return [(problem.path.rpartition("/")[2], problem.kind) for problem in report.problems]
 
 
@@ -228,8 +233,8 @@ def rows(report: VerifyReport) -> list[tuple[str, str]]:
 async def test_verify_of_a_good_data_set_has_no_problem(
     root: str, compression: str, parallel: int
 ) -> None:
-    shards = await write(root, compression)
-    report = await look(root, parallel=parallel)
+    shards = await write_data_set(root, compression)
+    report = await verify_all(root, parallel=parallel)
     assert report == VerifyReport(f"{root}/m.json", 6, sum(shard.bytes for shard in shards), ())
     assert report
     assert report.ok
@@ -237,16 +242,16 @@ async def test_verify_of_a_good_data_set_has_no_problem(
 
 
 async def test_each_kind_of_problem_is_a_row(root: str) -> None:
-    shards = await write(root)
+    shards = await write_data_set(root)
     memory = fsspec.filesystem("memory")
     memory.rm_file(f"{root}/train-000")
-    change(root, "train-001", 100_000, 1)
+    flip_byte(root, "train-001", 100_000, 1)
     memory.pipe_file(f"{root}/train-002", memory.cat_file(f"{root}/train-002")[:-1])
     memory.pipe_file(f"{root}/train-006", b"stale")
     memory.pipe_file(f"{root}/train-new", b"not a shard's name")
-    report = await look(root)
+    report = await verify_all(root)
     assert not report
-    assert rows(report) == [
+    assert problems_of(report) == [
         ("train-000", "missing"),
         ("train-001", "crc32c"),
         ("train-002", "bytes"),
@@ -263,11 +268,11 @@ async def test_each_kind_of_problem_is_a_row(root: str) -> None:
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB", "ZSTD"])
 async def test_verify_counts_the_records_before_damage(root: str, compression: str) -> None:
-    shards = await write(root, compression)
-    change(root, "train-003", shards[3].bytes // 2, 255)
-    change(root, "train-005", 0, 255)
-    report = await look(root)
-    kinds = dict.fromkeys(rows(report))
+    shards = await write_data_set(root, compression)
+    flip_byte(root, "train-003", shards[3].bytes // 2, 255)
+    flip_byte(root, "train-005", 0, 255)
+    report = await verify_all(root)
+    kinds = dict.fromkeys(problems_of(report))
     assert ("train-003", "crc32c") in kinds
     assert ("train-005", "crc32c") in kinds
     [lost] = [row for row in report.problems if row.path.endswith("5") and row.kind == "records"]
@@ -277,11 +282,13 @@ async def test_verify_counts_the_records_before_damage(root: str, compression: s
 
 
 async def test_a_wrong_number_of_records_is_a_problem(root: str) -> None:
-    await write(root)
+    await write_data_set(root)
     memory = fsspec.filesystem("memory")
     text = memory.cat_file(f"{root}/m.json").replace(b'"records": 1,', b'"records": 2,')
     memory.pipe_file(f"{root}/m.json", text)
-    assert (await look(root)).problems == (VerifyProblem(f"{root}/train-005", "records", "2", "1"),)
+    assert (await verify_all(root)).problems == (
+        VerifyProblem(f"{root}/train-005", "records", "2", "1"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,11 +300,11 @@ async def test_verify_without_a_record(
 ) -> None:
     async with ShardWriter(f"{root}/{name}", max_shard_bytes=limit, manifest=f"{root}/m.json"):
         pass
-    report = await look(root)
+    report = await verify_all(root)
     assert (report.ok, report.shards) == (True, shards)
     for other in ("one-more", "x-0"):
         fsspec.filesystem("memory").pipe_file(f"{root}/{other}", b"")
-    assert rows(await look(root)) == extra
+    assert problems_of(await verify_all(root)) == extra
 
 
 def test_a_manifest_that_cannot_be_read_is_an_error(root: str) -> None:
@@ -314,11 +321,11 @@ async def test_verify_survives_network_faults_of_a_real_store(
 ) -> None:
     found: Store = request.getfixturevalue(store)
     root = f"{found.url}/{uuid.uuid4().hex}"
-    shards = await write(root, storage_options=found.options)
+    shards = await write_data_set(root, storage_options=found.options)
     async with FaultProxy(found.endpoint) as proxy:
         broken = iter([Fault(cut=100_000)] * 3)
         proxy.choose = lambda request: next(broken, None) if "train-00" in request.path else None
-        report = await look(
+        report = await verify_all(
             root, storage_options={**found.options, "endpoint_url": proxy.url}, parallel=2
         )
     assert report == VerifyReport(f"{root}/m.json", 6, sum(shard.bytes for shard in shards), ())
@@ -326,12 +333,12 @@ async def test_verify_survives_network_faults_of_a_real_store(
 
 async def test_a_store_that_is_down_is_an_error_and_not_a_report(s3_store: Store) -> None:
     root = f"{s3_store.url}/{uuid.uuid4().hex}"
-    await write(root, storage_options=s3_store.options)
+    await write_data_set(root, storage_options=s3_store.options)
     async with FaultProxy(s3_store.endpoint) as proxy:
         down = Fault(answer=b"HTTP/1.1 403 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         proxy.choose = lambda request: down if "train-003" in request.path else None
         with pytest.raises(streamrec.errors.PermissionDeniedError) as caught:
-            await look(root, storage_options={**s3_store.options, "endpoint_url": proxy.url})
+            await verify_all(root, storage_options={**s3_store.options, "endpoint_url": proxy.url})
     assert caught.value.path == f"{root}/train-003"
     async with Storages(s3_store.options) as storages:
         assert [info.path async for info in (await storages.at(root)).list(f"{root}/m")] == [

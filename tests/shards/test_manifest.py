@@ -103,7 +103,7 @@ def test_the_format_stays_the_same() -> None:
     assert Manifest.from_json("d/m.json", json.dumps(written).encode()) == manifest
 
 
-GOOD = {
+WHOLE_MANIFEST = {
     "format": "streamrec manifest",
     "version": 1,
     "pattern": "x",
@@ -113,52 +113,64 @@ GOOD = {
 SHARD: dict[str, Any] = {"name": "x", "records": 2, "bytes": 40, "crc32c": "0123abcd"}
 
 
-def written(**changes: Any) -> bytes:
-    return json.dumps(GOOD | changes).encode()
+def manifest_with(**changes: Any) -> bytes:
+    return json.dumps(WHOLE_MANIFEST | changes).encode()
 
 
-def damaged(**changes: Any) -> bytes:
-    return written(shards=[SHARD | changes])
+def manifest_with_shard(**changes: Any) -> bytes:
+    return manifest_with(shards=[SHARD | changes])
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        *[damaged(records=number) for number in (-5, True, 1.0, "2", None, 3, 1 << 62, 10**30, 0)],
-        *[damaged(bytes=number) for number in (-5, False, 40.0, "40", None, 0, 1 << 63, 10**30)],
         *[
-            damaged(crc32c=crc)
+            manifest_with_shard(records=number)
+            for number in (-5, True, 1.0, "2", None, 3, 1 << 62, 10**30, 0)
+        ],
+        *[
+            manifest_with_shard(bytes=number)
+            for number in (-5, False, 40.0, "40", None, 0, 1 << 63, 10**30)
+        ],
+        *[
+            manifest_with_shard(crc32c=crc)
             for crc in (5, "", "x" * 8, "-1234567", "0x123456", "0123abcd0", " 123abcd", [])
         ],
         *[
-            damaged(name=name)
+            manifest_with_shard(name=name)
             for name in ("", None, 3, [], "x\0", "\ud800", "..", "../x", "a/../../x", "%2e%2e/x")
         ],
-        *[damaged(name=name) for name in ("..%2fx", "..%2Fx", "..\\x", "a\\..\\x", "s3://b/../x")],
         *[
-            damaged(marks=marks)
+            manifest_with_shard(name=name)
+            for name in ("..%2fx", "..%2Fx", "..\\x", "a\\..\\x", "s3://b/../x")
+        ],
+        *[
+            manifest_with_shard(marks=marks)
             for marks in (3, [3], [[1]], [[1, 16, 2]], [[1, "16"]], [[1, True]], [[-1, 16]])
         ],
         *[
-            damaged(marks=marks)
+            manifest_with_shard(marks=marks)
             for marks in ([[1, 15]], [[2, 40]], [[1, 16], [1, 16]], [[1, 39]], [[0, 0]])
         ],
-        written(shards=[SHARD, SHARD]),
-        written(shards=[SHARD, SHARD | {"name": "./x"}]),
-        written(shards=[SHARD | {"records": 99_999}], compression_type="GZIP"),
-        written(
+        manifest_with(shards=[SHARD, SHARD]),
+        manifest_with(shards=[SHARD, SHARD | {"name": "./x"}]),
+        manifest_with(shards=[SHARD | {"records": 99_999}], compression_type="GZIP"),
+        manifest_with(
             shards=[SHARD | {"name": name, "records": 1 << 58, "bytes": 1 << 62} for name in "xy"]
         ),
-        *[written(pattern=pattern) for pattern in ("", "../x", "{shard}{shard}{shard}", None)],
-        written().replace(b'"version": 1', b'"version": 1, "version": 1'),
-        written().replace(b'"version": 1', b'"version": NaN'),
-        written().replace(b'"version": 1', b'"version": ' + b"1" * 5000),
-        written().replace(b"[]", b"[" * 200_000 + b"]" * 200_000),
         *[
-            written(**wrong)
+            manifest_with(pattern=pattern)
+            for pattern in ("", "../x", "{shard}{shard}{shard}", None)
+        ],
+        manifest_with().replace(b'"version": 1', b'"version": 1, "version": 1'),
+        manifest_with().replace(b'"version": 1', b'"version": NaN'),
+        manifest_with().replace(b'"version": 1', b'"version": ' + b"1" * 5000),
+        manifest_with().replace(b"[]", b"[" * 200_000 + b"]" * 200_000),
+        *[
+            manifest_with(**wrong)
             for wrong in ({"format": "other"}, {"version": 2}, {"compression_type": "LZMA"})
         ],
-        *[written(shards=shards) for shards in (3, [{"name": "x"}], [3])],
+        *[manifest_with(shards=shards) for shards in (3, [{"name": "x"}], [3])],
         *[b"\xff", b"[]", b"{}", b"[" * 200_000],
         b"",
         b"{" + b"\0" * 100 + b"}",
@@ -191,7 +203,7 @@ def test_an_impossible_number_of_records_is_refused_before_anything_is_allocated
     (tmp_path / "x").write_bytes(encode_records([b"abc"]))
     manifest = tmp_path / "m.json"
     for records in (1 << 62, 2, 0, -1):
-        manifest.write_bytes(damaged(records=records, bytes=19))
+        manifest.write_bytes(manifest_with_shard(records=records, bytes=19))
         for call in (
             partial(
                 list,

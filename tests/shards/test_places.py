@@ -268,7 +268,7 @@ def test_a_password_in_the_url_stays_with_its_host(servers: list[Server]) -> Non
     assert all("authorization" not in headers for _, headers in other.asked)
 
 
-def shown(objects: Objects) -> Objects:
+def visible_objects(objects: Objects) -> Objects:
     return {name: data for name, data in objects.items() if not is_hidden(name)}
 
 
@@ -363,13 +363,13 @@ async def test_two_writers_at_the_same_time_do_not_mix(
             streamrec.errors.ObjectChangedError, match="another writer writes this object"
         ):
             await first.close()
-        assert shown(await place.snapshot()) == old
+        assert visible_objects(await place.snapshot()) == old
         await second.close()
         expected = {f"/x-{n}": streamrec.encode_records([b"de"[n : n + 1]]) for n in range(2)}
         assert await place.snapshot() == old | expected
 
 
-KILLED = """
+PROGRAM_THAT_IS_KILLED = """
 import asyncio, os, signal, sys
 from tests.effort import THOROUGH
 from tests.shards.test_places import with_writer
@@ -394,7 +394,7 @@ while child(Steps(number, lambda: os.kill(os.getpid(), signal.SIGKILL)), 1):
 """
 
 
-def written_anew(folder: Path) -> Objects:
+def new_objects(folder: Path) -> Objects:
     """What replaces the old objects."""
     for salt in (0, 1):
         asyncio.run(with_writer(str(folder), {}, salt))
@@ -402,8 +402,8 @@ def written_anew(folder: Path) -> Objects:
 
 
 def test_a_killed_writer_leaves_all_old_objects_or_complete_copies(tmp_path: Path) -> None:
-    folder, new = tmp_path / "d", written_anew(tmp_path / "other")
-    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(folder)]
+    folder, new = tmp_path / "d", new_objects(tmp_path / "other")
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM_THAT_IS_KILLED, str(folder)]
     half_way = 0
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -285,7 +285,7 @@ async def test_a_length_beyond_the_end_of_the_shard_is_damage(
     assert (caught.value.offset, caught.value.record) == (20, 1)
 
 
-PLAIN = bytes(range(256)) * 4096
+PLAIN_BYTES = bytes(range(256)) * 4096
 
 
 class HeldInflater(Inflater):
@@ -311,8 +311,8 @@ class NoMoreBytes:
 
 
 async def test_a_cancellation_waits_for_the_thread_and_is_not_lost() -> None:
-    inflater, room = HeldInflater(), memoryview(bytearray(len(PLAIN)))
-    stream = InflatedStream(NoMoreBytes(), inflater, gzip.compress(PLAIN), 0)
+    inflater, room = HeldInflater(), memoryview(bytearray(len(PLAIN_BYTES)))
+    stream = InflatedStream(NoMoreBytes(), inflater, gzip.compress(PLAIN_BYTES), 0)
     reading = asyncio.ensure_future(stream.readinto(room))
     await asyncio.to_thread(inflater.begun.wait)
     reading.cancel()
@@ -321,4 +321,4 @@ async def test_a_cancellation_waits_for_the_thread_and_is_not_lost() -> None:
     inflater.released.set()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert room == PLAIN
+    assert room == PLAIN_BYTES

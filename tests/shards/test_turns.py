@@ -34,7 +34,7 @@ async def calls() -> Calls:
     return Calls()
 
 
-async def settle() -> None:
+async def run_all_ready_tasks() -> None:
     """Lets all tasks run that can."""
     for _ in range(5):
         await asyncio.sleep(0)
@@ -43,7 +43,7 @@ async def settle() -> None:
 async def test_calls_run_one_after_another_in_their_order(calls: Calls) -> None:
     first = asyncio.create_task(calls.turns.run(calls.long, "a"))
     others = [asyncio.create_task(calls.turns.run(calls.short, name)) for name in "bcd"]
-    await settle()
+    await run_all_ready_tasks()
     assert calls.log == ["a begins"]
     assert calls.turns.are_taken
     calls.let_go.set()
@@ -54,9 +54,9 @@ async def test_calls_run_one_after_another_in_their_order(calls: Calls) -> None:
 
 async def test_a_caller_that_is_cancelled_before_its_turn_cancels_its_call(calls: Calls) -> None:
     first = asyncio.create_task(calls.turns.run(calls.long, "a"))
-    await settle()
+    await run_all_ready_tasks()
     second = asyncio.create_task(calls.turns.run(calls.short, "b"))
-    await settle()
+    await run_all_ready_tasks()
     second.cancel()
     await asyncio.wait([second])
     calls.let_go.set()
@@ -66,12 +66,12 @@ async def test_a_caller_that_is_cancelled_before_its_turn_cancels_its_call(calls
 
 async def test_a_call_that_has_begun_ends_without_its_caller(calls: Calls) -> None:
     first = asyncio.create_task(calls.turns.run(calls.long, "a"))
-    await settle()
+    await run_all_ready_tasks()
     first.cancel()
     await asyncio.wait([first])
     assert calls.turns.are_taken
     second = asyncio.create_task(calls.turns.run(calls.short, "b"))
-    await settle()
+    await run_all_ready_tasks()
     assert calls.log == ["a begins"]
     calls.let_go.set()
     await second
@@ -84,7 +84,7 @@ async def test_the_next_call_raises_the_error_of_a_call_without_a_caller(calls: 
         raise ValueError("late")
 
     first = asyncio.create_task(calls.turns.run(fails_late))
-    await settle()
+    await run_all_ready_tasks()
     first.cancel()
     await asyncio.wait([first])
     calls.let_go.set()
@@ -104,14 +104,14 @@ async def test_an_error_is_that_of_its_call_alone(calls: Calls) -> None:
 
 async def test_a_check_comes_in_turn_and_its_error_ends_the_call(calls: Calls) -> None:
     first = asyncio.create_task(calls.turns.run(calls.long, "a"))
-    await settle()
+    await run_all_ready_tasks()
 
     def check() -> None:
         calls.log.append("check")
         raise ClosedError("closed meanwhile")
 
     second = asyncio.create_task(calls.turns.run(calls.short, "b", check=check))
-    await settle()
+    await run_all_ready_tasks()
     assert calls.log == ["a begins"]
     calls.let_go.set()
     await first
@@ -122,7 +122,7 @@ async def test_a_check_comes_in_turn_and_its_error_ends_the_call(calls: Calls) -
 
 async def test_stopping_cancels_the_call_and_its_caller_is_told_why(calls: Calls) -> None:
     first = asyncio.create_task(calls.turns.run(calls.long, "a"))
-    await settle()
+    await run_all_ready_tasks()
     await calls.turns.stop()
     with pytest.raises(ClosedError, match="s3://bucket/shard: this writer was closed"):
         await first

@@ -27,7 +27,7 @@ from streamrec import Dataset, TFRecordDataset, encode_records, write_manifest_s
 COUNTS = (190, 61, 0, 240, 33, 130)
 """Records of each shard."""
 
-AHEAD = 3
+STEPS_AHEAD = 3
 """How many steps a process may be ahead of its parent: it is killed within one of them, or between
 two."""
 
@@ -175,7 +175,7 @@ class Rank:
         self.process = PROCESSES.Process(target=target, args=(theirs, self.job))
         self.process.start()
         theirs.close()
-        for _ in range(AHEAD):
+        for _ in range(STEPS_AHEAD):
             self._leave()
 
     def step(self) -> bool:

@@ -35,8 +35,8 @@ from tests.servers.resuming import stop_after
 
 PART = 1 << 18
 DATA = os.urandom(3 * PART + 12_345)
-MANY = 150
-QUICK = RetryPolicy(
+MANY_STREAMS = 150
+QUICK_RETRIES = RetryPolicy(
     attempts=3, backoff_base=0.01, connect_timeout=5, first_byte_timeout=10, stall_timeout=10
 )
 
@@ -55,7 +55,7 @@ class Place:
     options: Mapping[str, Any] = field(default_factory=dict)
     filesystem: fsspec.AbstractFileSystem | None = None
 
-    def storages(self, retry: RetryPolicy = QUICK) -> Storages:
+    def storages(self, retry: RetryPolicy = QUICK_RETRIES) -> Storages:
         """Storages for the running loop."""
         return Storages(self.options, filesystem=self.filesystem, retry=retry)
 
@@ -76,21 +76,21 @@ def signed_body(request: Any) -> str:
 
 
 @asynccontextmanager
-async def opened(
-    path: str, options: Mapping[str, Any] = {}, retry: RetryPolicy = QUICK
+async def open_storage(
+    path: str, options: Mapping[str, Any] = {}, retry: RetryPolicy = QUICK_RETRIES
 ) -> AsyncIterator[Storage]:
     """The storage of a path."""
     async with Storages(options, retry=retry) as storages:
         yield await storages.at(path)
 
 
-async def put(storage: Storage, path: str, data: bytes, **options: Any) -> None:
+async def write_object(storage: Storage, path: str, data: bytes, **options: Any) -> None:
     """Writes an object."""
     async with await storage.upload(path, **options) as upload:
         await upload.write(data)
 
 
-def noted(storage: Storage, event: str, what: Callable[[Any], str]) -> list[str]:
+def note_requests(storage: Storage, event: str, what: Callable[[Any], str]) -> list[str]:
     """What there is to say of each request to S3 from now on, at an event of botocore's."""
     seen: list[str] = []
     client = storage._backend._fs._s3  # type: ignore[attr-defined]
@@ -98,13 +98,13 @@ def noted(storage: Storage, event: str, what: Callable[[Any], str]) -> list[str]
     return seen
 
 
-async def until(what: Callable[[], bool]) -> None:
+async def wait_until(what: Callable[[], bool]) -> None:
     """Yields to other tasks until a condition is true."""
     while not what():  # noqa: ASYNC110 - a property, which sets no event
         await asyncio.sleep(0)
 
 
-KILLED = """
+PROGRAM_THAT_IS_KILLED = """
 import asyncio, json, os, signal, sys
 from streamrec.storage import Storages
 paths, options, part_size = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
@@ -122,12 +122,14 @@ asyncio.run(main())
 def kill_while_writing(paths: Sequence[str], options: Mapping[str, Any], part_size: int) -> None:
     """Starts a process that uploads to the paths and is killed before the end."""
     arguments = [json.dumps(paths), json.dumps(dict(options)), str(part_size)]
-    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM_THAT_IS_KILLED, *arguments], check=False, timeout=60
+    )
     assert done.returncode == -signal.SIGKILL
 
 
 class ReadingTests:
-    """Reading. Subclasses define `place`, and `put` if the store cannot be written through
+    """Reading. Subclasses define `place`, and `write_object` if the store cannot be written through
     Storage.
     """
 
@@ -141,7 +143,7 @@ class ReadingTests:
         return f"{place.url}/{uuid4().hex}"
 
     async def put(self, storage: Storage, path: str, data: bytes) -> None:
-        await put(storage, path, data)
+        await write_object(storage, path, data)
 
     async def test_round_trip(self, storage: Storage, path: str) -> None:
         await self.put(storage, path, DATA)
@@ -222,7 +224,7 @@ class ReadingTests:
         all would wait.
         """
         await self.put(storage, path, DATA)
-        streams = [await storage.stream(path) for _ in range(MANY)]
+        streams = [await storage.stream(path) for _ in range(MANY_STREAMS)]
         first = [await stream.readinto(memoryview(bytearray(1000))) for stream in streams]
         assert all(first)
         assert await read_all(streams[-1]) == DATA[first[-1] :]
@@ -366,7 +368,7 @@ class WritingTests:
     async def test_exclusive_creation(self, storage: Storage, path: str) -> None:
         for parts in self.EXCLUSIVE:
             name, data = f"{path}-{parts}", bytes(parts * self.part_size() + 3)
-            await put(storage, name, data, part_size=self.part_size(), overwrite=False)
+            await write_object(storage, name, data, part_size=self.part_size(), overwrite=False)
             with pytest.raises(AlreadyExistsError, match="overwrite=True") as early:
                 await storage.upload(name, overwrite=False)
             assert (early.value.path, isinstance(early.value, FileExistsError)) == (name, True)
@@ -474,7 +476,7 @@ async def written(url: str, options: Mapping[str, Any]) -> None:
         f"{url}/x-{{shard}}.tfrecord",
         max_shard_records=RECORDS,
         storage_options=options,
-        retry=QUICK,
+        retry=QUICK_RETRIES,
     ) as writer:
         for shard in shards_of(url):
             for record in shard:
@@ -492,7 +494,7 @@ def check(url: str, options: Mapping[str, Any], writing: Mapping[str, Any] | Non
         num_parallel_reads=SHARDS,
         block_length=RECORDS,
         storage_options=options,
-        retry=QUICK,
+        retry=QUICK_RETRIES,
     )
     with dataset.iterate() as records:
         found = list(records)
@@ -508,7 +510,7 @@ def check(url: str, options: Mapping[str, Any], writing: Mapping[str, Any] | Non
         for start, end in ((0, 50_000), (50_000, 90_001), (90_001, None)):
             place = f"{url}/x-3.tfrecord"
             async with streamrec.open_shard(
-                place, start=start, end=end, storage_options=options, retry=QUICK
+                place, start=start, end=end, storage_options=options, retry=QUICK_RETRIES
             ) as shard:
                 records += [record async for record in shard]
         return records

@@ -19,7 +19,7 @@ from streamrec.storage import Storages, clients
 from streamrec.storage.tasks import call_in_thread
 from tests.runs import in_new_interpreter
 from tests.servers.real import Store
-from tests.storage.contract import until
+from tests.storage.contract import wait_until
 
 WITHOUT_PACKAGES = """
 import asyncio, sys
@@ -129,4 +129,4 @@ async def test_what_a_thread_opens_for_a_cancelled_caller_is_closed() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     release.set()
-    await until(lambda: closed == ["a file"])
+    await wait_until(lambda: closed == ["a file"])

@@ -8,7 +8,9 @@ import pytest
 from streamrec.storage.identity import identities, is_special
 
 
-def same(one: str, other: str, endpoint: str = "", other_endpoint: str | None = None) -> bool:
+def are_one_object(
+    one: str, other: str, endpoint: str = "", other_endpoint: str | None = None
+) -> bool:
     first = identities(one, endpoint)
     second = identities(other, endpoint if other_endpoint is None else other_endpoint)
     return bool(first & second)
@@ -32,7 +34,7 @@ def same(one: str, other: str, endpoint: str = "", other_endpoint: str | None = 
     ],
 )
 def test_spellings_of_one_object(one: str, other: str) -> None:
-    assert same(one, other)
+    assert are_one_object(one, other)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_spellings_of_one_object(one: str, other: str) -> None:
     ],
 )
 def test_other_objects(one: str, other: str) -> None:
-    assert not same(one, other)
+    assert not are_one_object(one, other)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_other_objects(one: str, other: str) -> None:
     ],
 )
 def test_servers(one: str, other: str, expected: bool) -> None:
-    assert same("s3://b/k", "s3://b/k", one, other) == expected
+    assert are_one_object("s3://b/k", "s3://b/k", one, other) == expected
 
 
 def test_local_files_are_one_in_all_spellings_and_links(
@@ -84,14 +86,14 @@ def test_local_files_are_one_in_all_spellings_and_links(
     os.link(tmp_path / "a", tmp_path / "hard")
     (tmp_path / "folder").symlink_to(tmp_path)
     spellings = ["a", "./a", f"{tmp_path}//a", f"file://{tmp_path}/a", "soft", "hard", "folder/a"]
-    assert all(same("a", name) for name in spellings)
-    assert not any(same("b", name) for name in spellings)
+    assert all(are_one_object("a", name) for name in spellings)
+    assert not any(are_one_object("b", name) for name in spellings)
 
 
 def test_a_file_that_does_not_exist_yet_is_known_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "folder").symlink_to(tmp_path)
-    assert same(f"{tmp_path}/new", f"{tmp_path}/folder/new")
-    assert not same(f"{tmp_path}/new", f"{tmp_path}/newer")
+    assert are_one_object(f"{tmp_path}/new", f"{tmp_path}/folder/new")
+    assert not are_one_object(f"{tmp_path}/new", f"{tmp_path}/newer")
 
 
 def test_devices_and_pipes_have_no_identity(tmp_path: Path) -> None:

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from streamrec.storage.ledger import Account, AllRuns, Ledger
 
 
-def each_time() -> AllRuns:
+def run_counter() -> AllRuns:
     """The runs of a process in which a count takes no time, so that each question counts all."""
     return AllRuns(clock=lambda: 1.0)
 
 
-def alone(budget: int, queued: Callable[[], int] = int) -> Ledger:
-    return Ledger(budget, queued, each_time())
+def ledger_of_one_run(budget: int, queued: Callable[[], int] = int) -> Ledger:
+    return Ledger(budget, queued, run_counter())
 
 
 # Accounts.
 
 
 def test_what_an_account_holds_counts_in_all_accounts_around_it() -> None:
-    ledger = alone(1000)
+    ledger = ledger_of_one_run(1000)
     queues, ranges = ledger.open("queues"), ledger.open("ranges")
     one, other = queues.open("queue"), queues.open("queue")
     one.hold(20)
@@ -37,7 +37,7 @@ def test_what_an_account_holds_counts_in_all_accounts_around_it() -> None:
 
 
 def test_an_account_may_hold_what_all_around_it_allow() -> None:
-    ledger = alone(100)
+    ledger = ledger_of_one_run(100)
     ranges = ledger.open("ranges", limit=50)
     one, other = ranges.open("range", limit=40), ranges.open("range")
     assert one.fits(40)
@@ -59,7 +59,7 @@ def test_promised_bytes_take_no_room() -> None:
 
 def test_a_closed_account_counts_no_more() -> None:
     """Nor does what comes or goes in it later, as its owner's tasks end."""
-    ledger = alone(100)
+    ledger = ledger_of_one_run(100)
     queues = ledger.open("queues")
     queue = queues.open("queue")
     queue.hold(30)
@@ -80,7 +80,7 @@ STEPS = st.lists(
 def test_an_account_always_holds_the_sum_of_those_in_it(
     steps: list[tuple[int, str, int]],
 ) -> None:
-    ledger = alone(1000)
+    ledger = ledger_of_one_run(1000)
     groups = [ledger.open("group") for _ in range(2)]
     leaves = [groups[number % 2].open("leaf") for number in range(6)]
     for number, step, nbytes in steps:
@@ -97,7 +97,7 @@ def test_an_account_always_holds_the_sum_of_those_in_it(
 
 
 def test_shares_are_listed_while_their_owners_keep_them() -> None:
-    ledger = alone(100)
+    ledger = ledger_of_one_run(100)
     shuffle, cache = ledger.set_aside("shuffle", 60), ledger.set_aside("cache", 20)
     assert {(share.name, share.nbytes) for share in ledger.shares} == {
         ("shuffle", 60),
@@ -114,7 +114,7 @@ def test_shares_are_listed_while_their_owners_keep_them() -> None:
 
 def test_a_run_counts_its_accounts_its_queue_and_what_it_admitted() -> None:
     async def admitted() -> Ledger:
-        ledger = alone(1000, queued=lambda: 100)
+        ledger = ledger_of_one_run(1000, queued=lambda: 100)
         ledger.open("queues").hold(20)
         await ledger.admit(ledger.open("queue"), 3, bool)
         return ledger
@@ -126,14 +126,14 @@ def test_a_run_counts_its_accounts_its_queue_and_what_it_admitted() -> None:
 
 
 def test_a_run_alone_may_fill_its_budget() -> None:
-    ledger = alone(1000)
+    ledger = ledger_of_one_run(1000)
     assert ledger.fits(1000)
     assert not ledger.fits(1001)
 
 
 def test_all_runs_together_hold_at_most_twice_the_largest_budget() -> None:
     """Each further run takes at most half of what the others leave."""
-    runs = each_time()
+    runs = run_counter()
     first, second = Ledger(1000, lambda: 1000, runs), Ledger(1000, runs=runs)
     assert second.fits(500)
     assert not second.fits(501)
@@ -144,14 +144,14 @@ def test_all_runs_together_hold_at_most_twice_the_largest_budget() -> None:
 
 
 def test_the_largest_budget_counts_for_all() -> None:
-    runs = each_time()
+    runs = run_counter()
     large, small = Ledger(4000, lambda: 4000, runs), Ledger(1000, runs=runs)
     assert small.fits(1000)
     assert large.nbytes == 4000
 
 
 def test_a_run_may_hold_a_64th_of_its_budget_in_any_case() -> None:
-    runs = each_time()
+    runs = run_counter()
     others = [Ledger(6400, lambda: 6400, runs) for _ in range(3)]
     ledger = Ledger(6400, runs=runs)
     assert ledger.fits(100)
@@ -160,7 +160,7 @@ def test_a_run_may_hold_a_64th_of_its_budget_in_any_case() -> None:
 
 
 def test_a_run_that_ended_does_not_count() -> None:
-    runs = each_time()
+    runs = run_counter()
     first, second = Ledger(1000, lambda: 2000, runs), Ledger(1000, runs=runs)
     assert not second.fits(900)
     del first
@@ -182,32 +182,32 @@ def test_what_another_run_was_allowed_since_the_last_count_is_added() -> None:
 # Waiting.
 
 
-async def settled(*tasks: asyncio.Task[None]) -> list[bool]:
+async def which_tasks_ended(*tasks: asyncio.Task[None]) -> list[bool]:
     """Whether each task ended, once all have had their turns."""
     for _ in range(5):
         await asyncio.sleep(0)
     return [task.done() for task in tasks]
 
 
-def reading(
+def start_read(
     ledger: Ledger, account: Account, nbytes: int, wanted: bool = False
 ) -> asyncio.Task[None]:
     return asyncio.create_task(ledger.admit(account, nbytes, lambda: wanted))
 
 
 async def test_reads_wait_for_room_in_the_order_in_which_they_came() -> None:
-    ledger = alone(100)
+    ledger = ledger_of_one_run(100)
     a, b, c = (ledger.open(name) for name in "abc")
     await ledger.admit(a, 90, bool)
-    large, small = reading(ledger, b, 50), reading(ledger, c, 5)
-    assert await settled(large, small) == [False, False]
+    large, small = start_read(ledger, b, 50), start_read(ledger, c, 5)
+    assert await which_tasks_ended(large, small) == [False, False]
     ledger.arrived(a)
-    assert await settled(large, small) == [True, True]
+    assert await which_tasks_ended(large, small) == [True, True]
     assert ledger.nbytes == 55
 
 
 async def test_an_account_asks_again_in_place_of_what_it_was_admitted_for() -> None:
-    ledger = alone(100)
+    ledger = ledger_of_one_run(100)
     account = ledger.open("queue")
     await ledger.admit(account, 60, bool)
     await ledger.admit(account, 100, bool)
@@ -215,11 +215,11 @@ async def test_an_account_asks_again_in_place_of_what_it_was_admitted_for() -> N
 
 
 async def test_a_read_that_is_cancelled_while_it_waits_holds_nothing() -> None:
-    ledger = alone(100)
-    waits = reading(ledger, ledger.open("queue"), 101)
-    assert await settled(waits) == [False]
+    ledger = ledger_of_one_run(100)
+    waits = start_read(ledger, ledger.open("queue"), 101)
+    assert await which_tasks_ended(waits) == [False]
     waits.cancel()
-    assert await settled(waits) == [True]
+    assert await which_tasks_ended(waits) == [True]
     assert ledger.nbytes == 0
     await ledger.admit(ledger.open("other"), 100, bool)
 
@@ -227,20 +227,20 @@ async def test_a_read_that_is_cancelled_while_it_waits_holds_nothing() -> None:
 async def test_what_the_consumer_waits_for_is_read_even_if_it_does_not_fit() -> None:
     """One at a time, and only if nothing is in the consumer's queue."""
     queued = [10]
-    ledger = alone(100, lambda: queued[0])
+    ledger = ledger_of_one_run(100, lambda: queued[0])
     first, second, third = (ledger.open("queue") for _ in range(3))
-    next_, other = reading(ledger, first, 1000, wanted=True), reading(ledger, second, 1000)
-    assert await settled(next_, other) == [False, False]
+    next_, other = start_read(ledger, first, 1000, wanted=True), start_read(ledger, second, 1000)
+    assert await which_tasks_ended(next_, other) == [False, False]
     ledger.is_wanted = True
     ledger.notify()
-    assert await settled(next_, other) == [False, False]
+    assert await which_tasks_ended(next_, other) == [False, False]
     queued[0] = 0
     ledger.notify()
-    assert await settled(next_, other) == [True, False]
-    another = reading(ledger, third, 1000, wanted=True)
-    assert await settled(another, other) == [False, False]
+    assert await which_tasks_ended(next_, other) == [True, False]
+    another = start_read(ledger, third, 1000, wanted=True)
+    assert await which_tasks_ended(another, other) == [False, False]
     ledger.arrived(first)
-    assert await settled(another, other) == [True, False]
+    assert await which_tasks_ended(another, other) == [True, False]
     other.cancel()
     ledger.arrived(third)
     assert ledger.nbytes == 0

@@ -20,7 +20,7 @@ from streamrec.storage import Storages
 from tests.servers.answering import Answer, Asked, answering
 from tests.servers.objectstore import serve_objects
 from tests.servers.real import Store
-from tests.storage.contract import QUICK, opened, put
+from tests.storage.contract import QUICK_RETRIES, open_storage, write_object
 
 
 class S3Error:
@@ -47,13 +47,13 @@ def s3_error() -> Iterator[S3Error]:
         yield error
 
 
-def worded(status: int, body: str, headers: Mapping[str, str] = {}) -> Answer:
+def message_of(status: int, body: str, headers: Mapping[str, str] = {}) -> Answer:
     return Answer(
         status, f"<?xml version='1.0' encoding='UTF-8'?>\n<Error>{body}</Error>".encode(), headers
     )
 
 
-REDIRECT = worded(
+REDIRECT = message_of(
     301,
     "<Code>PermanentRedirect</Code><Message>The bucket you are attempting to access must be "
     "addressed using the "
@@ -61,13 +61,13 @@ REDIRECT = worded(
     "endpoint.</Message><Endpoint>b.s3-eu-west-1.amazonaws.com</Endpoint><Bucket>b</Bucket>",
     {"x-amz-bucket-region": "eu-west-1"},
 )
-MALFORMED = worded(
+MALFORMED = message_of(
     400,
     "<Code>AuthorizationHeaderMalformed</Code><Message>The authorization header is malformed; the "
     "region 'us-east-1' "
     "is wrong; expecting 'eu-west-1'</Message><Region>eu-west-1</Region>",
 )
-SKEWED = worded(
+SKEWED = message_of(
     403,
     "<Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the "
     "current time is too "
@@ -122,7 +122,7 @@ def test_a_library_that_is_not_there_is_an_error_at_once() -> None:
 @pytest.mark.parametrize("answer", [REDIRECT, MALFORMED], ids=lambda answer: answer.status)
 async def test_a_bucket_in_another_region_names_it(s3_error: S3Error, answer: Answer) -> None:
     s3_error.answer = answer
-    async with opened("s3://b/k", s3_error.options) as storage:
+    async with open_storage("s3://b/k", s3_error.options) as storage:
         with pytest.raises(
             StorageError, match=r"another region, eu-west-1 .*{'region_name': 'eu-west-1'}"
         ):
@@ -142,7 +142,7 @@ async def test_a_clock_that_is_off(s3_error: S3Error, verb: str, minutes: int) -
     clock.
     """
     s3_error.answer, s3_error.clock_off = SKEWED, timedelta(minutes=minutes)
-    async with Storages(s3_error.options, retry=QUICK) as storages:
+    async with Storages(s3_error.options, retry=QUICK_RETRIES) as storages:
         with pytest.raises(PermissionDeniedError) as caught:
             await getattr(await storages.at("s3://b/k"), verb)("s3://b/k")
     known = verb == "stream" or bool(minutes)
@@ -176,8 +176,8 @@ async def test_a_directory_says_which_pattern_to_write(
 async def test_a_marker_of_a_directory_is_not_a_shard(s3_store: Store) -> None:
     """S3 consoles create them: empty objects whose names end in a slash."""
     url = f"s3://streamrec/{uuid4().hex}/"
-    async with opened(url, s3_store.options) as storage:
-        await put(storage, url, b"")
+    async with open_storage(url, s3_store.options) as storage:
+        await write_object(storage, url, b"")
     with pytest.raises(StorageError, match=r"this is a directory: write .*/\*.tfrecord\*"):
         [_ async for _ in streamrec.TFRecordDataset(url, storage_options=s3_store.options)]
 
@@ -195,7 +195,7 @@ async def test_a_bucket_says_which_pattern_to_write(s3_store: Store) -> None:
 
 
 @contextmanager
-def paged(
+def answer_in_pages(
     scheme: str, status: int = 200, second: bytes = b"", first: bytes | None = None
 ) -> Iterator[dict[str, Any]]:
     """Options for a store that answers every listing with two pages, of which the first has one
@@ -241,7 +241,7 @@ def test_a_listing_is_whole_or_an_error(scheme: str, page: str) -> None:
         StorageError,
         match=rf"{scheme}://b/d/: the server (failed|sent something other).*in 2 attempts",
     )
-    with paged(scheme, status, second) as options, failed:
+    with answer_in_pages(scheme, status, second) as options, failed:
         streamrec.matching_files(f"{scheme}://b/d/*", storage_options=options, retry=retry)
 
 
@@ -249,7 +249,7 @@ def test_a_listing_is_whole_or_an_error(scheme: str, page: str) -> None:
 async def test_a_listing_of_several_pages_is_whole(tmp_path: Path, scheme: str) -> None:
     keys = [f"{number:05}" for number in range(2_050)]
     with serve_objects(tmp_path, dict.fromkeys(keys, b"")) as store:
-        async with opened(f"{scheme}://bucket/", store.options(scheme)) as storage:
+        async with open_storage(f"{scheme}://bucket/", store.options(scheme)) as storage:
             found = [info.path async for info in storage.list(f"{scheme}://bucket/")]
     assert found == [f"{scheme}://bucket/{key}" for key in keys]
 
@@ -264,7 +264,7 @@ async def test_a_listing_has_no_keys_outside_its_prefix() -> None:
         ),
     }
     for scheme, answer in answers.items():
-        with paged(scheme, first=answer.encode()) as options:
+        with answer_in_pages(scheme, first=answer.encode()) as options:
             async with Storages(options) as storages:
                 found = [
                     info.path
@@ -273,7 +273,7 @@ async def test_a_listing_has_no_keys_outside_its_prefix() -> None:
         assert found == [f"{scheme}://b/d/a"]
 
 
-WRONG: list[tuple[str, dict[str, Any], str]] = [
+WRONG_NAMES: list[tuple[str, dict[str, Any], str]] = [
     (
         "s3://b/k",
         {"acces_key": "x"},
@@ -344,7 +344,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("url", "options", "message"), WRONG)
+@pytest.mark.parametrize(("url", "options", "message"), WRONG_NAMES)
 def test_wrong_names(url: str, options: dict[str, Any], message: str) -> None:
     """For a dataset, and for a writer."""
     with pytest.raises(StorageError, match=re.escape(message)) as caught:

@@ -320,7 +320,9 @@ def test_saved_elements_come_back(place: Place) -> None:
 @pytest.mark.parametrize("place", ["local", "file", "memory", "s3", "gcs"], indirect=True)
 def test_the_command_line(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     options = [
-        part for name, value in place.options.items() for part in ("-o", f"{name}={told(value)}")
+        part
+        for name, value in place.options.items()
+        for part in ("-o", f"{name}={message_of(value)}")
     ]
 
     def call(command: str, *arguments: str) -> str:
@@ -350,7 +352,7 @@ def test_the_command_line(place: Place, capfd: pytest.CaptureFixture[str]) -> No
     assert "a?b#[1].jsonl" in place.stored("out #%20é")
 
 
-def told(value: Any) -> str:
+def message_of(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict) else str(value)
 
 

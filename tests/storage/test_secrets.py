@@ -34,39 +34,39 @@ from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Storages
 from tests.servers.answering import Answer, answering
 
-CANARY = "C4n4ry-pA55"
+SECRET = "C4n4ry-pA55"
 QUICK = RetryPolicy(attempts=1, connect_timeout=5)
 
 QUERIES = [
     *(
-        f"?{name}={CANARY}"
+        f"?{name}={SECRET}"
         for name in ("apikey", "key", "password", "code", "jwt", "client_secret", "X-Amz-Signature")
     ),
-    f"?%6bey={CANARY}",
-    f"?part=1&key={CANARY}&key=2{CANARY}",
-    f"?{CANARY}",
-    f"?part=1&{CANARY}",
-    f"?x=a'{CANARY}",
-    f"?x=a b{CANARY}",
-    f"?x=a?{CANARY}",
-    f"?versionId=1;tok={CANARY}",
-    f"?x={CANARY})",
-    f"#{CANARY}",
-    f"#access_token={CANARY}",
-    f";sid={CANARY}",
-    f"/x;{CANARY}/y",
+    f"?%6bey={SECRET}",
+    f"?part=1&key={SECRET}&key=2{SECRET}",
+    f"?{SECRET}",
+    f"?part=1&{SECRET}",
+    f"?x=a'{SECRET}",
+    f"?x=a b{SECRET}",
+    f"?x=a?{SECRET}",
+    f"?versionId=1;tok={SECRET}",
+    f"?x={SECRET})",
+    f"#{SECRET}",
+    f"#access_token={SECRET}",
+    f";sid={SECRET}",
+    f"/x;{SECRET}/y",
 ]
 USERS = [
-    f"{CANARY}@",
-    f"{CANARY}:@",
-    f"user:{CANARY}@",
-    f"user:a/{CANARY}@",
-    f"user:a@{CANARY}@",
-    f"{CANARY}:x-oauth@",
+    f"{SECRET}@",
+    f"{SECRET}:@",
+    f"user:{SECRET}@",
+    f"user:a/{SECRET}@",
+    f"user:a@{SECRET}@",
+    f"{SECRET}:x-oauth@",
 ]
 
 
-def shown(error: BaseException) -> str:
+def texts_shown(error: BaseException) -> str:
     """All that is shown of an error."""
     return "\n".join(
         [
@@ -99,20 +99,20 @@ def urls(server: str) -> list[str]:
     urls = [f"http://{host}/a{query}" for query in QUERIES for host in (server, "127.0.0.1:1")]
     urls += [f"http://{user}{host}/a" for user in USERS for host in (server, "127.0.0.1:1")]
     urls += [
-        f"http://user:{CANARY}@127.0.0.1:99999999/",
-        f"http://{CANARY}@[::1/a",
-        f"https://{CANARY}@{server}/a",
+        f"http://user:{SECRET}@127.0.0.1:99999999/",
+        f"http://{SECRET}@[::1/a",
+        f"https://{SECRET}@{server}/a",
     ]
     urls += [
-        f"simplecache::http://{server}/a?key={CANARY}",
-        f"zip://a::http://{CANARY}@{server}/a.zip?part=1",
+        f"simplecache::http://{server}/a?key={SECRET}",
+        f"zip://a::http://{SECRET}@{server}/a.zip?part=1",
     ]
     urls += [
-        f"s3://{CANARY}:secret@bucket/a",
-        f"nothing://user:{CANARY}@host/a",
-        f"ftp://{CANARY}@127.0.0.1:1/a",
+        f"s3://{SECRET}:secret@bucket/a",
+        f"nothing://user:{SECRET}@host/a",
+        f"ftp://{SECRET}@127.0.0.1:1/a",
     ]
-    urls += [f"memory://user:{CANARY}@host/a", f"sftp://user:{CANARY}@127.0.0.1:1/a"]
+    urls += [f"memory://user:{SECRET}@host/a", f"sftp://user:{SECRET}@127.0.0.1:1/a"]
     return urls
 
 
@@ -135,9 +135,9 @@ def test_no_error_and_no_log_shows_a_secret(
     for url in urls:
         for fail in failures(url):
             error = error_of(fail)
-            assert CANARY not in shown(error), url
-            assert CANARY not in shown(pickle.loads(pickle.dumps(error))), url
-    assert CANARY not in caplog.text
+            assert SECRET not in texts_shown(error), url
+            assert SECRET not in texts_shown(pickle.loads(pickle.dumps(error))), url
+    assert SECRET not in caplog.text
 
 
 def test_no_repr_state_metric_or_trace_shows_a_secret(
@@ -174,7 +174,7 @@ def test_no_repr_state_metric_or_trace_shows_a_secret(
         told += [streamrec.tfrecord.Loss(url, 1, 2, "broken", 3), metrics, *capsys.readouterr()]
         told.append((tmp_path / "trace").read_text())
         for text in (show(each) for each in told for show in (repr, str)):
-            assert CANARY not in text, (url, text[max(0, text.find(CANARY) - 200) :][:300])
+            assert SECRET not in text, (url, text[max(0, text.find(SECRET) - 200) :][:300])
 
 
 def test_states_tell_urls_apart_that_differ_in_what_is_masked() -> None:
@@ -186,27 +186,27 @@ def test_states_tell_urls_apart_that_differ_in_what_is_masked() -> None:
 
 
 OPTIONS: list[Any] = [
-    f"key={CANARY}",
-    [("secret", CANARY)],
-    {"secret", CANARY},
-    [f"{'x' * 50}{CANARY}"],
-    {"nothing": CANARY},
-    {"secret": {"a": CANARY}, "key": CANARY, "anon": "no"},
-    {"client_kwargs": {"aws_secret_access_key": CANARY, "wrong": 1}},
-    {"client_kwargs": CANARY},
-    {"config_kwargs": {"proxies": f"http://user:{CANARY}@127.0.0.1:1"}},
-    {"endpoint_url": f"user:{CANARY}@127.0.0.1"},
-    {"endpoint_url": f"http://user:{CANARY}@127.0.0.1:1", "key": "k", "secret": CANARY},
-    {"endpoint_url": f"http://127.0.0.1:1/?key={CANARY}", "key": "k", "secret": CANARY},
-    {"token": CANARY},
-    {"token": {"private_key": CANARY, "client_email": "a"}},
-    {"headers": {"Authorization": f"Bearer {CANARY}"}},
-    {"headers": f"Authorization: Bearer {CANARY}"},
+    f"key={SECRET}",
+    [("secret", SECRET)],
+    {"secret", SECRET},
+    [f"{'x' * 50}{SECRET}"],
+    {"nothing": SECRET},
+    {"secret": {"a": SECRET}, "key": SECRET, "anon": "no"},
+    {"client_kwargs": {"aws_secret_access_key": SECRET, "wrong": 1}},
+    {"client_kwargs": SECRET},
+    {"config_kwargs": {"proxies": f"http://user:{SECRET}@127.0.0.1:1"}},
+    {"endpoint_url": f"user:{SECRET}@127.0.0.1"},
+    {"endpoint_url": f"http://user:{SECRET}@127.0.0.1:1", "key": "k", "secret": SECRET},
+    {"endpoint_url": f"http://127.0.0.1:1/?key={SECRET}", "key": "k", "secret": SECRET},
+    {"token": SECRET},
+    {"token": {"private_key": SECRET, "client_email": "a"}},
+    {"headers": {"Authorization": f"Bearer {SECRET}"}},
+    {"headers": f"Authorization: Bearer {SECRET}"},
     {
-        "connection_string": f"DefaultEndpointsProtocol=https;AccountName=x;AccountKey={CANARY};EndpointSuffix=y"  # noqa: E501
+        "connection_string": f"DefaultEndpointsProtocol=https;AccountName=x;AccountKey={SECRET};EndpointSuffix=y"  # noqa: E501
     },
-    {"account_key": CANARY, "account_name": 5},
-    {"password": CANARY, "username": "x", "port": CANARY},
+    {"account_key": SECRET, "account_name": 5},
+    {"password": SECRET, "username": "x", "port": SECRET},
 ]
 
 
@@ -224,15 +224,15 @@ def test_no_error_shows_an_option(options: Any, caplog: pytest.LogCaptureFixture
         error = error_of(
             lambda url=url: list(TFRecordDataset(url, storage_options=options, retry=QUICK))
         )
-        assert CANARY not in shown(error), url
+        assert SECRET not in texts_shown(error), url
     for fail in (
         lambda: TFRecordDataset("x", filesystem=options),
         lambda: Storages(filesystem=options),
     ):
         with pytest.raises(TypeError) as caught:
             fail()
-        assert CANARY not in shown(caught.value)
-    assert CANARY not in caplog.text
+        assert SECRET not in texts_shown(caught.value)
+    assert SECRET not in caplog.text
 
 
 def test_the_rest_of_a_url_is_shown() -> None:
@@ -261,13 +261,13 @@ def test_harmless_names_are_shown() -> None:
 
 def test_texts_of_clients() -> None:
     for said in (
-        f"Authorization: Bearer {CANARY}",
-        f"{{'Authorization': 'Basic {CANARY}'}}",
-        f"request with x-amz-security-token={CANARY}",
-        f'Could not connect to the endpoint URL: "https://h/a?X-Amz-Credential={CANARY}&x=1"',
-        f"AccountName=a;AccountKey={CANARY}==;EndpointSuffix=b",
-        f"got an unexpected keyword: secret='{CANARY}', x",
-        f"<Error><Resource>https://h/?a={CANARY}</Resource></Error>",
-        f"see https://h/a?k={CANARY}, and https://{CANARY}@h",
+        f"Authorization: Bearer {SECRET}",
+        f"{{'Authorization': 'Basic {SECRET}'}}",
+        f"request with x-amz-security-token={SECRET}",
+        f'Could not connect to the endpoint URL: "https://h/a?X-Amz-Credential={SECRET}&x=1"',
+        f"AccountName=a;AccountKey={SECRET}==;EndpointSuffix=b",
+        f"got an unexpected keyword: secret='{SECRET}', x",
+        f"<Error><Resource>https://h/?a={SECRET}</Resource></Error>",
+        f"see https://h/a?k={SECRET}, and https://{SECRET}@h",
     ):
-        assert CANARY not in str(StorageError(said)) + html.text(said), said
+        assert SECRET not in str(StorageError(said)) + html.text(said), said

@@ -303,12 +303,12 @@ def table(write: Callable[[pyarrow.Table, io.BytesIO], object]) -> bytes:
     return file.getvalue()
 
 
-def streamed(data: pyarrow.Table, file: io.BytesIO) -> None:
+def write_arrow_stream(data: pyarrow.Table, file: io.BytesIO) -> None:
     with pyarrow.ipc.new_stream(file, data.schema) as writer:
         writer.write_table(data)
 
 
-def packed(codec: str) -> bytes:
+def compress_with_arrow(codec: str) -> bytes:
     file = io.BytesIO()
     with pyarrow.CompressedOutputStream(file, codec) as stream:
         stream.write(RECORDS)
@@ -316,7 +316,7 @@ def packed(codec: str) -> bytes:
         return file.getvalue()
 
 
-STRANGERS = [
+FOREIGN_FILES = [
     (lambda: image("JPEG"), "a JPEG image"),
     (lambda: image("PNG"), "a PNG image"),
     (
@@ -339,10 +339,10 @@ STRANGERS = [
     (zipped, "a ZIP archive: unpack it, or read zip://NAME::URL"),
     (lambda: table(pyarrow.parquet.write_table), "a Parquet file"),
     (lambda: table(pyarrow.feather.write_feather), "an Arrow file"),
-    (lambda: table(streamed), "an Arrow stream"),
+    (lambda: table(write_arrow_stream), "an Arrow stream"),
     (lambda: bz2.compress(RECORDS), "a file compressed with bz2"),
     (lambda: lzma.compress(RECORDS), "a file compressed with xz"),
-    (lambda: packed("lz4"), "a file compressed with lz4"),
+    (lambda: compress_with_arrow("lz4"), "a file compressed with lz4"),
     (lambda: b"\xff\x06\x00\x00sNaPpY\x01\x3b", "a file compressed with snappy"),
     (lambda: np.lib.format.magic(1, 0) + bytes(9), "a NumPy array"),
     (
@@ -363,7 +363,7 @@ STRANGERS = [
 ]
 
 
-@pytest.mark.parametrize(("make", "name"), STRANGERS, ids=[name for _, name in STRANGERS])
+@pytest.mark.parametrize(("make", "name"), FOREIGN_FILES, ids=[name for _, name in FOREIGN_FILES])
 @pytest.mark.parametrize("first", [12, 1000])
 def test_what_is_not_a_tfrecord_file(make: Callable[[], bytes], name: str, first: int) -> None:
     data = make()

@@ -61,18 +61,18 @@ def test_damaged_payloads_lose_exactly_their_records(feeding: str, on_error: str
         assert len(check(case, on_error, feeding, seed)) == case.lost
 
 
-def edits_of(way: str, sizes: range) -> st.SearchStrategy[Edit]:
+def drawn_edits(way: str, sizes: range) -> st.SearchStrategy[Edit]:
     return st.builds(Edit, st.just(way), st.integers(0, 600), st.sampled_from(sizes))
 
 
 @given(
     seed=st.integers(0, 2**32),
     edits=st.lists(
-        edits_of("change", range(1, 80))
-        | edits_of(
+        drawn_edits("change", range(1, 80))
+        | drawn_edits(
             "delete", range(1, 80, 4)
         )  # with records of whole words, no two of these add up to records
-        | edits_of("insert", range(2, 80, 4)),
+        | drawn_edits("insert", range(2, 80, 4)),
         max_size=2,
         unique_by=lambda edit: edit.start // 100,
     ),

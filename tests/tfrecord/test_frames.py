@@ -26,7 +26,7 @@ def scattered() -> Scattered:
 
 
 @pytest.fixture(params=["frames", "scattered"])
-def either(request: pytest.FixtureRequest) -> Frames:
+def frames_or_scattered(request: pytest.FixtureRequest) -> Frames:
     """The records in one buffer, or in two."""
     found: Frames = request.getfixturevalue(request.param)
     return found
@@ -37,53 +37,54 @@ class UncopiedError(Exception):
 
 
 def test_they_are_a_sequence_of_bytes_and_looking_copies_nothing_together(
-    either: Frames, monkeypatch: pytest.MonkeyPatch
+    frames_or_scattered: Frames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise UncopiedError
 
     monkeypatch.setattr("streamrec.kernels.pick", refuse)
-    assert isinstance(either, Sequence)
-    assert len(either) == 4
+    assert isinstance(frames_or_scattered, Sequence)
+    assert len(frames_or_scattered) == 4
     assert (
-        list(either)
-        == [either[index] for index in range(-4, 0)]
-        == [*map(bytes, either.views())]
+        list(frames_or_scattered)
+        == [frames_or_scattered[index] for index in range(-4, 0)]
+        == [*map(bytes, frames_or_scattered.views())]
         == RECORDS
     )
-    assert type(either[2]) is bytes
-    assert RECORDS[2] in either
+    assert type(frames_or_scattered[2]) is bytes
+    assert RECORDS[2] in frames_or_scattered
     for first, last in ((1, 4), (1, 3), (3, 1)):
-        assert list(either[first:last]) == RECORDS[first:last]
-    assert list(either.window(1, 3)) == RECORDS[1:3]
-    assert list(either[::-2]) == RECORDS[::-2]
-    assert either.nbytes == sum(map(len, RECORDS))
-    assert repr(either) == "<Frames of 4 records, 53 bytes>"
+        assert list(frames_or_scattered[first:last]) == RECORDS[first:last]
+    assert list(frames_or_scattered.window(1, 3)) == RECORDS[1:3]
+    assert list(frames_or_scattered[::-2]) == RECORDS[::-2]
+    assert frames_or_scattered.nbytes == sum(map(len, RECORDS))
+    assert repr(frames_or_scattered) == "<Frames of 4 records, 53 bytes>"
     with pytest.raises(IndexError):
-        either[4]
-    if isinstance(either, Scattered):
+        frames_or_scattered[4]
+    if isinstance(frames_or_scattered, Scattered):
         with pytest.raises(UncopiedError):
-            either.compact()
+            frames_or_scattered.compact()
 
 
-def test_equality_is_by_records(either: Frames) -> None:
-    assert either == Frames.of(RECORDS)
-    assert either != Frames.of(RECORDS[:-1])
-    assert either != "frames"
+def test_equality_is_by_records(frames_or_scattered: Frames) -> None:
+    assert frames_or_scattered == Frames.of(RECORDS)
+    assert frames_or_scattered != Frames.of(RECORDS[:-1])
+    assert frames_or_scattered != "frames"
     with pytest.raises(TypeError):
-        hash(either)
+        hash(frames_or_scattered)
 
 
-def test_spans_are_read_only(either: Frames) -> None:
+def test_spans_are_read_only(frames_or_scattered: Frames) -> None:
     assert [
-        bytes(memoryview(either.buffer)[start:end]) for start, end in either.spans.tolist()
+        bytes(memoryview(frames_or_scattered.buffer)[start:end])
+        for start, end in frames_or_scattered.spans.tolist()
     ] == RECORDS
     with pytest.raises(ValueError, match="read-only"):
-        either.spans[0, 0] = 1
+        frames_or_scattered.spans[0, 0] = 1
 
 
-def test_pickles_hold_only_their_records(either: Frames) -> None:
-    again = pickle.loads(pickle.dumps(either.window(1, 3)))
+def test_pickles_hold_only_their_records(frames_or_scattered: Frames) -> None:
+    again = pickle.loads(pickle.dumps(frames_or_scattered.window(1, 3)))
     assert type(again) is Frames
     assert list(again) == RECORDS[1:3]
     assert memoryview(again.buffer).nbytes == 4
@@ -211,13 +212,13 @@ SHORT = [b"a", b"", b"ccc", b"dd"]
 parts_of_records = st.lists(st.lists(st.binary(max_size=8)), max_size=6)
 
 
-def joined(*parts: Frames) -> Frames:
+def joined_records(*parts: Frames) -> Frames:
     frames = join_frames([parts])
     assert len(frames) == sum(map(len, parts))
     return frames
 
 
-def apart(records: list[bytes]) -> Scattered:
+def scattered_records(records: list[bytes]) -> Scattered:
     """Each record in a buffer of its own."""
     return Scattered.in_turn([[Frames.of([record]) for record in records]], 1)
 
@@ -232,10 +233,10 @@ def test_joining_keeps_order(parts: list[list[bytes]], long: bool, gathers: int)
     """Whether records are short or long, and come in one buffer or in many."""
     grown = [[one + bytes(SCATTERED_BYTES * long) for one in part] for part in parts]
     came = [
-        apart(part) if number % gathers == 0 and part else Frames.of(part)
+        scattered_records(part) if number % gathers == 0 and part else Frames.of(part)
         for number, part in enumerate(grown)
     ]
-    assert list(joined(*came)) == [one for part in grown for one in part]
+    assert list(joined_records(*came)) == [one for part in grown for one in part]
 
 
 @given(st.lists(st.binary(max_size=8), min_size=1, max_size=9), st.booleans(), st.data())
@@ -244,7 +245,7 @@ def test_records_that_were_picked_in_any_order(
 ) -> None:
     records = [one + bytes(SCATTERED_BYTES * long) for one in records]
     order = data.draw(st.lists(st.integers(0, len(records) - 1), max_size=12))
-    frames = joined(
+    frames = joined_records(
         Frames.of([b"first"]),
         Frames.of(records).take(np.array(order, np.int64)),
         Frames.of([b"last"]),
@@ -254,7 +255,7 @@ def test_records_that_were_picked_in_any_order(
 
 def test_short_records_are_copied_to_one_buffer() -> None:
     first, second = Frames.of(SHORT), Frames.of(SHORT)
-    frames = joined(first, second)
+    frames = joined_records(first, second)
     assert list(frames) == SHORT + SHORT
     assert type(frames) is Frames
     with pytest.raises(ValueError, match="come from several places"):
@@ -266,7 +267,7 @@ def test_short_records_are_copied_to_one_buffer() -> None:
 
 def test_long_records_stay_in_their_buffers() -> None:
     first, second = Frames.of(LONG), Frames.of(LONG[:3])
-    frames = joined(first, apart(LONG[3:]), second)
+    frames = joined_records(first, scattered_records(LONG[3:]), second)
     assert list(frames) == [*LONG, *LONG[3:], *LONG[:3]]
     assert isinstance(frames, Scattered)
     assert frames.buffers[0] is first.buffer
@@ -277,6 +278,6 @@ def test_long_records_stay_in_their_buffers() -> None:
 def test_long_records_out_of_a_large_buffer_are_copied(count: int) -> None:
     """One of two in a buffer may keep it alive; one of three gets a buffer of its own."""
     record = bytes(SCATTERED_BYTES)
-    frames = joined(pinned_by_one([record] * count), Frames.of([record]))
+    frames = joined_records(pinned_by_one([record] * count), Frames.of([record]))
     assert list(frames) == [record, record]
     assert frames.pinned == (3 if count == 2 else 2) * SCATTERED_BYTES

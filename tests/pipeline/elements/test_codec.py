@@ -49,27 +49,27 @@ VALUES = st.recursive(
 )
 
 
-def kinds(value: Any) -> Any:
+def described(value: Any) -> Any:
     """A value as text that tells kinds, dtypes, shapes and values, NaNs too."""
     if isinstance(value, np.ndarray):
         return (
             "array",
             value.dtype.str,
             value.shape,
-            [kinds(one) for one in value.ravel().tolist()],
+            [described(one) for one in value.ravel().tolist()],
         )
     if isinstance(value, np.generic):
         return (type(value).__name__, value.dtype.str, repr(value))
     if isinstance(value, BytesColumn):
-        return ("column", kinds(value.to_numpy()))
+        return ("column", described(value.to_numpy()))
     if isinstance(value, Frames | Batches | Columns):
-        return (type(value).__name__, [kinds(one) for one in value])
+        return (type(value).__name__, [described(one) for one in value])
     if isinstance(value, dict):
-        return [(repr(key), kinds(part)) for key, part in value.items()]
+        return [(repr(key), described(part)) for key, part in value.items()]
     if isinstance(value, Mixed):
-        return ("mixed", kinds([value.parts, value.order]))
+        return ("mixed", described([value.parts, value.order]))
     if isinstance(value, tuple | list):
-        return (type(value).__name__, [kinds(part) for part in value])
+        return (type(value).__name__, [described(part) for part in value])
     return repr(value)
 
 
@@ -77,15 +77,15 @@ class Named(NamedTuple):
     x: int
 
 
-def again(elements: Any) -> Any:
+def pack_and_unpack(elements: Any) -> Any:
     return unpack(memoryview(pack(elements)))
 
 
 @given(VALUES)
 @drawn_examples(300)
 def test_any_value_comes_back(value: Any) -> None:
-    assert kinds(again([value])) == kinds([value])
-    assert kinds(again([value, value])) == kinds([value, value])
+    assert described(pack_and_unpack([value])) == described([value])
+    assert described(pack_and_unpack([value, value])) == described([value, value])
 
 
 @given(st.data())
@@ -97,7 +97,7 @@ def test_values_of_one_structure_come_back(data: st.DataObject) -> None:
         {"x": arrays, "y": st.tuples(st.binary(), st.integers(), st.floats(), st.text())}
     )
     elements = data.draw(st.lists(rows, max_size=6))
-    assert kinds(again(elements)) == kinds(elements)
+    assert described(pack_and_unpack(elements)) == described(elements)
 
 
 def test_what_flows_comes_back() -> None:
@@ -120,8 +120,8 @@ def test_what_flows_comes_back() -> None:
         [],
     ]
     for elements in cases:
-        assert kinds(again(elements)) == kinds(elements)
-    assert [plain(one) for one in again(Batches(frames, 3))] == [
+        assert described(pack_and_unpack(elements)) == described(elements)
+    assert [plain(one) for one in pack_and_unpack(Batches(frames, 3))] == [
         plain(one) for one in Batches(frames, 3)
     ]
 

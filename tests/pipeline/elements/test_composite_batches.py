@@ -146,7 +146,7 @@ VALUES = np.arange(200, dtype=np.int64)
 SPLITS = np.concatenate([[0], np.cumsum(np.arange(19) * 7 % 12)])
 
 
-def tokens(values: Any = VALUES) -> Dataset[Any]:
+def token_rows(values: Any = VALUES) -> Dataset[Any]:
     """Rows of a ragged tensor next to numbers."""
     batch = {
         "tokens": RaggedTensor(values[: SPLITS[-1]], (SPLITS,)),
@@ -180,15 +180,15 @@ TOKENS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
 def test_stages_give_what_they_give_of_single_arrays(
     chain: Callable[[Dataset[Any]], Dataset[Any]],
 ) -> None:
-    wanted = [plain(batch) for batch in chain(tokens().map(lambda element: element))]
+    wanted = [plain(batch) for batch in chain(token_rows().map(lambda element: element))]
     assert wanted
-    assert [plain(batch) for batch in chain(tokens())] == wanted
+    assert [plain(batch) for batch in chain(token_rows())] == wanted
 
 
 @pytest.mark.parametrize("shape", [(200,), (200, 2)])
 @pytest.mark.parametrize("dtype", ["f4", "u1", "?", ">i4"])
 def test_tokens_of_any_dtype_are_padded_and_joined(dtype: str, shape: tuple[int, ...]) -> None:
-    rows = tokens(np.resize(VALUES, shape).astype(dtype))
+    rows = token_rows(np.resize(VALUES, shape).astype(dtype))
     for name in ("shuffled", "drawn", *(["ragged"] if dtype != ">i4" else [])):
         wanted = [plain(batch) for batch in TOKENS[name](rows.map(lambda element: element))]
         assert [plain(batch) for batch in TOKENS[name](rows)] == wanted
@@ -196,19 +196,19 @@ def test_tokens_of_any_dtype_are_padded_and_joined(dtype: str, shape: tuple[int,
 
 @pytest.mark.parametrize("name", ["shuffled", "buckets", "cached"])
 def test_tokens_resume_everywhere(name: str) -> None:
-    assert_resumes_everywhere(TOKENS[name](tokens()))
+    assert_resumes_everywhere(TOKENS[name](token_rows()))
 
 
 def test_a_cache_file_keeps_tokens(tmp_path: Path) -> None:
-    cached = tokens().cache(str(tmp_path / "cache"))
-    assert [plain(element) for element in cached] == [plain(element) for element in tokens()]
+    cached = token_rows().cache(str(tmp_path / "cache"))
+    assert [plain(element) for element in cached] == [plain(element) for element in token_rows()]
     assert [plain(batch) for batch in cached.padded_batch(5)] == [
-        plain(batch) for batch in tokens().padded_batch(5)
+        plain(batch) for batch in token_rows().padded_batch(5)
     ]
 
 
 def test_what_a_dataset_holds_is_read_only() -> None:
-    assert not any(element["tokens"].flags.writeable for element in tokens())
+    assert not any(element["tokens"].flags.writeable for element in token_rows())
 
 
 def test_what_does_not_fit_is_an_error() -> None:
@@ -216,6 +216,6 @@ def test_what_does_not_fit_is_an_error() -> None:
         ValueError,
         match=r"element\['tokens'\]: an array of up to \[11\] does not fit into .* \(5,\)",
     ):
-        list(tokens().padded_batch(30, {"tokens": (5,), "id": ()}))
+        list(token_rows().padded_batch(30, {"tokens": (5,), "id": ()}))
     with pytest.raises(ValueError, match=r"element\['tokens'\]: padded_shapes has 2 dimensions"):
-        list(tokens().padded_batch(30, {"tokens": (5, 5), "id": ()}))
+        list(token_rows().padded_batch(30, {"tokens": (5, 5), "id": ()}))

@@ -36,7 +36,7 @@ RECORDS = 8
 MANY = 1024
 
 
-class Made:
+class MadeElements:
     """What sources made: where the consumer takes but one element, all of it is held somewhere.
 
     Attributes:
@@ -50,15 +50,15 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Plenty(Source):
+class ManyChunks(Source):
     """A source that gives many more chunks than any budget here allows, of `CHUNK` bytes each, and
     holds none.
     """
 
-    made: Made = field(compare=False)
+    made: MadeElements = field(compare=False)
 
     def lines(self) -> Iterator[str]:
-        yield "Plenty"
+        yield "ManyChunks"
 
     async def chunks(
         self, state: Mapping[str, Any] | None, context: RunContext
@@ -72,11 +72,11 @@ class Plenty(Source):
             )
 
 
-def plenty(made: Made) -> Dataset[Any]:
-    return Dataset(Chain(Plenty(made)))
+def many_chunks(made: MadeElements) -> Dataset[Any]:
+    return Dataset(Chain(ManyChunks(made)))
 
 
-async def soon(*records: Any) -> Any:
+async def return_later(*records: Any) -> Any:
     await anyio.lowlevel.checkpoint()
     return records
 
@@ -87,8 +87,8 @@ VERBS: list[Verb] = [
     lambda ds: ds.prefetch(),
     lambda ds: ds.prefetch(buffer_bytes=300_000),
     lambda ds: ds.prefetch(buffer_bytes=1 << 40),
-    lambda ds: ds.map(soon, 3),
-    lambda ds: ds.map(soon, AUTOTUNE, deterministic=False),
+    lambda ds: ds.map(return_later, 3),
+    lambda ds: ds.map(return_later, AUTOTUNE, deterministic=False),
     lambda ds: ds.repeat(3),
     lambda ds: ds.take(1 << 40),
     lambda ds: ds.concatenate(ds),
@@ -97,13 +97,13 @@ VERBS: list[Verb] = [
 ]
 
 
-def pipelines(made: Made, verbs: list[Verb] = VERBS) -> st.SearchStrategy[Dataset[Any]]:
+def pipelines(made: MadeElements, verbs: list[Verb] = VERBS) -> st.SearchStrategy[Dataset[Any]]:
     """Random descriptions over sources that give plenty."""
     leaf = st.one_of(
-        st.builds(lambda: plenty(made)),
+        st.builds(lambda: many_chunks(made)),
         st.integers(1, 4).map(
             lambda cycle: Dataset.range(9).interleave(
-                lambda _: plenty(made), cycle_length=cycle, block_length=3
+                lambda _: many_chunks(made), cycle_length=cycle, block_length=3
             )
         ),
     )
@@ -117,7 +117,7 @@ def pipelines(made: Made, verbs: list[Verb] = VERBS) -> st.SearchStrategy[Datase
     )
 
 
-async def stalled(dataset: Dataset[Any]) -> None:
+async def take_one_and_stall(dataset: Dataset[Any]) -> None:
     """Takes an element, and stops until nothing moves any more."""
     async with dataset.aiterate() as elements:
         await anext(elements)
@@ -129,12 +129,12 @@ async def stalled(dataset: Dataset[Any]) -> None:
 def test_a_consumer_that_stops_leaves_no_more_than_the_budget(
     data: st.DataObject, budget: int
 ) -> None:
-    made = Made()
+    made = MadeElements()
     verbs = [*VERBS, lambda ds: ds.shuffle(10**9)]  # which fills its share
     dataset = data.draw(pipelines(made, verbs)).with_options(memory_budget=budget)
     lines = list(dataset.chain.lines())
     tasks = 1 + len(lines) + 4 * sum("Interleave" in line for line in lines)
-    anyio.run(stalled, dataset)
+    anyio.run(take_one_and_stall, dataset)
     in_hands = 3 * CHUNK * tasks  # what each task has in its hands, and chunks that fit no share
     assert 0 < made.nbytes <= budget + in_hands
 
@@ -142,7 +142,7 @@ def test_a_consumer_that_stops_leaves_no_more_than_the_budget(
 @given(data=st.data(), budget=st.integers(1, 1 << 40))
 @drawn_examples(60)
 def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget: int) -> None:
-    made = Made()
+    made = MadeElements()
     dataset = data.draw(pipelines(made)).with_options(memory_budget=budget)
     taken: list[int] = []
     take = RunContext.take
@@ -180,7 +180,7 @@ def test_results_that_are_larger_than_their_input_stay_within_the_share(
         return bytes(size)
 
     small = Dataset.from_tensor_slices([b"x"] * 2000).with_options(memory_budget=16 * MIB)
-    anyio.run(stalled, small.map(enlarged, calls, deterministic))
+    anyio.run(take_one_and_stall, small.map(enlarged, calls, deterministic))
     shares = (
         4 * MIB + 11 * MIB // 8
     )  # the consumer's queue, and half of the map's, a quarter of what is left
@@ -203,7 +203,7 @@ def test_the_default_is_a_share_of_the_machines_memory() -> None:
         assert elements.memory_budget == 12345
 
 
-GROUPS = {
+CONTROL_GROUPS = {
     "2": (
         "0::/a/b\n",
         {"a/b/memory.max": "max\n", "a/memory.max": "500\n", "memory.max": "700\n"},
@@ -220,9 +220,9 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("kind", CONTROL_GROUPS)
 def test_limits_of_control_groups(tmp_path: Path, kind: str) -> None:
-    membership, files, limits = GROUPS[kind]
+    membership, files, limits = CONTROL_GROUPS[kind]
     (tmp_path / "cgroup").write_text(membership)
     for name, text in files.items():
         (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import pytest
 
 import streamrec
 from streamrec import Dataset, TFRecordDataset
-from tests.pipeline.sources.test_cache import Upstream
+from tests.pipeline.sources.test_cache import CountingSource
 from tests.runs import write_shards
 from tests.servers.resuming import stop_after
 
@@ -134,7 +134,7 @@ def test_a_cache_in_memory_is_filled_once() -> None:
     """By whichever of the Datasets that were made of it is read first, with `for`, `async for` and
     after a state.
     """
-    source = Upstream("numbers", 1000)
+    source = CountingSource("numbers", 1000)
     cached = Dataset.from_generator(source).cache()
     batched = cached.shuffle(100, seed=1).batch(10)
     orders = [[batch.tolist() for batch in batched] for _ in range(3)]
@@ -153,7 +153,7 @@ def test_a_cache_in_memory_is_filled_once() -> None:
 
 
 def test_a_cache_goes_with_its_dataset() -> None:
-    cached = Dataset.from_generator(Upstream("numbers", 1000)).cache()
+    cached = Dataset.from_generator(CountingSource("numbers", 1000)).cache()
     numbers(cached)
     source: Any = cached.chain.source
     (kept,) = source.memo.values()
@@ -196,7 +196,7 @@ def test_a_glob_that_failed_is_asked_again(tmp_path: Path) -> None:
     assert len(list(dataset)) == 10
 
 
-class Sometimes:
+class SometimesEmpty:
     """A generator of which only some runs give something."""
 
     def __init__(self, *counts: int) -> None:
@@ -207,22 +207,22 @@ class Sometimes:
 
 
 def test_repeat_runs_empty_epochs_too() -> None:
-    assert numbers(Dataset.from_generator(Sometimes(0, 0, 2, 0, 1)).repeat(12)) == [0, 1, 0]
-    assert numbers(Dataset.from_generator(Sometimes(0, 5)).repeat()) == []
-    assert numbers(Dataset.from_generator(Sometimes(1, 0, 0, 2, 0, 3)).repeat().take(5)) == [
+    assert numbers(Dataset.from_generator(SometimesEmpty(0, 0, 2, 0, 1)).repeat(12)) == [0, 1, 0]
+    assert numbers(Dataset.from_generator(SometimesEmpty(0, 5)).repeat()) == []
+    assert numbers(Dataset.from_generator(SometimesEmpty(1, 0, 0, 2, 0, 3)).repeat().take(5)) == [
         0,
         0,
         1,
         0,
         1,
     ]
-    assert numbers(Dataset.from_generator(Sometimes(1)).repeat(0)) == []
+    assert numbers(Dataset.from_generator(SometimesEmpty(1)).repeat(0)) == []
 
 
 def test_an_endless_repeat_of_nothing_says_so_and_can_be_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    iterator = Dataset.from_generator(Sometimes(1)).repeat().iterate()
+    iterator = Dataset.from_generator(SometimesEmpty(1)).repeat().iterate()
     assert next(iterator) == 0
 
     def leave() -> None:
@@ -271,12 +271,12 @@ def test_as_tensorflow_counts() -> None:
         found.append(
             [numbers(cached.take(10)), numbers(cached), numbers(cached.skip(3)), counted.calls]
         )
-        found.append(numbers(make(Sometimes(0, 0, 2, 0, 1)).repeat(12)))
-        found.append(numbers(make(Sometimes(0, 5)).repeat()))
+        found.append(numbers(make(SometimesEmpty(0, 0, 2, 0, 1)).repeat(12)))
+        found.append(numbers(make(SometimesEmpty(0, 5)).repeat()))
         return found
 
     def made(generator: Any) -> Any:
         return tensorflow.data.Dataset.from_generator(generator, output_types=tensorflow.int64)
 
-    theirs = facts(tensorflow.data.Dataset, made, Upstream("numbers", 5))
-    assert facts(Dataset, Dataset.from_generator, Upstream("numbers", 5)) == theirs
+    theirs = facts(tensorflow.data.Dataset, made, CountingSource("numbers", 5))
+    assert facts(Dataset, Dataset.from_generator, CountingSource("numbers", 5)) == theirs

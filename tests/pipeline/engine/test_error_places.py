@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> list[str]:
     return write_shards(tmp_path, shards)
 
 
-def one(record: bytes) -> Any:
+def parse_one(record: bytes) -> Any:
     return streamrec.parse_single_example(record, FEATURES)
 
 
@@ -50,7 +50,7 @@ def indexed(files: list[str], **options: Any) -> Dataset[Any]:
     return TFRecordDataset(files).global_shuffle(seed=1, index=index, **options)
 
 
-def each(files: list[str]) -> Dataset[Any]:
+def files_as_elements(files: list[str]) -> Dataset[Any]:
     return Dataset.from_tensor_slices(files)
 
 
@@ -69,14 +69,14 @@ CHAINS: dict[str, Chain] = {
         TFRecordDataset(files).batch(8).shuffle(5).parse_example(FEATURES)
     ),
     "a shuffle by number": lambda files: batches(
-        each(files).interleave(TFRecordDataset, 3).shuffle(50)
+        files_as_elements(files).interleave(TFRecordDataset, 3).shuffle(50)
     ),
     "global_shuffle": lambda files: batches(indexed(files)),
     "batches of global_shuffle": lambda files: indexed(files, global_batch_size=8).parse_example(
         FEATURES
     ),
-    "interleave": lambda files: batches(each(files).interleave(TFRecordDataset, 3, 2)),
-    "flat_map": lambda files: batches(each(files).flat_map(TFRecordDataset)),
+    "interleave": lambda files: batches(files_as_elements(files).interleave(TFRecordDataset, 3, 2)),
+    "flat_map": lambda files: batches(files_as_elements(files).flat_map(TFRecordDataset)),
     "sample": lambda files: batches(
         Dataset.sample_from_datasets([TFRecordDataset(file) for file in files], seed=3)
     ),
@@ -89,13 +89,17 @@ CHAINS: dict[str, Chain] = {
         TFRecordDataset(files).filter(lambda record: record[-1] % 2 == 1)
     ),
     "unique": lambda files: batches(TFRecordDataset(files).skip(SHARD * RECORDS).unique()),
-    "map": lambda files: TFRecordDataset(files).shuffle(50).map(one),
-    "parallel map": lambda files: TFRecordDataset(files).shuffle(50).map(one, num_parallel_calls=3),
+    "map": lambda files: TFRecordDataset(files).shuffle(50).map(parse_one),
+    "parallel map": lambda files: (
+        TFRecordDataset(files).shuffle(50).map(parse_one, num_parallel_calls=3)
+    ),
     "after a parallel map": lambda files: batches(
         TFRecordDataset(files).map(bytes, num_parallel_calls=3).shuffle(9)
     ),
-    "unbatch": lambda files: TFRecordDataset(files).batch(8).unbatch().map(one),
-    "unbatch of lists": lambda files: TFRecordDataset(files).map(bytes).batch(7).unbatch().map(one),
+    "unbatch": lambda files: TFRecordDataset(files).batch(8).unbatch().map(parse_one),
+    "unbatch of lists": lambda files: (
+        TFRecordDataset(files).map(bytes).batch(7).unbatch().map(parse_one)
+    ),
     "a shuffle of unbatched": lambda files: batches(
         TFRecordDataset(files).batch(8).unbatch().shuffle(50)
     ),
@@ -130,11 +134,11 @@ def test_records_of_several_sources_are_all_named(files: list[str]) -> None:
     """And each that a zip took."""
     zipped = Dataset.zip(TFRecordDataset(files), TFRecordDataset(files).skip(3)).shuffle(10)
     places = f"{files[SHARD]}, record {RECORD} and {files[SHARD]}, record {RECORD + 3}"
-    assert note_of(zipped.map(lambda record, other: one(record))).endswith(places)
+    assert note_of(zipped.map(lambda record, other: parse_one(record))).endswith(places)
 
 
 def test_a_row_of_a_batch_in_which_a_run_was_resumed(files: list[str]) -> None:
-    dataset = TFRecordDataset(files[SHARD]).batch(RECORD + 5).unbatch().map(one)
+    dataset = TFRecordDataset(files[SHARD]).batch(RECORD + 5).unbatch().map(parse_one)
     note = note_of(dataset.iterate(stop_after(dataset, RECORD - 2)[1]))
     assert note.endswith(f"element 2 of this run: {files[SHARD]}, record {RECORD}")
 
@@ -147,9 +151,9 @@ def test_an_element_of_a_cache_file_is_named(files: list[str], tmp_path: Path) -
     assert len(list(cached)) == 4 * RECORDS
     element = SHARD * RECORDS + RECORD
     place = f"{tmp_path / 'cache'}, element {element}"
-    assert note_of(cached.shuffle(50).map(one)).endswith(place)
+    assert note_of(cached.shuffle(50).map(parse_one)).endswith(place)
     assert note_of(batches(cached)).endswith(place)
-    mapped = cached.map(one)
+    mapped = cached.map(parse_one)
     resumed = mapped.iterate(stop_after(mapped, element - 2)[1])
     assert note_of(resumed).endswith(f"element 2 of this run: {place}")
 

@@ -26,7 +26,7 @@ from tests.servers.real import Store
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("scripts") / "failures.py"
-NOTHING: list[list[str]] = [[], [], []]
+NOTHING_LEFT: list[list[str]] = [[], [], []]
 """Tasks, threads, files."""
 
 
@@ -44,21 +44,21 @@ def serve(root: Path, shards: int, records: list[bytes], faults: Faults) -> Iter
 
 
 @pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+def slow_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     """A store whose bodies take their time, so that runs are left with requests under way."""
     faults = replace(NO_FAULTS, first_byte=0.01, rate=2e6)
     yield from serve(tmp_path_factory.mktemp("long"), 6, [bytes(2000), *RECORDS] * 20, faults)
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+def short_shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     """A store of shards that are each read whole, by a response that takes its time."""
     faults = replace(NO_FAULTS, first_byte=0.01, jitter=0.1)
     yield from serve(tmp_path_factory.mktemp("short"), 60, RECORDS[:50], faults)
 
 
 @pytest.fixture(scope="module")
-def seaweed(s3_store: Store) -> Stored:
+def seaweed_shards(s3_store: Store) -> Stored:
     for shard in range(3):
         url = f"{s3_store.url}/contract/s-{shard}"
         with TFRecordWriter(url, storage_options=s3_store.options) as writer:
@@ -67,7 +67,7 @@ def seaweed(s3_store: Store) -> Stored:
     return f"{s3_store.url}/contract/s-*", dict(s3_store.options)
 
 
-def end(ways: str, shards: Stored) -> tuple[list[Any], str]:
+def run_to_end(ways: str, shards: Stored) -> tuple[list[Any], str]:
     """What the script prints for each way, which must end well, and what it writes to standard
     error.
     """
@@ -92,10 +92,10 @@ def end(ways: str, shards: Stored) -> tuple[list[Any], str]:
 
 
 WAYS = {
-    "long": "breaks ends stage_raises closes collected leaves_a_long_chunk interrupts "
+    "slow_store": "breaks ends stage_raises closes collected leaves_a_long_chunk interrupts "
     "async_break async_end async_close async_stage_raises async_cancel",
-    "short": "breaks closes collected interrupts async_cancel",
-    "seaweed": "breaks closes interrupts async_cancel",
+    "short_shards": "breaks closes collected interrupts async_cancel",
+    "seaweed_shards": "breaks closes interrupts async_cancel",
 }
 """The shards that runs read one after the other, and how they end."""
 
@@ -103,13 +103,13 @@ WAYS = {
 @pytest.mark.parametrize("shards", WAYS)
 def test_nothing_is_left_of_a_run(shards: str, request: pytest.FixtureRequest) -> None:
     names = WAYS[shards].split()
-    left, errors = end(WAYS[shards], request.getfixturevalue(shards))
-    assert dict(zip(names, left, strict=True)) == dict.fromkeys(names, NOTHING)
+    left, errors = run_to_end(WAYS[shards], request.getfixturevalue(shards))
+    assert dict(zip(names, left, strict=True)) == dict.fromkeys(names, NOTHING_LEFT)
     assert errors == ""
 
 
-def test_the_interpreter_leaves_in_time(long: Stored) -> None:
-    [seconds], errors = end("exits_with_progress_and_trace", long)
+def test_the_interpreter_leaves_in_time(slow_store: Stored) -> None:
+    [seconds], errors = run_to_end("exits_with_progress_and_trace", slow_store)
     assert seconds < SECONDS_TO_END
     assert "streamrec: 1 elements" in errors
 

@@ -25,143 +25,147 @@ from streamrec.example import encode_example
 from tests.pipeline.chains import BATCH, NUMBER, VERBS, Verb
 from tests.runs import flip_bit, until_error
 
-BAD = {3, 4, 11, 19}
+BAD_NUMBERS = {3, 4, 11, 19}
 """At these numbers functions fail."""
 
 
-class OddError(Exception):
+class BadNumberError(Exception):
     """What functions fail with."""
 
 
-FAILURES = (OddError, ValueError, TypeError)
+FAILURES = (BadNumberError, ValueError, TypeError)
 
 
-def checked(number: Any) -> Any:
-    if int(number) in BAD:
-        raise OddError(int(number))
+def fail_if_bad(number: Any) -> Any:
+    if int(number) in BAD_NUMBERS:
+        raise BadNumberError(int(number))
     return number
 
 
-async def awaited(number: Any) -> Any:
-    return checked(number)
+async def fail_if_bad_later(number: Any) -> Any:
+    return fail_if_bad(number)
 
 
 def is_even(number: Any) -> bool:
-    return bool(int(checked(number)) % 2 == 0)
+    return bool(int(fail_if_bad(number)) % 2 == 0)
 
 
-def small(number: Any) -> bool:
-    return int(checked(number)) < 15
+def is_below_15(number: Any) -> bool:
+    return int(fail_if_bad(number)) < 15
 
 
-def ragged(number: Any) -> Any:
+def array_of_any_shape(number: Any) -> Any:
     """Arrays that make no batch where the number is bad."""
-    return np.zeros(2 if int(number) in BAD else 1, np.int64) + number
+    return np.zeros(2 if int(number) in BAD_NUMBERS else 1, np.int64) + number
 
 
-def summed(total: Any, number: Any) -> Any:
-    return total + int(checked(number)), total
+def add_to_total(total: Any, number: Any) -> Any:
+    return total + int(fail_if_bad(number)), total
 
 
-def generated(numbers: Dataset[Any]) -> Dataset[Any]:
+def generator_that_breaks_its_signature(numbers: Dataset[Any]) -> Dataset[Any]:
     """Of a generator of which some elements are not as its signature says."""
     return Dataset.from_generator(
-        lambda: ["no number" if number in BAD else number for number in range(23)],
+        lambda: ["no number" if number in BAD_NUMBERS else number for number in range(23)],
         output_signature=TensorSpec((), np.int64),
     )
 
 
-def keyed(key: Any, window: Dataset[Any]) -> Dataset[Any]:
+def batch_of_window(key: Any, window: Dataset[Any]) -> Dataset[Any]:
     return window.batch(100)
 
 
-def two_of(number: Any) -> Dataset[Any]:
+def two_elements(number: Any) -> Dataset[Any]:
     """Two elements, of which the second fails where the number is bad."""
-    return Dataset.range(int(number) - 1, int(number) + 1).map(checked)
+    return Dataset.range(int(number) - 1, int(number) + 1).map(fail_if_bad)
 
 
-def some_of(number: Any) -> Dataset[Any]:
-    return Dataset.range(int(checked(number)) % 4)
+def up_to_three_elements(number: Any) -> Dataset[Any]:
+    return Dataset.range(int(fail_if_bad(number)) % 4)
 
 
-def sampled(numbers: Dataset[Any]) -> Dataset[Any]:
+def sample_of_failing(numbers: Dataset[Any]) -> Dataset[Any]:
     return Dataset.sample_from_datasets(
-        [numbers.map(checked), numbers.skip(2).map(checked)], [0.5, 0.5], seed=1
+        [numbers.map(fail_if_bad), numbers.skip(2).map(fail_if_bad)], [0.5, 0.5], seed=1
     )
 
 
 Chain = Callable[[Dataset[Any]], Dataset[Any]]
 CHAINS: dict[str, Chain] = {
-    "map": lambda numbers: numbers.map(checked),
-    "map in threads": lambda numbers: numbers.map(checked, num_parallel_calls=3),
-    "async map": lambda numbers: numbers.map(awaited, num_parallel_calls=3),
+    "map": lambda numbers: numbers.map(fail_if_bad),
+    "map in threads": lambda numbers: numbers.map(fail_if_bad, num_parallel_calls=3),
+    "async map": lambda numbers: numbers.map(fail_if_bad_later, num_parallel_calls=3),
     "filter": lambda numbers: numbers.filter(is_even),
-    "take_while": lambda numbers: numbers.take_while(small),
-    "enumerate": lambda numbers: numbers.map(checked).enumerate(),
-    "batch": lambda numbers: numbers.map(checked).batch(4),
-    "unequal": lambda numbers: numbers.map(ragged).batch(2),
+    "take_while": lambda numbers: numbers.take_while(is_below_15),
+    "enumerate": lambda numbers: numbers.map(fail_if_bad).enumerate(),
+    "batch": lambda numbers: numbers.map(fail_if_bad).batch(4),
+    "unequal": lambda numbers: numbers.map(array_of_any_shape).batch(2),
     "map of batches": lambda numbers: numbers.batch(3).map(
-        lambda batch: [checked(each) for each in batch]
+        lambda batch: [fail_if_bad(each) for each in batch]
     ),
     "unbatch": lambda numbers: (
-        numbers.batch(3).map(lambda b: np.array([checked(n) for n in b])).unbatch()
+        numbers.batch(3).map(lambda b: np.array([fail_if_bad(n) for n in b])).unbatch()
     ),
-    "bucket": lambda numbers: numbers.map(checked).bucket_by_sequence_length(
+    "bucket": lambda numbers: numbers.map(fail_if_bad).bucket_by_sequence_length(
         lambda n: int(n) % 5, [2], [3, 2]
     ),
-    "prefetch": lambda numbers: numbers.map(checked).prefetch(3).map(lambda n: n * 2),
-    "concatenate": lambda numbers: numbers.map(checked).concatenate(numbers.map(checked)),
+    "prefetch": lambda numbers: numbers.map(fail_if_bad).prefetch(3).map(lambda n: n * 2),
+    "concatenate": lambda numbers: numbers.map(fail_if_bad).concatenate(numbers.map(fail_if_bad)),
     "unique between": lambda numbers: (
-        numbers.map(lambda n: int(n) // 2).map(checked).unique().map(checked)
+        numbers.map(lambda n: int(n) // 2).map(fail_if_bad).unique().map(fail_if_bad)
     ),
     "scan of batches": lambda numbers: (
-        numbers.map(checked).batch(2).scan(0, lambda t, b: (t + int(b.sum()), t))
+        numbers.map(fail_if_bad).batch(2).scan(0, lambda t, b: (t + int(b.sum()), t))
     ),
-    "two stages": lambda numbers: numbers.map(checked).map(lambda n: checked(n - 1) + 1),
-    "ignored": lambda numbers: numbers.map(checked).ignore_errors().batch(4),
+    "two stages": lambda numbers: numbers.map(fail_if_bad).map(lambda n: fail_if_bad(n - 1) + 1),
+    "ignored": lambda numbers: numbers.map(fail_if_bad).ignore_errors().batch(4),
     "ignored in threads": lambda numbers: (
-        numbers.map(checked, num_parallel_calls=4).ignore_errors().enumerate()
+        numbers.map(fail_if_bad, num_parallel_calls=4).ignore_errors().enumerate()
     ),
     "ignored before a shuffle": lambda numbers: (
-        numbers.map(checked).ignore_errors().shuffle(5, seed=1)
+        numbers.map(fail_if_bad).ignore_errors().shuffle(5, seed=1)
     ),
-    "scan's function": lambda numbers: numbers.scan(0, summed),
-    "scan's function, after an error": lambda numbers: numbers.map(lambda n: checked(n + 1)).scan(
-        0, summed
-    ),
-    "signature": generated,
+    "scan's function": lambda numbers: numbers.scan(0, add_to_total),
+    "scan's function, after an error": lambda numbers: numbers.map(
+        lambda n: fail_if_bad(n + 1)
+    ).scan(0, add_to_total),
+    "signature": generator_that_breaks_its_signature,
     "class_func": lambda numbers: numbers.rejection_resample(is_even, [0.3, 0.7], seed=1),
-    "rejection_resample": lambda numbers: numbers.map(checked).rejection_resample(
+    "rejection_resample": lambda numbers: numbers.map(fail_if_bad).rejection_resample(
         lambda n: n % 2, [0.3, 0.7], seed=1
     ),
-    "key_func": lambda numbers: numbers.group_by_window(lambda n: checked(n) % 3, keyed, 3),
+    "key_func": lambda numbers: numbers.group_by_window(
+        lambda n: fail_if_bad(n) % 3, batch_of_window, 3
+    ),
     "length_func": lambda numbers: numbers.bucket_by_sequence_length(
-        lambda n: int(checked(n)) % 5, [2], [3, 2]
+        lambda n: int(fail_if_bad(n)) % 5, [2], [3, 2]
     ),
-    "buckets that do not fit": lambda numbers: numbers.map(ragged).bucket_by_sequence_length(
-        len, [9], [4, 1], padded_shapes=[1]
+    "buckets that do not fit": lambda numbers: numbers.map(
+        array_of_any_shape
+    ).bucket_by_sequence_length(len, [9], [4, 1], padded_shapes=[1]),
+    "unequal at the end": lambda numbers: numbers.take(20).map(array_of_any_shape).batch(3),
+    "parse in threads": lambda numbers: numbers.map(lambda n: fail_if_bad(n + 3)).map(
+        fail_if_bad, num_parallel_calls=2
     ),
-    "unequal at the end": lambda numbers: numbers.take(20).map(ragged).batch(3),
-    "parse in threads": lambda numbers: numbers.map(lambda n: checked(n + 3)).map(
-        checked, num_parallel_calls=2
+    "cache": lambda numbers: numbers.map(fail_if_bad).cache().repeat(2),
+    "zip": lambda numbers: Dataset.zip(
+        numbers.map(fail_if_bad), numbers.skip(1).map(fail_if_bad), numbers
     ),
-    "cache": lambda numbers: numbers.map(checked).cache().repeat(2),
-    "zip": lambda numbers: Dataset.zip(numbers.map(checked), numbers.skip(1).map(checked), numbers),
-    "interleave": lambda numbers: numbers.interleave(two_of, cycle_length=3),
+    "interleave": lambda numbers: numbers.interleave(two_elements, cycle_length=3),
     "interleave, its function": lambda numbers: numbers.interleave(
-        some_of, cycle_length=3, block_length=2
+        up_to_three_elements, cycle_length=3, block_length=2
     ),
-    "flat_map": lambda numbers: numbers.flat_map(some_of),
-    "sample_from_datasets": sampled,
+    "flat_map": lambda numbers: numbers.flat_map(up_to_three_elements),
+    "sample_from_datasets": sample_of_failing,
     "choose_from_datasets": lambda numbers: Dataset.choose_from_datasets(
-        [numbers, numbers.map(checked)], numbers.map(lambda n: checked(n) % 2)
+        [numbers, numbers.map(fail_if_bad)], numbers.map(lambda n: fail_if_bad(n) % 2)
     ),
-    "shuffled before": lambda numbers: numbers.shuffle(5, seed=1).map(checked),
+    "shuffled before": lambda numbers: numbers.shuffle(5, seed=1).map(fail_if_bad),
 }
 
 
 def after_errors(verb: Verb, numbers: Dataset[Any]) -> Dataset[Any]:
-    failing = numbers.map(checked)
+    failing = numbers.map(fail_if_bad)
     return verb.ours(failing if NUMBER in verb.kinds else failing.batch(2), 2)
 
 
@@ -174,12 +178,12 @@ def numbers() -> Dataset[Any]:
     return Dataset.range(23)
 
 
-def shown(element: Any) -> Any:
+def as_json(element: Any) -> Any:
     return json.dumps(element, default=lambda part: part.tolist())
 
 
 def events_and_states(
-    iterator: Any, show: Callable[[Any], Any] = shown
+    iterator: Any, show: Callable[[Any], Any] = as_json
 ) -> tuple[list[Any], list[Any]]:
     """Elements and errors, to the end, and the states around them."""
     found, states = list[Any](), [iterator.state_dict()]
@@ -193,7 +197,7 @@ def events_and_states(
         states.append(json.loads(json.dumps(iterator.state_dict())))
 
 
-def events(iterator: Any, show: Callable[[Any], Any] = shown) -> list[Any]:
+def events(iterator: Any, show: Callable[[Any], Any] = as_json) -> list[Any]:
     return events_and_states(iterator, show)[0]
 
 
@@ -201,13 +205,13 @@ def events(iterator: Any, show: Callable[[Any], Any] = shown) -> list[Any]:
     ("name", "factor"), [("map", 1), ("map in threads", 1), ("async map", 1), ("prefetch", 2)]
 )
 def test_the_next_element_follows(name: str, factor: int) -> None:
-    expected = [repr(OddError(n)) if n in BAD else str(factor * n) for n in range(23)]
+    expected = [repr(BadNumberError(n)) if n in BAD_NUMBERS else str(factor * n) for n in range(23)]
     assert events(CHAINS[name](numbers()).iterate()) == expected
 
 
 def test_a_batch_that_an_error_cuts_short_comes_before_it() -> None:
     assert events(CHAINS["batch"](numbers()).iterate())[:5] == [
-        *("[0, 1, 2]", "OddError(3)", "OddError(4)", "[5, 6, 7, 8]", "[9, 10]")
+        *("[0, 1, 2]", "BadNumberError(3)", "BadNumberError(4)", "[5, 6, 7, 8]", "[9, 10]")
     ]
 
 
@@ -225,28 +229,28 @@ def test_it_resumes_exactly_after_each_element_and_each_error(name: str) -> None
 
 @pytest.mark.parametrize("calls", [None, 3])
 async def test_async_iterators_go_on_too(calls: int | None) -> None:
-    iterator = numbers().map(checked, num_parallel_calls=calls).aiterate()
+    iterator = numbers().map(fail_if_bad, num_parallel_calls=calls).aiterate()
     found: list[int] = []
     for _ in range(23):
         try:
             found.append(int(await anext(iterator)))
-        except OddError as error:
+        except BadNumberError as error:
             found.append(error.args[0])
     assert found == list(range(23))
 
 
 def test_results_that_come_in_any_order_lose_nothing() -> None:
-    dataset = numbers().map(checked, num_parallel_calls=4, deterministic=False)
+    dataset = numbers().map(fail_if_bad, num_parallel_calls=4, deterministic=False)
     assert sorted(events(dataset.iterate())) == sorted(events(CHAINS["map"](numbers()).iterate()))
 
 
 def test_all_may_fail() -> None:
     def fails(number: Any) -> Any:
-        raise OddError(int(number))
+        raise BadNumberError(int(number))
 
     for calls in (None, 1, 4):
         dataset = Dataset.range(1500).map(fails, num_parallel_calls=calls)
-        assert events(dataset.iterate()) == [repr(OddError(n)) for n in range(1500)]
+        assert events(dataset.iterate()) == [repr(BadNumberError(n)) for n in range(1500)]
         assert list(dataset.ignore_errors()) == []
     assert next(iter(Dataset.range(3).map(fails).ignore_errors().repeat()), None) is None
 
@@ -256,7 +260,7 @@ def test_all_may_fail() -> None:
 
 def fails_at_7(record: bytes) -> bytes:
     if b".7." in record:
-        raise OddError(record[:3].decode())
+        raise BadNumberError(record[:3].decode())
     return record
 
 
@@ -302,7 +306,7 @@ def test_errors_that_are_left_out_are_counted_and_reported(
     for number, message in zip(numbers, caplog.messages, strict=True):
         shard, record, _ = everything[number].decode().split(".")
         assert message == (
-            f"an element is left out: OddError: {shard}.{record} (in map: your function "
+            f"an element is left out: BadNumberError: {shard}.{record} (in map: your function "
             "fails_at_7, "
             f"element {number} of this run: {files[int(shard)]}, record {record})"
         )
@@ -350,10 +354,12 @@ async def test_so_in_async_code(tmp_path: Path) -> None:
 def test_a_generator_that_failed_is_over() -> None:
     def made() -> Any:
         yield 1
-        raise OddError
+        raise BadNumberError
 
     iterator = Dataset.from_generator(made).iterate()
-    assert [until_error(iterator, kind)[0] for kind in (OddError, ClosedError, ClosedError)] == [
+    assert [
+        until_error(iterator, kind)[0] for kind in (BadNumberError, ClosedError, ClosedError)
+    ] == [
         [1],
         [],
         [],
@@ -375,7 +381,7 @@ def test_tensorflow_continues_in_the_same_way(name: str) -> None:
 
     def check(number: Any) -> Any:
         with tf.control_dependencies(
-            [tf.debugging.Assert(tf.reduce_all([number != bad for bad in BAD]), [number])]
+            [tf.debugging.Assert(tf.reduce_all([number != bad for bad in BAD_NUMBERS]), [number])]
         ):
             return tf.identity(number)
 
@@ -415,9 +421,9 @@ def test_tensorflow_continues_in_the_same_way(name: str) -> None:
             except tf.errors.InvalidArgumentError:
                 found.append("error")
 
-    ours = events(chains[name](numbers(), checked).iterate())
+    ours = events(chains[name](numbers(), fail_if_bad).iterate())
     assert [
-        "error" if event.startswith("OddError") else json.loads(event) for event in ours
+        "error" if event.startswith("BadNumberError") else json.loads(event) for event in ours
     ] == json.loads(json.dumps(theirs()))
 
 

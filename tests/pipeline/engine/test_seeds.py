@@ -10,7 +10,7 @@ from streamrec.pipeline.engine.seeds import derive_seed, words
 PERIOD = 1 << 256
 """The number of values of Philox's counter."""
 
-ONES = (1 << 64) - 1
+ALL_ONES = (1 << 64) - 1
 
 VECTORS = [
     (
@@ -21,8 +21,8 @@ VECTORS = [
     ),
     (
         PERIOD - 1,
-        ONES,
-        ONES,
+        ALL_ONES,
+        ALL_ONES,
         ["87b092c3013fe90b", "438c3c67be8d0224", "9cc7d7c69cd777b6", "a09caebf594f0ba0"],
     ),
     (

@@ -132,14 +132,22 @@ class Work:
         return [thread == threading.get_ident() for thread in self.threads]
 
 
-LONG, QUARTER = 4 * HOP_SECONDS, HOP_SECONDS / 4
+LONG_SECONDS, SHORT_SECONDS = 4 * HOP_SECONDS, HOP_SECONDS / 4
 
 
 @pytest.mark.parametrize(
     ("offload", "pieces", "here"),
     [
-        (Offload.LONG, [(0.0,), (0.0,), (LONG,), (LONG,), (0.0,), (0.0,)], [0, 1, 1, 0, 0, 1]),
-        (Offload.LONG, [(QUARTER,), (QUARTER, 100 * NBYTES)], [0, 0]),  # it goes by the bytes
+        (
+            Offload.LONG,
+            [(0.0,), (0.0,), (LONG_SECONDS,), (LONG_SECONDS,), (0.0,), (0.0,)],
+            [0, 1, 1, 0, 0, 1],
+        ),
+        (
+            Offload.LONG,
+            [(SHORT_SECONDS,), (SHORT_SECONDS, 100 * NBYTES)],
+            [0, 0],
+        ),  # it goes by the bytes
         (Offload.LONG, [(0.0,), (0.0, None)], [0, 0]),  # what is left at the end may be long
         (Offload.ALWAYS, [(0.0,), (0.0,)], [0, 0]),
     ],

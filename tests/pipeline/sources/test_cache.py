@@ -37,7 +37,7 @@ from tests.servers.real import Store
 from tests.servers.resuming import assert_resumes_everywhere, plain, run
 
 
-class Upstream:
+class CountingSource:
     """A generator that counts how often it is called, and how many elements it made."""
 
     def __init__(self, kind: str = "nested", stop: int = 25) -> None:
@@ -81,7 +81,7 @@ def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["records", "nested", "mixed"])
 def test_later_epochs_come_from_the_cache(kind: str, name: str) -> None:
-    upstream = Upstream(kind)
+    upstream = CountingSource(kind)
     dataset = upstream.dataset.cache(name).repeat(3)
     for _ in range(2):
         assert [plain(element) for element in dataset] == upstream.elements * 3
@@ -95,11 +95,11 @@ def test_later_epochs_come_from_the_cache(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["records", "nested", "mixed"])
 def test_it_resumes_everywhere(kind: str, name: str) -> None:
-    assert_resumes_everywhere(Upstream(kind, 9).dataset.cache(name).repeat(3))
+    assert_resumes_everywhere(CountingSource(kind, 9).dataset.cache(name).repeat(3))
     again = (
-        Upstream(kind, 9).dataset.batch(2).unbatch()
+        CountingSource(kind, 9).dataset.batch(2).unbatch()
         if kind == "records"
-        else Upstream(kind, 9).dataset
+        else CountingSource(kind, 9).dataset
     )
     name = name and name + "2"
     assert_resumes_everywhere(
@@ -110,7 +110,7 @@ def test_it_resumes_everywhere(kind: str, name: str) -> None:
 def test_each_state_is_complete(tmp_path: Path) -> None:
     """States of a run with a file, resumed where the file is not there, or is another one."""
     file = tmp_path / "cache"
-    dataset = Upstream("nested", 7).dataset.cache(file).repeat(3)
+    dataset = CountingSource("nested", 7).dataset.cache(file).repeat(3)
     elements, states = run(dataset)
     for index, state in enumerate(states):
         kept = file.read_bytes()
@@ -134,7 +134,7 @@ def test_all_epochs_are_as_the_first_one_whichever_was_cut_short(name: str) -> N
 
 
 def test_a_pass_that_is_not_whole_is_not_kept(name: str) -> None:
-    upstream = Upstream()
+    upstream = CountingSource()
     assert [
         plain(element) for element in upstream.dataset.cache(name).take(5).repeat(2)
     ] == upstream.elements[:5] * 2
@@ -164,7 +164,7 @@ def test_changes_of_a_consumer_do_not_show_in_later_epochs(name: str) -> None:
 
 
 def test_what_does_not_fit_is_read_again_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    upstream = Upstream("records", 3000)
+    upstream = CountingSource("records", 3000)
     dataset = upstream.dataset.cache().repeat(3)
     with caplog.at_level(logging.WARNING, "streamrec"):
         assert list(dataset.with_options(memory_budget=50_000)) == upstream.elements * 3
@@ -173,12 +173,12 @@ def test_what_does_not_fit_is_read_again_with_a_warning(caplog: pytest.LogCaptur
     upstream.calls = 0
     assert list(dataset.with_options(memory_budget=1_000_000)) == upstream.elements * 3
     assert upstream.calls == 1
-    small = Upstream("nested", 6).dataset.cache().repeat(3).with_options(memory_budget=2_000)
+    small = CountingSource("nested", 6).dataset.cache().repeat(3).with_options(memory_budget=2_000)
     assert_resumes_everywhere(small)
 
 
 def test_two_passes_at_a_time() -> None:
-    upstream = Upstream("records")
+    upstream = CountingSource("records")
     cached = upstream.dataset.cache()
     assert (
         list(Dataset.zip(cached, cached).repeat(2)) == [(one, one) for one in upstream.elements] * 2
@@ -188,7 +188,7 @@ def test_two_passes_at_a_time() -> None:
 
 def test_two_that_fill_one_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "cache"
-    upstream = Upstream("nested")
+    upstream = CountingSource("nested")
     dataset = upstream.dataset.prefetch(1).cache(file).repeat(2).with_options(memory_budget=8)
     slow = dataset.iterate()
     found = [plain(next(slow))]
@@ -206,7 +206,7 @@ def test_an_error_or_an_early_end_leaves_no_file(tmp_path: Path) -> None:
     file = tmp_path / "cache"
     failing = Dataset.range(50_000).map(lambda number: 1 // (int(number) - 40_000)).cache(file)
     assert len(until_error(failing, ZeroDivisionError)[0]) == 40_000
-    with Upstream().dataset.cache(file).with_options(memory_budget=8).iterate() as elements:
+    with CountingSource().dataset.cache(file).with_options(memory_budget=8).iterate() as elements:
         next(elements)
     assert list(tmp_path.iterdir()) == []
 
@@ -303,7 +303,7 @@ def test_a_process_that_is_killed_leaves_nothing_under_the_name(tmp_path: Path) 
 
 def test_on_a_filesystem_that_cannot_promise_not_to_replace(tmp_path: Path) -> None:
     filesystem = DirFileSystem(path=str(tmp_path), fs=LocalFileSystem())
-    upstream = Upstream("nested")
+    upstream = CountingSource("nested")
     dataset = upstream.dataset.cache("/below/cache", filesystem=filesystem).repeat(4)
     assert [plain(element) for element in dataset] == upstream.elements * 4
     assert upstream.calls == 1
@@ -423,7 +423,7 @@ def test_ranks_with_a_global_shuffle_do_not_share_a_file(tmp_path: Path) -> None
 
 
 def test_readers_of_the_same_elements_share_one_file(tmp_path: Path) -> None:
-    upstream = Upstream("records")
+    upstream = CountingSource("records")
     ranks = [
         upstream.dataset.with_options(rank=rank, world_size=2).cache(tmp_path / "cache")
         for rank in range(2)

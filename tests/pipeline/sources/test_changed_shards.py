@@ -24,7 +24,7 @@ from streamrec.storage import Storages
 from tests.runs import flip_bit, in_new_interpreter, until_error
 from tests.servers.real import Store
 from tests.servers.resuming import stop_after
-from tests.storage.contract import put
+from tests.storage.contract import write_object
 
 SIZES = {"short": 20, "long": 50_000}
 """Of each record of a shard of ten: read whole by one response, or block by block."""
@@ -39,7 +39,7 @@ class Folder:
     def put(self, name: str, data: bytes) -> None:
         async def write() -> None:
             async with Storages(self.options) as storages:
-                await put(await storages.at(self.url), f"{self.url}/{name}", data)
+                await write_object(await storages.at(self.url), f"{self.url}/{name}", data)
 
         bridge.run(write)
 
@@ -312,7 +312,7 @@ def dataset_of(folder: Folder, way: str, reads: int = 1) -> streamrec.Dataset[by
     )
 
 
-def refuse(dataset: streamrec.Dataset[bytes], state: Any) -> None:
+def assert_refused(dataset: streamrec.Dataset[bytes], state: Any) -> None:
     """Neither a record of the new shards, nor a whole run."""
     found: list[bytes] = []
     with pytest.raises(
@@ -338,7 +338,7 @@ def test_a_run_does_not_go_on_with_other_records_of_the_same_lengths(
         later = run.state_dict()
     write_again(folder, "B", [3])
     for saved in (state, later):
-        refuse(dataset_of(folder, way, reads).repeat(2), json.loads(json.dumps(saved)))
+        assert_refused(dataset_of(folder, way, reads).repeat(2), json.loads(json.dumps(saved)))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -349,7 +349,7 @@ def test_the_open_shards_and_the_next_are_compared_in_the_first_epoch(
     taken, state = stop_after(dataset_of(folder, way), 12)
     assert [*taken, *dataset_of(folder, way).iterate(state)] == list(dataset_of(folder, way))
     write_again(folder, "B", [1, 2, 3])
-    refuse(dataset_of(folder, way), state)
+    assert_refused(dataset_of(folder, way), state)
 
 
 def of_an_earlier_release(state: Any) -> Any:
@@ -393,4 +393,4 @@ def test_the_state_of_a_whole_job_keeps_the_versions(folder: Folder) -> None:
     job = job_state([state])
     assert len(list(dataset_of(folder, "global shuffle").iterate(job))) == 35
     write_again(folder, "B", [2])
-    refuse(dataset_of(folder, "global shuffle"), job)
+    assert_refused(dataset_of(folder, "global shuffle"), job)

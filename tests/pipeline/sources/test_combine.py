@@ -293,11 +293,11 @@ class Gated(Source):
     ) -> AsyncGenerator[Chunk]:
         await self.gate.opened.wait()
         for start in range(self.first, self.first + 15, 5):
-            yield Chunk(list(range(start, start + 5)), Nowhere(), 5)
+            yield Chunk(list(range(start, start + 5)), NoPositions(), 5)
         self.gate.passed.set()
 
 
-class Nowhere:
+class NoPositions:
     def at(self, index: int) -> Position:
         return {}
 

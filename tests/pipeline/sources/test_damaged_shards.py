@@ -152,7 +152,7 @@ def test_a_shard_that_was_replaced_is_refused(s3_store: Store) -> None:
         list(dataset.iterate(state))
 
 
-def unversioned(state: dict[str, Any]) -> dict[str, Any]:
+def without_versions(state: dict[str, Any]) -> dict[str, Any]:
     """The state as it is for a store that tells no versions."""
 
     def without(value: Any) -> Any:
@@ -188,7 +188,7 @@ def test_other_bytes_are_refused_where_versions_are_not_known(
     shards = [[b"%d.%d." % (shard, index) * 9 for index in range(60)] for shard in range(3)]
     write_shards(tmp_path, shards)
     dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).shuffle(40, seed=1)
-    state = unversioned(stop_after(dataset, 90)[1])
+    state = without_versions(stop_after(dataset, 90)[1])
     assert len(list(dataset.iterate(state))) == 90
     (tmp_path / "s-1").write_bytes(encode_records(changed))
     with pytest.raises(error, match=words):

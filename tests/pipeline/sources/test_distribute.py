@@ -26,7 +26,7 @@ from streamrec import (
 from streamrec.errors import CacheError, ManifestError, PositionMismatchError
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, reader_here
 from tests.effort import drawn_examples
-from tests.pipeline.stored_shards import all_records, folder_of, of, record
+from tests.pipeline.stored_shards import all_records, folder_of, record, shares_of_rank
 from tests.runs import in_new_interpreter, write_shards
 from tests.servers.objectstore import ObjectStore
 from tests.servers.real import Store
@@ -47,14 +47,18 @@ def test_any_shape(
     compressed = data.draw(st.lists(st.booleans(), max_size=len(counts)))
     folder = folder_of(counts, size=size, compressed=compressed)
     everything = sorted(all_records(counts, size))
-    seen = [list(of(folder, rank, world, cycle)) for rank in range(world)]
+    seen = [list(shares_of_rank(folder, rank, world, cycle)) for rank in range(world)]
     assert sorted(record for own in seen for record in own) == everything
     sizes = [sum(map(len, own)) for own in seen]
     if not any(compressed) and sum(counts) > 10 * world:
         assert max(sizes) <= 1.06 * sum(sizes) / world + 3 * len(record(0, 2, size))
     for even in ("pad", "drop", "cycle"):
         own = [
-            list(of(folder, rank, world, cycle, even=even, manifest=f"{folder}/manifest.json"))
+            list(
+                shares_of_rank(
+                    folder, rank, world, cycle, even=even, manifest=f"{folder}/manifest.json"
+                )
+            )
             for rank in range(world)
         ]
         total, each = len(everything), len(own[0])
@@ -71,7 +75,7 @@ def test_what_even_repeats_and_leaves_out() -> None:
     manifest = f"{folder}/manifest.json"
     everything = all_records([6, 5])
     pad, drop, cycle = (
-        [list(of(folder, rank, 3, even=even, manifest=manifest)) for rank in range(3)]
+        [list(shares_of_rank(folder, rank, 3, even=even, manifest=manifest)) for rank in range(3)]
         for even in ("pad", "drop", "cycle")
     )
     assert pad == [everything[:4], everything[4:8], everything[8:] + everything[:1]]
@@ -115,7 +119,7 @@ def test_a_shard_that_the_manifest_does_not_name() -> None:
     with fsspec.open(f"{folder}/train-007", "wb") as file:
         file.write(encode_records([b"late"]))
     with pytest.raises(ManifestError, match=r"does not name .*train-007"):
-        list(of(folder, 0, 2, even="drop", manifest=f"{folder}/manifest.json"))
+        list(shares_of_rank(folder, 0, 2, even="drop", manifest=f"{folder}/manifest.json"))
 
 
 def test_the_environment_says_who_iterates() -> None:
@@ -204,22 +208,26 @@ def ranks_of(
 ) -> list[Dataset[bytes]]:
     folder = folder_of(counts, **shards)
     options = {"even": "drop", "manifest": f"{folder}/manifest.json"} if even else {}
-    return [of(folder, rank, world, **options) for rank in range(world)]
+    return [shares_of_rank(folder, rank, world, **options) for rank in range(world)]
 
 
-CUT = {"compressed": [True, True]}
-WORDS = ["of 4 ranks, these get nothing of ", "/train-000 and 1 more: 2, 3. "]
-WORDS += ["more shards", "uncompressed", "'drop'"]
+TWO_COMPRESSED = {"compressed": [True, True]}
+WORDS_OF_WARNING = ["of 4 ranks, these get nothing of ", "/train-000 and 1 more: 2, 3. "]
+WORDS_OF_WARNING += ["more shards", "uncompressed", "'drop'"]
 
 
 @pytest.mark.parametrize(
     ("ranks", "counts", "words"),
     [
-        (lambda: ranks_of([50, 50], 4, **CUT), [50, 50, 0, 0], WORDS),
-        (lambda: ranks_of([50, 50], 4, **CUT)[1:2], [50], []),
-        (lambda: ranks_of([50, 50], 4, **CUT)[3:], [0], WORDS),
-        (lambda: ranks_of([50, 50], 4, even=True, **CUT), [25] * 4, []),
-        (lambda: ranks_of([400, 2], 2, size=1000, **CUT), [400, 2], ["times as much as rank 1 of"]),
+        (lambda: ranks_of([50, 50], 4, **TWO_COMPRESSED), [50, 50, 0, 0], WORDS_OF_WARNING),
+        (lambda: ranks_of([50, 50], 4, **TWO_COMPRESSED)[1:2], [50], []),
+        (lambda: ranks_of([50, 50], 4, **TWO_COMPRESSED)[3:], [0], WORDS_OF_WARNING),
+        (lambda: ranks_of([50, 50], 4, even=True, **TWO_COMPRESSED), [25] * 4, []),
+        (
+            lambda: ranks_of([400, 2], 2, size=1000, **TWO_COMPRESSED),
+            [400, 2],
+            ["times as much as rank 1 of"],
+        ),
         (lambda: ranks_of([40, 50], 2), [45, 45], []),
         (
             lambda: ranks_of([2, 1], 4, even=True),
@@ -357,7 +365,7 @@ def test_resumes(
     folder = folder_of(counts)
     if options:
         options = {**options, "manifest": f"{folder}/manifest.json"}
-    dataset: Dataset[Any] = of(folder, rank, world, cycle, **options).repeat(2)
+    dataset: Dataset[Any] = shares_of_rank(folder, rank, world, cycle, **options).repeat(2)
     assert_resumes_everywhere(dataset if batch is None else dataset.batch(batch))
 
 
@@ -366,8 +374,8 @@ def test_shuffled_shares_resume_by_reference(options: dict[str, Any]) -> None:
     folder = folder_of([12, 5, 9], compressed=[False, True])
     if options:
         options = {**options, "manifest": f"{folder}/manifest.json"}
-    dataset = of(folder, 1, 3, 2, **options).shuffle(4, seed=1).repeat(2)
-    assert sorted(dataset) == sorted(list(of(folder, 1, 3, 2, **options)) * 2)
+    dataset = shares_of_rank(folder, 1, 3, 2, **options).shuffle(4, seed=1).repeat(2)
+    assert sorted(dataset) == sorted(list(shares_of_rank(folder, 1, 3, 2, **options)) * 2)
     assert_resumes_everywhere(dataset)
     _, state = stop_after(dataset, 1)
     assert '"offset": [' in json.dumps(state)  # references, and no numbers of elements
@@ -399,7 +407,7 @@ def test_a_state_of_another_rank_or_of_other_shards_is_refused() -> None:
         PositionMismatchError,
         match=r"had Distribute\(even=None\), and now there is Distribute\(Rank",
     ):
-        of(folder, 0, 2).iterate(state)
+        shares_of_rank(folder, 0, 2).iterate(state)
     with fsspec.open(f"{folder}/train-000", "ab") as file:
         file.write(encode_records([b"more"]))
     dataset = TFRecordDataset(f"{folder}/train-*").distribute()

@@ -38,12 +38,12 @@ def records(stop: int) -> Iterator[Any]:
         yield b"%d" % number * (number % 4)
 
 
-def nested(stop: int) -> Iterator[Any]:
+def nested_elements(stop: int) -> Iterator[Any]:
     for number in range(stop):
         yield {"x": np.full(3, number), "y": (b"%d" % number, float(number))}
 
 
-def mixed(stop: int) -> Iterator[Any]:
+def bytes_and_texts(stop: int) -> Iterator[Any]:
     for number in range(stop):
         yield b"%d" % number if number % 10 < 5 else f"{number}"
 
@@ -78,7 +78,12 @@ class StatefulAsync(Stateful):
 
 KINDS: list[tuple[Callable[[int], Any], Callable[[int], Any]]] = [
     *((counting, range), (counting_async, range), (Stateful, range), (StatefulAsync, range)),
-    *((records, records), (nested, nested), (mixed, mixed), (range, range)),
+    *(
+        (records, records),
+        (nested_elements, nested_elements),
+        (bytes_and_texts, bytes_and_texts),
+        (range, range),
+    ),
 ]
 
 
@@ -102,7 +107,7 @@ def test_records_are_frames_whichever_elements_were_taken_together() -> None:
     batches = list(Dataset.from_generator(records, (10_000,)).batch(300))
     assert all(isinstance(batch, Frames) for batch in batches)
     assert [record for batch in batches for record in batch] == list(records(10_000))
-    kinds = [type(batch) for batch in Dataset.from_generator(mixed, (4_000,)).batch(5)]
+    kinds = [type(batch) for batch in Dataset.from_generator(bytes_and_texts, (4_000,)).batch(5)]
     assert kinds == [Frames, np.ndarray] * 400
 
 

@@ -37,7 +37,7 @@ def open_ahead_for(budget: int = 1 << 30, sizes: tuple[int, ...] = ()) -> OpenAh
     return open_ahead
 
 
-class Asked:
+class RunThatAnswers:
     """What the run answers, and what it was asked."""
 
     def __init__(self, answer: bool) -> None:
@@ -57,7 +57,7 @@ def next_shards(
     fits: bool = True,
 ) -> list[int]:
     openings = open_ahead.next(
-        interleave, open_ahead.count + 2, known=None, at_once=at_once, fits=Asked(fits)
+        interleave, open_ahead.count + 2, known=None, at_once=at_once, fits=RunThatAnswers(fits)
     )
     return [queue.shard for queue in openings.queues]
 
@@ -88,7 +88,7 @@ def test_shards_further_ahead_stay_within_the_budget_and_the_run() -> None:
 
 def test_the_run_is_asked_once_for_all_shards_further_ahead() -> None:
     open_ahead = open_ahead_for(sizes=(MEDIUM,))
-    asked = Asked(answer=True)
+    asked = RunThatAnswers(answer=True)
     interleave = ShardInterleave(PLAN, 100)
     openings = open_ahead.next(interleave, 50, known=None, at_once=True, fits=asked)
     assert len(openings.queues) == 50
@@ -98,7 +98,7 @@ def test_the_run_is_asked_once_for_all_shards_further_ahead() -> None:
 def test_a_shard_further_ahead_may_hold_a_small_shard() -> None:
     interleave = ShardInterleave(PLAN, 100)
     openings = open_ahead_for(sizes=(SHORT,)).next(
-        interleave, 10, known=None, at_once=True, fits=Asked(answer=True)
+        interleave, 10, known=None, at_once=True, fits=RunThatAnswers(answer=True)
     )
     limits = [queue.limit for queue in openings.queues]
     assert limits == [0] * PLACES + [SMALL_BYTES + SLACK_BYTES] * 6
@@ -122,7 +122,7 @@ def test_one_task_opens_short_shards_if_their_queues_hold_two() -> None:
         interleave = ShardInterleave(PLAN, 100)
         return (
             open_ahead_for(budget, (size,))
-            .next(interleave, 4, known=None, at_once=True, fits=Asked(answer=True))
+            .next(interleave, 4, known=None, at_once=True, fits=RunThatAnswers(answer=True))
             .together
         )
 
@@ -194,7 +194,7 @@ def take_all(queue: ShardQueue) -> None:
     queue.take(queue.available)
 
 
-async def turn() -> None:
+async def run_ready_tasks_once() -> None:
     """Lets all tasks that are ready go on, once."""
     await asyncio.sleep(0)
 
@@ -211,14 +211,14 @@ async def test_tasks_of_queues_with_room_go_on_one_in_each_turn() -> None:
     async with asyncio.TaskGroup() as tasks:
         for queue in queues:
             tasks.create_task(task(queue))
-        await turn()
+        await run_ready_tasks_once()
         assert gone == []
         for queue in queues:
             take_all(queue)
         waiters.wake()
         seen = []
         while len(gone) < 3:
-            await turn()
+            await run_ready_tasks_once()
             seen.append(len(gone))
         assert {0, 1, 2, 3} >= set(seen) >= {1, 2, 3}
 
@@ -227,12 +227,12 @@ async def test_the_interleave_waits_for_all_queues_that_it_needs() -> None:
     waiters = Waiters(Ledger(1000))
     one, other, third = (ShardQueue(ShardStart(shard)) for shard in range(3))
     arrival = asyncio.create_task(waiters.arrival({one, other}))
-    await turn()
+    await run_ready_tasks_once()
     assert waiters.awaits(one, has_turn=False)
     assert not waiters.awaits(third, has_turn=True)
     waiters.arrived(one)
     waiters.arrived(third)
-    await turn()
+    await run_ready_tasks_once()
     assert not arrival.done()
     waiters.arrived(other)
     assert not waiters.awaits(other, has_turn=True)
@@ -243,7 +243,7 @@ async def test_the_interleave_waits_for_any_queue_whose_turn_has_come() -> None:
     waiters = Waiters(Ledger(1000))
     queue = ShardQueue(ShardStart(0))
     arrival = asyncio.create_task(waiters.arrival(set()))
-    await turn()
+    await run_ready_tasks_once()
     assert waiters.awaits(queue, has_turn=True)
     assert not waiters.awaits(queue, has_turn=False)
     waiters.arrived(queue)
@@ -255,9 +255,9 @@ async def test_a_full_queue_goes_on_if_the_interleave_waits_for_it() -> None:
     queue = full_queue(0)
     queue.push(Frames.of([bytes(100)]))
     room = asyncio.create_task(waiters.room(queue))
-    await turn()
+    await run_ready_tasks_once()
     waiters.wake()
-    await turn()
+    await run_ready_tasks_once()
     assert not room.done()
     arrival = asyncio.create_task(waiters.arrival({queue}))
     await room

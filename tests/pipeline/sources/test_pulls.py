@@ -17,7 +17,7 @@ from streamrec.pipeline.sources.pulls import (
 )
 
 
-def turns(inputs: int, block: int, given_before: int = 0) -> list[int]:
+def input_of_each_element(inputs: int, block: int, given_before: int = 0) -> list[int]:
     """Which input gives each element, in turns of `block`; the first turn has begun."""
     endless = (number for _ in range(1000) for number in range(inputs) for _ in range(block))
     return list(islice(endless, given_before, 300))
@@ -25,7 +25,7 @@ def turns(inputs: int, block: int, given_before: int = 0) -> list[int]:
 
 @given(count=st.integers(0, 200), inputs=st.integers(1, 6), block=st.integers(1, 5))
 def test_shares_are_those_of_turns(count: int, inputs: int, block: int) -> None:
-    order = turns(inputs, block)[:count]
+    order = input_of_each_element(inputs, block)[:count]
     assert shares_of(count, inputs, block) == [order.count(number) for number in range(inputs)]
 
 
@@ -34,7 +34,7 @@ def test_the_next_turn(count: int, inputs: int, block: int, data: st.DataObject)
     before = data.draw(st.integers(0, block - 1))
     slots = data.draw(st.permutations(range(10)))[:inputs]
     found = TurnShares(tuple(slots), tuple(slots), block, before).next(count)
-    order = turns(inputs, block, before)
+    order = input_of_each_element(inputs, block, before)
     assert found == (slots[order[count]], (before + count) % block)
 
 
@@ -44,7 +44,7 @@ def test_a_round_that_is_not_complete_ends_at_a_slot_that_gives_nothing_yet() ->
 
 
 @dataclass(eq=False)
-class Arrived:
+class ArrivedInput:
     """An input with chunks of these sizes."""
 
     chunks: list[int]
@@ -77,37 +77,39 @@ def plan(inputs: list[Any], ready: list[int] | None = None, **changes: Any) -> P
 
 def test_without_an_order_a_pull_is_a_block_as_it_arrived() -> None:
     """The drawing of `_block_as_it_arrived`."""
-    pull = plan([Arrived([5, 3]), Arrived([4])], ordered=False, whole_blocks=True)
+    pull = plan([ArrivedInput([5, 3]), ArrivedInput([4])], ordered=False, whole_blocks=True)
     assert pull.count == 5
     assert pull.turns.next(5) == (1, 0)
 
 
 def test_one_turn_ends_where_a_batch_does() -> None:
     """The drawing of `_one_turn`, with batches that end after 3 and 8 elements, or only after 9."""
-    inputs = [Arrived([7, 7], comes=True), Arrived([])]
+    inputs = [ArrivedInput([7, 7], comes=True), ArrivedInput([])]
     assert plan(inputs, block=20, ends=BatchEnds(5, 2)).count == 3
     assert plan(inputs, block=20, ends=BatchEnds(9, 0)).count == 9
     waiting = plan(inputs, block=20, ends=BatchEnds(20, 0))
     assert (waiting.count, [*waiting.awaited]) == (0, inputs[:1])
-    assert plan([Arrived([7, 7]), Arrived([])], block=20, ends=BatchEnds(20, 0)).count == 7
+    assert (
+        plan([ArrivedInput([7, 7]), ArrivedInput([])], block=20, ends=BatchEnds(20, 0)).count == 7
+    )
 
 
 def test_whole_rounds_end_where_a_batch_does() -> None:
     """The drawing of `_whole_rounds`."""
-    inputs = [Arrived([7]), Arrived([5])]
+    inputs = [ArrivedInput([7]), ArrivedInput([5])]
     assert plan(inputs, block=2).count == 8
     assert plan(inputs, block=2, ends=BatchEnds(6, 0)).count == 6
-    incomplete = plan([Arrived([7]), Arrived([1])], block=2)
+    incomplete = plan([ArrivedInput([7]), ArrivedInput([1])], block=2)
     assert (incomplete.count, incomplete.turns.next(3)) == (3, (1, 1))
 
 
 def test_a_pull_of_long_turns_is_one_turn() -> None:
-    inputs = [Arrived([8], typical_bytes=CHUNK_BYTES // 4), Arrived([8])]
+    inputs = [ArrivedInput([8], typical_bytes=CHUNK_BYTES // 4), ArrivedInput([8])]
     assert plan(inputs, block=4).count == 4
 
 
 def test_an_empty_slot_that_an_unknown_input_may_take_ends_the_round() -> None:
-    inputs = [Arrived([4]), Arrived([4]), None]
+    inputs = [ArrivedInput([4]), ArrivedInput([4]), None]
     assert plan(inputs, [0, 1], complete=True).count == 8
     unknown = plan(inputs, [0, 1], complete=False)
     assert (unknown.count, unknown.turns.next(2)) == (2, (2, 0))
@@ -115,7 +117,7 @@ def test_an_empty_slot_that_an_unknown_input_may_take_ends_the_round() -> None:
 
 
 ARRIVED = st.builds(
-    Arrived,
+    ArrivedInput,
     st.lists(st.integers(1, 9), max_size=3),
     st.booleans(),
     st.sampled_from([1, 1000, 1 << 20, 1 << 24]),
@@ -123,7 +125,9 @@ ARRIVED = st.builds(
 
 
 @given(
-    first=st.builds(Arrived, st.lists(st.integers(1, 9), min_size=1, max_size=3), st.booleans()),
+    first=st.builds(
+        ArrivedInput, st.lists(st.integers(1, 9), min_size=1, max_size=3), st.booleans()
+    ),
     others=st.lists(ARRIVED, max_size=4),
     block=st.integers(1, 6),
     batch=st.integers(1, 12),
@@ -132,8 +136,8 @@ ARRIVED = st.builds(
     data=st.data(),
 )
 def test_a_pull_takes_what_has_arrived_or_waits_for_what_comes(
-    first: Arrived,
-    others: list[Arrived],
+    first: ArrivedInput,
+    others: list[ArrivedInput],
     block: int,
     batch: int,
     pulled: int,

@@ -26,7 +26,7 @@ from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import MAX_OPEN
 from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, all_records
-from tests.pipeline.stored_shards import Indexed, folder_of, indexed, numbered, of
+from tests.pipeline.stored_shards import Indexed, folder_of, indexed, numbered, shares_of_rank
 from tests.runs import until_error, write_shards
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
@@ -59,18 +59,18 @@ def store(root: Path) -> Iterator[ObjectStore]:
         yield store
 
 
-ONCE = RetryPolicy(hedge_share=0)
+WITHOUT_HEDGING = RetryPolicy(hedge_share=0)
 """Requests are counted here: none is sent a second time because a busy machine made the first one
 late."""
 
 
 def dataset_of(
-    store: ObjectStore, names: str | list[str], retry: RetryPolicy = ONCE, **options: Any
+    store: ObjectStore, names: str | list[str], retry: RetryPolicy = WITHOUT_HEDGING, **options: Any
 ) -> Dataset[bytes]:
     return TFRecordDataset(names, storage_options=store.options(), retry=retry, **options)
 
 
-def of_kind(store: ObjectStore, kind: str) -> list[Entry]:
+def requests_of_kind(store: ObjectStore, kind: str) -> list[Entry]:
     return [entry for entry in store.log if entry.kind == kind]
 
 
@@ -92,21 +92,21 @@ def test_shards_of_medium_size_are_opened_ahead_as_far_as_the_budget_goes(
     dataset = dataset_of(store, "s3://medium/*")
     records = list(dataset.with_options(memory_budget=150 << 20))
     assert records == LARGE[:9] * MEDIUM
-    assert most_at_once(of_kind(store, "read")) > 6
+    assert most_at_once(requests_of_kind(store, "read")) > 6
 
 
 def test_epochs_share_one_listing_and_one_set_of_connections(store: ObjectStore) -> None:
     names = ["s3://small/00?", "s3://small/010"]
     found = list(dataset_of(store, names).repeat(3))
     assert found == [record for shard in range(11) for record in small_records(shard)] * 3
-    assert len(of_kind(store, "list")) == 1
-    assert len(of_kind(store, "read")) == 33
+    assert len(requests_of_kind(store, "list")) == 1
+    assert len(requests_of_kind(store, "read")) == 33
     assert len({entry.connection for entry in store.log}) < 15
 
 
 def test_epochs_after_a_prefetch_share_them_too(store: ObjectStore) -> None:
     assert len(list(dataset_of(store, "s3://small/00?").prefetch().repeat(3))) == 90
-    assert len(of_kind(store, "list")) == 1
+    assert len(requests_of_kind(store, "list")) == 1
 
 
 async def test_a_run_that_ends_halfway_holds_nothing(store: ObjectStore) -> None:
@@ -137,9 +137,9 @@ def test_small_shards_are_opened_further_ahead_in_the_same_order(
     dataset = dataset_of(store, "s3://small/*", num_parallel_reads=cycle)
     expected = list(dataset)
     store.faults = Faults(first_byte=0.4, jitter=0)
-    before = len(of_kind(store, "read"))
+    before = len(requests_of_kind(store, "read"))
     assert list(dataset) == expected
-    ahead = most_at_once(of_kind(store, "read")[before:])
+    ahead = most_at_once(requests_of_kind(store, "read")[before:])
     assert 20 < ahead <= MAX_OPEN + 2
 
 
@@ -147,13 +147,13 @@ def test_a_small_budget_opens_fewer(store: ObjectStore) -> None:
     store.faults = Faults(first_byte=0.1, jitter=0)
     dataset = dataset_of(store, "s3://small/0[0-3]?").with_options(memory_budget=4 << 20)
     assert list(dataset) == [record for shard in range(40) for record in small_records(shard)]
-    assert most_at_once(of_kind(store, "read")) <= 4
+    assert most_at_once(requests_of_kind(store, "read")) <= 4
 
 
 def test_a_large_shard_is_read_by_ranges(store: ObjectStore) -> None:
     store.faults = Faults(first_byte=0.01, jitter=0.02, rate=100e6)
     assert list(dataset_of(store, "s3://large/s-0")) == LARGE
-    assert len(of_kind(store, "read")) > 3
+    assert len(requests_of_kind(store, "read")) > 3
     store.faults = NO_FAULTS
     assert list(dataset_of(store, ["s3://large/s-0", "s3://large/s-1"])) == LARGE * 2
 
@@ -215,7 +215,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
 def test_of_even_shares(even: Any, world: int) -> None:
     folder = folder_of(COUNTS)
     for rank in (0, world - 1):
-        dataset = of(folder, rank, world, even=even, manifest=f"{folder}/manifest.json")
+        dataset = shares_of_rank(folder, rank, world, even=even, manifest=f"{folder}/manifest.json")
         assert len(dataset) == len(list(dataset))
         assert len(dataset.batch(2)) == len(list(dataset.batch(2)))
 
@@ -223,7 +223,7 @@ def test_of_even_shares(even: Any, world: int) -> None:
 def test_of_all_shards_with_a_manifest() -> None:
     folder = folder_of(COUNTS)
     manifest = f"{folder}/manifest.json"
-    assert len(of(folder, 0, 1, manifest=manifest).batch(4)) == 6
+    assert len(shares_of_rank(folder, 0, 1, manifest=manifest).batch(4)) == 6
     assert (
         len(TFRecordDataset(f"{folder}/train-000").distribute(manifest=manifest, even="drop")) == 7
     )
@@ -233,17 +233,20 @@ def test_of_all_shards_with_a_manifest() -> None:
 
 def test_an_unknown_number() -> None:
     folder = folder_of(COUNTS)
-    assert of(folder, 0, 2, manifest=f"{folder}/manifest.json").cardinality() == UNKNOWN_CARDINALITY
+    assert (
+        shares_of_rank(folder, 0, 2, manifest=f"{folder}/manifest.json").cardinality()
+        == UNKNOWN_CARDINALITY
+    )
     with pytest.raises(TypeError, match="depends on its data"):
-        len(of(folder, 0, 1))
+        len(shares_of_rank(folder, 0, 1))
     with pytest.raises(NotFoundError, match=r"none\.json"):
-        len(of(folder, 0, 1, manifest=f"{folder}/none.json"))
+        len(shares_of_rank(folder, 0, 1, manifest=f"{folder}/none.json"))
 
 
 def test_the_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """`list()` asks for the length of what it is given: each time."""
     folder = folder_of(COUNTS)
-    dataset = of(folder, 0, 1, even="drop", manifest=f"{folder}/manifest.json")
+    dataset = shares_of_rank(folder, 0, 1, even="drop", manifest=f"{folder}/manifest.json")
     asked: list[Any] = []
     count = Distribute.count
     monkeypatch.setattr(
@@ -259,7 +262,7 @@ async def test_on_the_thread_that_reads() -> None:
     be had there.
     """
     folder = folder_of(COUNTS)
-    other = of(folder, 0, 1, even="drop", manifest=f"{folder}/manifest.json")
+    other = shares_of_rank(folder, 0, 1, even="drop", manifest=f"{folder}/manifest.json")
 
     async def length(number: Any) -> int:
         return operator.length_hint(other, -1)

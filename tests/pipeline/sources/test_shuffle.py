@@ -375,7 +375,7 @@ def test_batches_that_are_held_keep_nothing_else_alive() -> None:
     assert found[0].pinned <= 2 * 3000
 
 
-def fed(buffer: ShuffleBuffer, elements: Any, cuts: list[int]) -> Iterator[Chunk]:
+def feed_in_pieces(buffer: ShuffleBuffer, elements: Any, cuts: list[int]) -> Iterator[Chunk]:
     edges = [0, *sorted(min(cut, len(elements)) for cut in cuts), len(elements)]
     for first, last in zip(edges, edges[1:], strict=False):
         yield from buffer.feed(Chunk(window(elements, first, last), Numbered(first), 1))
@@ -422,9 +422,9 @@ def test_the_order_does_not_depend_on_the_chunks(
     capacity: int, limit: int, key: int, cuts: list[int], kind: str
 ) -> None:
     rule = ShuffleRule(capacity, limit, key)
-    chunks = list(fed(ShuffleBuffer(rule, ByNumber.of(None)), KINDS[kind], cuts))
+    chunks = list(feed_in_pieces(ShuffleBuffer(rule, ByNumber.of(None)), KINDS[kind], cuts))
     found = [plain(one) for chunk in chunks for one in chunk.elements]
-    again = list(fed(ShuffleBuffer(rule, ByNumber.of(None)), KINDS[kind], []))
+    again = list(feed_in_pieces(ShuffleBuffer(rule, ByNumber.of(None)), KINDS[kind], []))
     assert found == [plain(one) for chunk in again for one in chunk.elements]
     assert list(batches_of_one(chunks)) == list(batches_of_one(again))
     assert sorted(map(repr, found)) == sorted(repr(plain(one)) for one in KINDS[kind])

@@ -41,7 +41,7 @@ def square(number: Any) -> int:
     return int(number) ** 2
 
 
-async def square_soon(number: Any) -> int:
+async def square_out_of_order(number: Any) -> int:
     """Its calls end in another order than they begin."""
     for _ in range(int(number) * 7 % 5):
         await asyncio.sleep(0)
@@ -50,15 +50,15 @@ async def square_soon(number: Any) -> int:
 
 class Squaring:
     async def __call__(self, number: Any) -> int:
-        return await square_soon(number)
+        return await square_out_of_order(number)
 
 
 FUNCTIONS: list[Callable[..., Any]] = [
     square,
-    square_soon,
+    square_out_of_order,
     Squaring(),
-    partial(square_soon),
-    lambda n: square_soon(n),
+    partial(square_out_of_order),
+    lambda n: square_out_of_order(n),
 ]
 
 
@@ -76,12 +76,15 @@ def test_results_come_in_order_or_as_they_are_ready(
 
 def test_unexpected_awaitables_are_refused() -> None:
     with pytest.raises(TypeError, match="async def"):
-        list(Dataset.range(4).map(lambda number: square_soon(number)))
+        list(Dataset.range(4).map(lambda number: square_out_of_order(number)))
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_async_functions_from_trio() -> None:
-    for function, calls in ((square_soon, 4), *((function, None) for function in FUNCTIONS[1:4])):
+    for function, calls in (
+        (square_out_of_order, 4),
+        *((function, None) for function in FUNCTIONS[1:4]),
+    ):
         assert await collect(Dataset.range(40).map(function, calls)) == [n * n for n in NUMBERS]
 
 
@@ -131,7 +134,7 @@ def test_no_more_calls_than_asked_for_run_at_once() -> None:
     assert most == 6
 
 
-class Rising(CallCount):
+class OneCallMoreEachWindow(CallCount):
     """One call more after each window, of one call each, up to six."""
 
     def __init__(self) -> None:
@@ -147,7 +150,7 @@ class Rising(CallCount):
 
 
 def test_there_are_as_many_calls_as_their_count_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    call_count = Rising()
+    call_count = OneCallMoreEachWindow()
     monkeypatch.setattr(
         "streamrec.pipeline.sources.parallel_map.pace.call_count_for",
         lambda calls, awaits: call_count,
@@ -217,12 +220,12 @@ def fail_at(bad: int, number: Any) -> int:
     return int(number)
 
 
-async def fail_soon_at(bad: int, number: Any) -> int:
+async def fail_later_at(bad: int, number: Any) -> int:
     await asyncio.sleep(0)
     return fail_at(bad, number)
 
 
-@pytest.mark.parametrize("function", [fail_at, fail_soon_at])
+@pytest.mark.parametrize("function", [fail_at, fail_later_at])
 @pytest.mark.parametrize("calls", CALLS)
 def test_an_error_comes_once_after_what_precedes_it_with_its_traceback(
     function: Callable[..., Any], calls: int
@@ -305,11 +308,11 @@ def test_records_reach_the_function_as_bytes(tmp_path: Any) -> None:
     assert list(batches) == [100] * 30
     assert all(
         isinstance(batch, Frames)
-        for batch in TFRecordDataset(str(tmp_path / "x")).batch(100).map(same, 3)
+        for batch in TFRecordDataset(str(tmp_path / "x")).batch(100).map(unchanged, 3)
     )
 
 
-def same(element: Any) -> Any:
+def unchanged(element: Any) -> Any:
     return element
 
 
@@ -332,7 +335,7 @@ async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.M
 @given(stop=st.integers(0, 59), calls=st.integers(1, 5))
 @drawn_examples(20, HealthCheck.too_slow)
 def test_what_was_delivered_out_of_order_comes_no_second_time(stop: int, calls: int) -> None:
-    dataset = Dataset.range(60).map(square_soon, calls, deterministic=False)
+    dataset = Dataset.range(60).map(square_out_of_order, calls, deterministic=False)
     found, state = stop_after(dataset, stop)
     assert sorted(found + list(dataset.iterate(state))) == [n * n for n in range(60)]
 
@@ -341,9 +344,9 @@ def test_after_an_input_without_an_order_results_keep_their_order() -> None:
     """What was delivered of an input is told by numbers, which would mean other elements in another
     run.
     """
-    unordered = Dataset.range(40).map(square_soon, 3, False)
+    unordered = Dataset.range(40).map(square_out_of_order, 3, False)
     positions = []
-    with unordered.map(square_soon, 3, False).iterate() as elements:
+    with unordered.map(square_out_of_order, 3, False).iterate() as elements:
         for _ in elements:
             positions.append(elements.state_dict()["position"]["source"])
     assert all(position["done"] == [] for position in positions)
@@ -353,7 +356,11 @@ def test_after_an_input_without_an_order_results_keep_their_order() -> None:
 @drawn_examples(20)
 def test_batches_of_what_came_out_of_order_hold_each_element_once(stop: int, then: bool) -> None:
     batches = (
-        Dataset.range(40).map(square_soon, 3, False).batch(4).map(np.negative, 2, False).repeat(2)
+        Dataset.range(40)
+        .map(square_out_of_order, 3, False)
+        .batch(4)
+        .map(np.negative, 2, False)
+        .repeat(2)
     )
     found, state = stop_after(batches, stop)
     resumed = batches.with_options(deterministic=then).iterate(state)
@@ -374,7 +381,9 @@ def test_runs_last_about_as_long_as_a_thread_should_be_busy_and_hold_no_more_tha
     )
 
 
-def run(call_count: CallCount, windows: int, useful: int, demand: float = float("inf")) -> None:
+def simulate(
+    call_count: CallCount, windows: int, useful: int, demand: float = float("inf")
+) -> None:
     """Windows of a second in which each of `useful` calls gives 100 elements, and the consumer
     takes `demand`.
     """
@@ -389,15 +398,15 @@ def run(call_count: CallCount, windows: int, useful: int, demand: float = float(
 @pytest.mark.parametrize("useful", [1, 3, 8, 100])
 def test_calls_grow_as_far_as_they_help(useful: int) -> None:
     call_count = CallCount(2, 16)
-    run(call_count, 40, useful)
+    simulate(call_count, 40, useful)
     assert min(16, useful) * 2 / 3 <= call_count.target <= max(2, useful * 3 / 2)
 
 
 def test_calls_shrink_while_the_consumer_never_waits_and_grow_back() -> None:
     call_count = CallCount(16, 16)
-    run(call_count, 400, useful=16, demand=300)
+    simulate(call_count, 400, useful=16, demand=300)
     assert 3 <= call_count.target <= 5
-    run(call_count, 60, useful=16)
+    simulate(call_count, 60, useful=16)
     assert call_count.target >= 12
 
 

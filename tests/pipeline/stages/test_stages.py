@@ -28,20 +28,20 @@ from tests.runs import until_error
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
 
 
-def long(record: bytes) -> bool:
+def is_long(record: bytes) -> bool:
     return len(record) > 50
 
 
-def parts(record: bytes) -> dict[str, Any]:
+def as_dict(record: bytes) -> dict[str, Any]:
     return {"id": len(record), "pair": (np.arange(len(record) % 5), record)}
 
 
-def arrays(record: bytes) -> dict[str, Any]:
+def as_arrays(record: bytes) -> dict[str, Any]:
     return {"a": np.arange(len(record) % 4), "b": (np.full(len(record) % 4, len(record)),)}
 
 
 COLUMNAR: dict[str, Callable[[Dataset[bytes], list[str], str], Dataset[Any]]] = {
-    "filter": lambda records, files, path: records.filter(long),
+    "filter": lambda records, files, path: records.filter(is_long),
     "enumerate": lambda records, files, path: records.skip(3).enumerate(),
     "rebatch": lambda records, files, path: records.batch(7).rebatch(3).unbatch(),
     "padded_batch": lambda records, files, path: records.padded_batch(9).unbatch(),
@@ -118,11 +118,11 @@ def test_what_ended_takes_nothing_that_earlier_stages_still_hold(files: list[str
 
 def test_unbatch_and_rebatch(files: list[str]) -> None:
     dataset = TFRecordDataset(files)
-    assert [plain(element) for element in dataset.map(parts).batch(1).unbatch()] == [
+    assert [plain(element) for element in dataset.map(as_dict).batch(1).unbatch()] == [
         {"id": len(record), "pair": ("tuple", ("<i8", list(range(len(record) % 5))), record)}
         for record in ALL
     ]
-    columns = list(dataset.map(arrays).rebatch(6))
+    columns = list(dataset.map(as_arrays).rebatch(6))
     assert np.concatenate([batch["b"][0] for batch in columns]).tolist() == [
         len(record) for record in ALL for _ in range(len(record) % 4)
     ]
@@ -136,7 +136,7 @@ def test_what_has_no_rows_is_not_unbatched(files: list[str]) -> None:
 
 
 def test_padded_batches(files: list[str]) -> None:
-    dataset = TFRecordDataset(files).map(parts).take(3)  # lengths 4, 41, 78
+    dataset = TFRecordDataset(files).map(as_dict).take(3)  # lengths 4, 41, 78
     (batch,) = dataset.padded_batch(4, padding_values={"id": None, "pair": (-1, b"?")})
     assert batch["id"].tolist() == [4, 41, 78]
     assert batch["pair"][0].tolist() == [[0, 1, 2, 3], [0, -1, -1, -1], [0, 1, 2, -1]]
@@ -243,7 +243,7 @@ def sequences(lengths: list[int], chunk: int = 100) -> Dataset[Any]:
     return Dataset.range(len(rows)).batch(chunk).unbatch().map(lambda number: rows[number])
 
 
-def first_length(sequence: Any, number: int) -> int:
+def length_of_sequence(sequence: Any, number: int) -> int:
     return len(sequence)
 
 
@@ -275,7 +275,7 @@ def test_an_error_of_the_function_comes_after_all_that_waits() -> None:
 
 def test_an_error_in_a_batch_comes_after_the_batches_before_it() -> None:
     dataset = sequences([1, 1, 4, 5, 1, 1, 4, 4]).bucket_by_sequence_length(
-        first_length, [2], [2, 2], no_padding=True
+        length_of_sequence, [2], [2, 2], no_padding=True
     )
     [(_, before)], _ = until_error(dataset, ValueError, "shapes")
     assert before.tolist() == [0, 1]
@@ -285,7 +285,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="as long as the last of bucket_boundaries"):
         list(
             sequences([6]).bucket_by_sequence_length(
-                first_length, [3, 6], [2, 2, 2], pad_to_bucket_boundary=True
+                length_of_sequence, [3, 6], [2, 2, 2], pad_to_bucket_boundary=True
             )
         )
     dataset = Dataset.range(3)

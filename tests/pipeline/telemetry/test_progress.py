@@ -125,8 +125,8 @@ def in_terminal(code: str, interrupt_at: bytes = b"") -> tuple[int, bytes]:
         return process.wait(), output
 
 
-SHOWN, HIDDEN_CURSOR, CURSOR = b"bottleneck:", b"\x1b[?25l", b"\x1b[?25h"
-LEFT = (
+SHOWN_TEXT, HIDDEN_CURSOR, SHOWN_CURSOR = b"bottleneck:", b"\x1b[?25l", b"\x1b[?25h"
+PROGRAM_THAT_LEAVES = (
     "import threading; [thread.join(5) for thread in threading.enumerate() if 'Refresh' in "
     "type(thread).__name__]; "
     "print([thread.name for thread in threading.enumerate()])"
@@ -138,14 +138,14 @@ def test_a_terminal_shows_it_until_the_end() -> None:
     code, output = in_terminal(
         "from streamrec import Dataset\n"
         "for number in Dataset.range(3).iterate(progress=True): print('number', number)\n"
-        f"{LEFT}"
+        f"{PROGRAM_THAT_LEAVES}"
     )
     assert code == 0
     assert b"3 elements (3 records read)" in output
-    assert output.index(HIDDEN_CURSOR) < min(output.index(b"number 0"), output.index(SHOWN))
+    assert output.index(HIDDEN_CURSOR) < min(output.index(b"number 0"), output.index(SHOWN_TEXT))
     assert (
-        output.rindex(SHOWN)
-        < output.rindex(CURSOR)
+        output.rindex(SHOWN_TEXT)
+        < output.rindex(SHOWN_CURSOR)
         < output.index(b"['MainThread', 'streamrec-loop']")
     )
 
@@ -157,10 +157,10 @@ def test_a_terminal_is_given_back_when_the_loop_is_left(leave: str) -> None:
         "try:\n"
         f"    for number in Dataset.range(3).repeat().iterate(progress=True): {leave}\n"
         "except LookupError: pass\n"
-        f"{LEFT}"
+        f"{PROGRAM_THAT_LEAVES}"
     )
     assert code == 0
-    assert output.rindex(CURSOR) < output.index(b"['MainThread', 'streamrec-loop']")
+    assert output.rindex(SHOWN_CURSOR) < output.index(b"['MainThread', 'streamrec-loop']")
 
 
 def test_a_terminal_is_given_back_at_an_interrupt() -> None:
@@ -171,12 +171,12 @@ def test_a_terminal_is_given_back_at_an_interrupt() -> None:
         "def run():\n"
         "    for number in Dataset.range(9).batch(1).map(waits).iterate(progress=True): pass\n"
         "try: run()\n"
-        f"except KeyboardInterrupt: {LEFT}\n"
+        f"except KeyboardInterrupt: {PROGRAM_THAT_LEAVES}\n"
         "import os; os._exit(5)\n",
-        interrupt_at=SHOWN,
+        interrupt_at=SHOWN_TEXT,
     )
     assert code == 5
-    assert output.count(CURSOR) == 1
+    assert output.count(SHOWN_CURSOR) == 1
 
 
 def test_a_package_that_is_missing_is_named() -> None:
@@ -303,14 +303,14 @@ def test_counters_are_written(tmp_path: Path) -> None:
     assert counters >= {"MB/s", "queue of the consumer, MB", "queue of prefetch, MB"}
 
 
-def fails(number: object) -> None:
+def fail_always(number: object) -> None:
     raise LookupError(number)
 
 
 async def test_a_run_that_fails_is_whole_too(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with pytest.raises(LookupError):
-        async with Dataset.range(3).map(fails).aiterate(trace=path) as elements:
+        async with Dataset.range(3).map(fail_always).aiterate(trace=path) as elements:
             await anext(elements)
     assert any(event["name"] == "waiting for data" for event in checked(path))
 

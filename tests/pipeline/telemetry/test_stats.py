@@ -26,39 +26,49 @@ def files(tmp_path: Path) -> list[str]:
     return write_shards(tmp_path, [RECORDS] * 4)
 
 
-def reader(busy: float, waited: float) -> StageStats:
+def reader_stats(busy: float, waited: float) -> StageStats:
     return StageStats(title="TFRecordDataset", line="Shards()", busy=busy, waited_for_input=waited)
 
 
-def stage(title: str, busy: float) -> StageStats:
+def stage_stats(title: str, busy: float) -> StageStats:
     return StageStats(title=title, line=title, busy=busy)
 
 
-def run(*stages: StageStats, asked: float = 10.0) -> ChainStats:
+def chain_of(*stages: StageStats, asked: float = 10.0) -> ChainStats:
     return ChainStats(stages, asked)
 
 
-MADE_UP = [
-    (run(reader(1, 8), stage("map: your function f", 1)), 9.0, ["s3"], NETWORK),
-    (run(reader(1, 8), stage("map: your function f", 1)), 9.0, ["file"], DISK),
-    (run(reader(1, 8)), 9.0, ["file", "gs"], NETWORK),
-    (run(reader(8, 1)), 9.0, ["s3"], READING),
-    (run(reader(1, 8)), 9.0, ["memory"], READING),
-    (run(reader(1, 8)), 9.0, [], "TFRecordDataset"),
+FIGURES_AND_BOTTLENECKS = [
+    (chain_of(reader_stats(1, 8), stage_stats("map: your function f", 1)), 9.0, ["s3"], NETWORK),
+    (chain_of(reader_stats(1, 8), stage_stats("map: your function f", 1)), 9.0, ["file"], DISK),
+    (chain_of(reader_stats(1, 8)), 9.0, ["file", "gs"], NETWORK),
+    (chain_of(reader_stats(8, 1)), 9.0, ["s3"], READING),
+    (chain_of(reader_stats(1, 8)), 9.0, ["memory"], READING),
+    (chain_of(reader_stats(1, 8)), 9.0, [], "TFRecordDataset"),
     (
-        run(StageStats(title="from_generator: f", line="", waited_for_input=8)),
+        chain_of(StageStats(title="from_generator: f", line="", waited_for_input=8)),
         9.0,
         ["s3"],
         "from_generator: f",
     ),
-    (run(reader(1, 2), stage("batch", 3), stage("parse_example", 4)), 9.0, ["s3"], "parse_example"),
-    (run(reader(1, 2), stage("map", 3), stage("batch", 2)), 9.0, ["s3"], NETWORK),
-    (run(reader(1, 8)), 0.9, ["s3"], "the consumer"),
-    (run(reader(1, 1), asked=2.0), 4.0, ["s3"], "the consumer"),
+    (
+        chain_of(reader_stats(1, 2), stage_stats("batch", 3), stage_stats("parse_example", 4)),
+        9.0,
+        ["s3"],
+        "parse_example",
+    ),
+    (
+        chain_of(reader_stats(1, 2), stage_stats("map", 3), stage_stats("batch", 2)),
+        9.0,
+        ["s3"],
+        NETWORK,
+    ),
+    (chain_of(reader_stats(1, 8)), 0.9, ["s3"], "the consumer"),
+    (chain_of(reader_stats(1, 1), asked=2.0), 4.0, ["s3"], "the consumer"),
 ]
 
 
-@pytest.mark.parametrize(("chain", "waited", "backends", "expected"), MADE_UP)
+@pytest.mark.parametrize(("chain", "waited", "backends", "expected"), FIGURES_AND_BOTTLENECKS)
 def test_the_rule_on_made_up_figures(
     chain: ChainStats, waited: float, backends: list[str], expected: str
 ) -> None:
@@ -66,18 +76,18 @@ def test_the_rule_on_made_up_figures(
 
 
 def test_the_rule_before_anything_was_asked_for() -> None:
-    assert find_bottleneck(run(reader(0, 0)), 0.0, 0.0, []) == "nothing yet"
+    assert find_bottleneck(chain_of(reader_stats(0, 0)), 0.0, 0.0, []) == "nothing yet"
 
 
 def test_the_rule_follows_the_chain_that_was_waited_for() -> None:
-    slow = run(reader(0, 1), stage("map: your function slow", 8), asked=9.0)
-    quick = run(reader(0, 8), asked=2.0)
+    slow = chain_of(reader_stats(0, 1), stage_stats("map: your function slow", 8), asked=9.0)
+    quick = chain_of(reader_stats(0, 8), asked=2.0)
     zipped = StageStats(title="zip", line="Zip()", busy=1, waited_for_input=8, chains=(quick, slow))
     assert (
-        find_bottleneck(run(zipped, stage("batch", 1)), 9.0, 10.0, ["s3"])
+        find_bottleneck(chain_of(zipped, stage_stats("batch", 1)), 9.0, 10.0, ["s3"])
         == "map: your function slow"
     )
-    assert find_bottleneck(run(replace(zipped, busy=9)), 9.0, 10.0, ["s3"]) == "zip"
+    assert find_bottleneck(chain_of(replace(zipped, busy=9)), 9.0, 10.0, ["s3"]) == "zip"
 
 
 def upper(record: bytes) -> bytes:

@@ -28,7 +28,7 @@ from streamrec.shards.index import (
 )
 from streamrec.storage import Storages
 from streamrec.tfrecord import LengthPacker, PackedLengths
-from tests.storage.contract import put
+from tests.storage.contract import write_object
 
 lengths_of_shards = st.lists(
     st.tuples(st.lists(st.integers(0, 100_000), max_size=12), st.sampled_from([0, 1, 100, 400])),
@@ -36,21 +36,21 @@ lengths_of_shards = st.lists(
 )
 
 
-def pack(lengths: npt.ArrayLike) -> PackedLengths:
+def pack_lengths(lengths: npt.ArrayLike) -> PackedLengths:
     packer = LengthPacker()
     packer.add(np.asarray(lengths, np.int64))
     return packer.finish()
 
 
 def shard(number: int, lengths: Any, folder: str = "s3://b/d", **more: Any) -> IndexedShard:
-    packed = pack(lengths)
+    packed = pack_lengths(lengths)
     info = ShardInfo(
         f"{folder}/s-{number}", packed.records, packed.end, number, version=f"v{number}"
     )
     return IndexedShard(replace(info, **more), packed)
 
 
-def parsed(path: str, data: bytes) -> Index:
+def parse_index(path: str, data: bytes) -> Index:
     return read_end(path, read_foot(path, data, len(data)), data)
 
 
@@ -70,7 +70,7 @@ async def test_an_index_gives_the_written_lengths_and_places(
     ]
     async with Storages() as storages:
         storage = await storages.at(url)
-        await put(storage, url, encode_index(url, written))
+        await write_object(storage, url, encode_index(url, written))
         index = await open_index(storage, url)
         reader = IndexedRecords(storages, index, cache_bytes=random.choice([0, 1000, 1 << 20]))
         assert index.shards == tuple(one.info for one in written)
@@ -88,13 +88,14 @@ async def test_an_index_gives_the_written_lengths_and_places(
 
 def test_the_digest_identifies_the_data_set() -> None:
     data = encode_index("s3://b/d/x.index", [shard(0, [1, 2]), shard(1, [3])])
-    index = parsed("s3://b/d/x.index", data)
+    index = parse_index("s3://b/d/x.index", data)
     copied = [shard(0, [1, 2], "gs://c/e", version="w"), shard(1, [3], "gs://c/e", crc32c=None)]
     assert (
-        parsed("gs://c/e/x.index", encode_index("gs://c/e/x.index", copied)).digest == index.digest
+        parse_index("gs://c/e/x.index", encode_index("gs://c/e/x.index", copied)).digest
+        == index.digest
     )
     assert (
-        parsed("gs://c/e/x.index", data).shards[1].path == "gs://c/e/s-1"
+        parse_index("gs://c/e/x.index", data).shards[1].path == "gs://c/e/s-1"
     )  # moved with its shards
     for other in (
         [shard(0, [2, 1]), shard(1, [3])],
@@ -103,7 +104,7 @@ def test_the_digest_identifies_the_data_set() -> None:
         [shard(0, [1, 2])],
     ):
         assert (
-            parsed("s3://b/d/x.index", encode_index("s3://b/d/x.index", other)).digest
+            parse_index("s3://b/d/x.index", encode_index("s3://b/d/x.index", other)).digest
             != index.digest
         )
     assert pickle.loads(pickle.dumps(index)).digest == index.digest
@@ -138,12 +139,12 @@ async def test_a_damaged_index_is_one_clear_error(tmp_path: Path, damage: str) -
     assert "streamrec index SHARDS" in str(caught.value)
 
 
-def hostile(folder: Path, change: Any) -> bytes:
+def changed_index(folder: Path, change: Any) -> bytes:
     """An index with correct checksums, whose tables `change` has changed."""
     data = encode_index(
         f"{folder}/x.index", [shard(0, range(3000), str(folder)), shard(1, [3], str(folder))]
     )
-    index = parsed(f"{folder}/x.index", data)
+    index = parse_index(f"{folder}/x.index", data)
     index = replace(index, blocks=index.blocks.copy())
     lengths = data[: int(index.block_places[-1])]
     changed = change(index)
@@ -152,14 +153,14 @@ def hostile(folder: Path, change: Any) -> bytes:
     return lengths + encode_end(changed)
 
 
-def block(column: str, row: int, value: int) -> Any:
+def with_block_value(column: str, row: int, value: int) -> Any:
     def change(index: Index) -> None:
         index.blocks[column][row] = value
 
     return change
 
 
-def first_shard(**changes: Any) -> Any:
+def with_first_shard(**changes: Any) -> Any:
     def change(index: Index) -> Index:
         return replace(index, shards=(replace(index.shards[0], **changes), *index.shards[1:]))
 
@@ -170,25 +171,32 @@ def first_shard(**changes: Any) -> Any:
     "change",
     [
         *[
-            first_shard(records=number)
+            with_first_shard(records=number)
             for number in (-1, True, 2999, 3001, 1 << 62, 10**30, None, "3000", 3000.0)
         ],
-        *[first_shard(bytes=number) for number in (-1, False, 16 * 3000, 1 << 62, 10**30, None)],
-        *[first_shard(version=version) for version in (5, [], {})],
-        *[first_shard(path=path) for path in ("x\0", "../x", "")],
+        *[
+            with_first_shard(bytes=number)
+            for number in (-1, False, 16 * 3000, 1 << 62, 10**30, None)
+        ],
+        *[with_first_shard(version=version) for version in (5, [], {})],
+        *[with_first_shard(path=path) for path in ("x\0", "../x", "")],
         lambda index: replace(
             index, shards=(index.shards[0], replace(index.shards[1], path=index.shards[0].path))
         ),
         lambda index: replace(index, compression_type="GZIP"),
         lambda index: replace(index, pattern="../x"),
-        *[block("end", row, value) for row in range(3) for value in (-1, 0, 1 << 62, -(1 << 63))],
-        *[block("width", row, value) for row in range(2) for value in (0, 1, 58, 255)],
-        *[block("base", 0, value) for value in (-1, 1 << 62, 10_000)],
+        *[
+            with_block_value("end", row, value)
+            for row in range(3)
+            for value in (-1, 0, 1 << 62, -(1 << 63))
+        ],
+        *[with_block_value("width", row, value) for row in range(2) for value in (0, 1, 58, 255)],
+        *[with_block_value("base", 0, value) for value in (-1, 1 << 62, 10_000)],
     ],
 )
 def test_a_hostile_index_is_one_error(tmp_path: Path, change: Any) -> None:
     """All checksums are correct; the error comes before anything is allocated."""
-    (tmp_path / "x.index").write_bytes(hostile(tmp_path, change))
+    (tmp_path / "x.index").write_bytes(changed_index(tmp_path, change))
     with pytest.raises(
         ManifestError, match=r"x\.index: this (index|file) is damaged.*write it again"
     ):
@@ -201,7 +209,7 @@ async def test_lengths_that_do_not_fill_their_shard_are_an_error(tmp_path: Path)
     """The tables are right, and the packed lengths are not."""
     path = str(tmp_path / "x.index")
     data = encode_index(path, [shard(0, [5, 6, 7, 4], str(tmp_path))])
-    index = parsed(path, data)
+    index = parse_index(path, data)
     lengths = bytearray(data[: int(index.block_places[-1])])
     lengths[len(MAGIC)] ^= 3
     index = replace(index, blocks=index.blocks.copy())
@@ -230,16 +238,16 @@ async def test_damaged_lengths_are_found_when_they_are_read(tmp_path: Path) -> N
 
 
 def test_equal_lengths_take_no_byte() -> None:
-    assert pack([700] * 5000).data == b""
+    assert pack_lengths([700] * 5000).data == b""
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(1_000, 400), (110_000, 60_000), (110_000, 1)])
 def test_similar_lengths_take_at_most_three_bytes(mean: int, spread: int) -> None:
-    packed = pack(np.random.default_rng(1).integers(mean - spread, mean + spread, 50_000))
+    packed = pack_lengths(np.random.default_rng(1).integers(mean - spread, mean + spread, 50_000))
     assert len(packed.data) + packed.blocks.nbytes <= 3 * packed.records
 
 
 @pytest.mark.parametrize("lengths", [[-1], [0, 1 << 57]])
 def test_lengths_that_cannot_be_packed_are_refused(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match="a length is 0 to"):
-        pack(lengths)
+        pack_lengths(lengths)

@@ -37,20 +37,22 @@ RECORDS = records_of(COUNTS)
 ALL = [record for part in RECORDS for record in part]
 
 
-def write(folder: Path | str, records: Sequence[Sequence[bytes]] = RECORDS) -> str:
+def write_shards_of(folder: Path | str, records: Sequence[Sequence[bytes]] = RECORDS) -> str:
     for number, part in enumerate(records):
         put(f"{folder}/s-{number}", encode_records(part))
     return f"{folder}/s-*"
 
 
-def all_of(index: str) -> list[bytes]:
+def all_records_of(index: str) -> list[bytes]:
     return list(RecordSource(index)[:])
 
 
 async def test_an_index_from_headers_equals_one_from_all_bytes(tmp_path: Path) -> None:
     """Local shards are not read, so their CRC32C is unknown; all else is the same."""
-    on_disk = await write_index(write(tmp_path), f"{tmp_path}/x.index")
-    in_store = await write_index(write("memory://write-index"), "memory://write-index/x.index")
+    on_disk = await write_index(write_shards_of(tmp_path), f"{tmp_path}/x.index")
+    in_store = await write_index(
+        write_shards_of("memory://write-index"), "memory://write-index/x.index"
+    )
     assert [shard.crc32c for shard in on_disk.shards] == [None] * 4
     assert all(shard.crc32c is not None and shard.version for shard in in_store.shards)
     assert on_disk.digest == in_store.digest
@@ -68,9 +70,9 @@ def test_headers_give_the_lengths_of_short_and_long_records(
 ) -> None:
     """Long records are skipped one by one, short ones are read together."""
     records = [[bytes([number % 251]) * size for number, size in enumerate(sizes)]]
-    index = write_index_sync(write(tmp_path, records), f"{tmp_path}/x.index")
+    index = write_index_sync(write_shards_of(tmp_path, records), f"{tmp_path}/x.index")
     assert (len(index), index.shards[0].bytes) == (len(sizes), sum(sizes) + 16 * len(sizes))
-    assert all_of(f"{tmp_path}/x.index") == records[0]
+    assert all_records_of(f"{tmp_path}/x.index") == records[0]
 
 
 @pytest.mark.parametrize("where", ["disk", "memory"])
@@ -105,18 +107,18 @@ def test_compressed_shards_are_refused_with_advice(tmp_path: Path, where: str) -
 @pytest.mark.parametrize("parts", [1, 3, 7])
 def test_many_processes_may_index_a_part_each(parts: int) -> None:
     folder = f"memory://write-parts-{parts}"
-    whole = write_index_sync(write(folder), f"{folder}/whole.index")
+    whole = write_index_sync(write_shards_of(folder), f"{folder}/whole.index")
     for number in reversed(range(parts)):
         write_index_sync(f"{folder}/s-*", f"{folder}/x.index", part=(number, parts))
     joined = join_index_sync(f"{folder}/x.index.part-*", f"{folder}/x.index")
     assert joined.digest == whole.digest
     assert joined.shards == whole.shards
-    assert all_of(f"{folder}/x.index") == ALL
+    assert all_records_of(f"{folder}/x.index") == ALL
 
 
 async def test_a_missing_part_is_named() -> None:
     folder = "memory://write-missing-part"
-    names = write(folder)
+    names = write_shards_of(folder)
     for number in (0, 2):
         await write_index(names, f"{folder}/x.index", part=(number, 3))
     with pytest.raises(ManifestError, match="missing: 1: write them with write_index"):
@@ -130,10 +132,10 @@ async def test_a_missing_part_is_named() -> None:
 def test_an_update_reads_only_changed_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names, url = write(tmp_path), f"{tmp_path}/x.index"
+    names, url = write_shards_of(tmp_path), f"{tmp_path}/x.index"
     write_index_sync(names, url)
     (tmp_path / "s-2").write_bytes(encode_records([b"new", b"newer"]))
-    write(tmp_path / "more", [[b"more"]])
+    write_shards_of(tmp_path / "more", [[b"more"]])
     read: list[str] = []
 
     async def scan(storages: Storages, path: str, *how: Any) -> IndexedShard:
@@ -144,7 +146,7 @@ def test_an_update_reads_only_changed_shards(
     index = write_index_sync([names, f"{tmp_path}/more/s-0"], url, update=True)
     assert sorted(read) == ["s-0", "s-2"]
     assert [shard.records for shard in index.shards] == [1500, 0, 2, 2048, 1]
-    assert all_of(url) == [*RECORDS[0], b"new", b"newer", *RECORDS[3], b"more"]
+    assert all_records_of(url) == [*RECORDS[0], b"new", b"newer", *RECORDS[3], b"more"]
 
 
 def idx_of(records: list[bytes]) -> bytes:
@@ -154,13 +156,13 @@ def idx_of(records: list[bytes]) -> bytes:
 
 def test_an_index_from_the_files_of_tfrecord2idx_is_the_same() -> None:
     folder = "memory://write-idx"
-    whole = write_index_sync(write(folder), f"{folder}/whole.index")
+    whole = write_index_sync(write_shards_of(folder), f"{folder}/whole.index")
     for number, part in enumerate(RECORDS):
         put(f"{folder}/idx/s-{number}.idx", idx_of(part))
     index = write_index_sync(f"{folder}/s-*", f"{folder}/x.index", idx_files=f"{folder}/idx/*.idx")
     assert index.digest == whole.digest
     assert [shard.crc32c for shard in index.shards] == [None] * 4
-    assert all_of(f"{folder}/x.index") == ALL
+    assert all_records_of(f"{folder}/x.index") == ALL
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_an_index_from_the_files_of_tfrecord2idx_is_the_same() -> None:
     ],
 )
 def test_idx_files_of_other_shards_are_refused(tmp_path: Path, idx: bytes, message: str) -> None:
-    names = write(tmp_path, [[b"cat", b"dog"]])
+    names = write_shards_of(tmp_path, [[b"cat", b"dog"]])
     (tmp_path / "x.idx").write_bytes(idx)
     with pytest.raises(ManifestError, match=message):
         write_index_sync(names, f"{tmp_path}/x.index", idx_files=f"{tmp_path}/x.idx")
@@ -195,7 +197,9 @@ def test_idx_files_of_other_shards_are_refused(tmp_path: Path, idx: bytes, messa
 def test_each_shard_needs_an_idx_file(tmp_path: Path) -> None:
     (tmp_path / "x.idx").write_bytes(b"")
     with pytest.raises(ManifestError, match=r"4 shards and 1 \.idx files"):
-        write_index_sync(write(tmp_path), f"{tmp_path}/x.index", idx_files=f"{tmp_path}/x.idx")
+        write_index_sync(
+            write_shards_of(tmp_path), f"{tmp_path}/x.index", idx_files=f"{tmp_path}/x.idx"
+        )
 
 
 def test_names_are_relative_to_the_index_or_whole(
@@ -203,7 +207,7 @@ def test_names_are_relative_to_the_index_or_whole(
 ) -> None:
     """Shards below the directory of the index move with it; the others keep their full path."""
     monkeypatch.chdir(tmp_path)
-    write("below")
+    write_shards_of("below")
     for index, root in (("x.index", None), ("elsewhere/x.index", "below")):
         write_index_sync("below/s-*", index)
         assert list(RecordSource(index, shard_root=root)[:]) == ALL
@@ -212,11 +216,11 @@ def test_names_are_relative_to_the_index_or_whole(
     Path("below").rename("new/below")
     Path("moved.index").rename("new/x.index")
     # the files are the same ones, so their versions are too
-    assert all_of("new/x.index") == ALL
+    assert all_records_of("new/x.index") == ALL
 
 
 def test_no_index_or_manifest_is_written_over_a_shard(tmp_path: Path) -> None:
-    names = write(tmp_path)
+    names = write_shards_of(tmp_path)
     shard, link = tmp_path / "s-0", tmp_path / "link"
     link.symlink_to(shard)
     before = shard.read_bytes()
@@ -235,22 +239,22 @@ def test_no_index_or_manifest_is_written_over_a_shard(tmp_path: Path) -> None:
         write_index_sync(names, f"{tmp_path}/x.index", overwrite=False)
 
 
-SHORT = [b"%d" % number * (number % 50) for number in range(5000)]
+SHORT_RECORDS = [b"%d" % number * (number % 50) for number in range(5000)]
 
 
 async def test_a_writer_writes_the_same_index() -> None:
     folder = f"memory://as-manifest-{uuid4()}"
     pattern = f"{folder}/train-{{shard:03d}}.tfrecord"
     async with ShardWriter(pattern, max_shard_records=1800, index=f"{folder}/own.index") as writer:
-        for record in SHORT[:50]:
+        for record in SHORT_RECORDS[:50]:
             await writer.write(record)
-        await writer.write_batch(streamrec.Frames.of(SHORT[50:]))
+        await writer.write_batch(streamrec.Frames.of(SHORT_RECORDS[50:]))
     counted = await write_index(f"{folder}/train-*.tfrecord", f"{folder}/counted.index")
     source = await RecordSource.open(f"{folder}/own.index")
     assert source.index.digest == counted.digest
     assert source.index.shards == tuple(writer.shards)
     assert source.index.pattern == pattern
-    assert list(await source.get(range(5000))) == SHORT
+    assert list(await source.get(range(5000))) == SHORT_RECORDS
 
 
 @pytest.mark.parametrize("kind", ["s3_store", "gcs_store"])
@@ -269,14 +273,18 @@ def test_versions_are_those_that_readers_see(kind: str, request: pytest.FixtureR
         async with ShardWriter(
             pattern, max_shard_records=3000, index=f"{folder}/own.index", storage_options=options
         ) as writer:
-            await writer.write_batch(SHORT[::order])
+            await writer.write_batch(SHORT_RECORDS[::order])
 
     streamrec.bridge.run(write, 1)
     counted = write_index_sync(f"{folder}/s-*", f"{folder}/counted.index", storage_options=options)
     assert all(shard.version for shard in counted.shards)
     for name in ("own", "counted"):
         source = RecordSource(f"{folder}/{name}.index", storage_options=options)
-        assert list(source.__getitems__([4999, 0, 2500])) == [SHORT[4999], SHORT[0], SHORT[2500]]
+        assert list(source.__getitems__([4999, 0, 2500])) == [
+            SHORT_RECORDS[4999],
+            SHORT_RECORDS[0],
+            SHORT_RECORDS[2500],
+        ]
     own = RecordSource(f"{folder}/own.index", storage_options=options).index
     assert {shard.version for shard in own.shards} <= {
         *(shard.version for shard in counted.shards),
@@ -292,12 +300,12 @@ async def test_verify_takes_an_index(tmp_path: Path, crc: bool) -> None:
     """The checksum is that of all bytes if the index has it, else that of each record."""
     folder = f"memory://as-manifest-{uuid4()}" if crc else str(tmp_path)
     for name in ("s-0", "s-1", "s-2"):
-        put(f"{folder}/{name}", encode_records(SHORT))
+        put(f"{folder}/{name}", encode_records(SHORT_RECORDS))
     await write_index(f"{folder}/s-*", f"{folder}/x.index")
     report = await streamrec.verify(f"{folder}/x.index")
     assert report.ok
     assert report.shards == 3
-    data = encode_records(SHORT)
+    data = encode_records(SHORT_RECORDS)
     for name, other in (("s-0", data[:-1] + b"?"), ("s-1", data + encode_records([b"one more"]))):
         put(f"{folder}/{name}", other)
     report = await streamrec.verify(f"{folder}/x.index")

@@ -27,7 +27,7 @@ from streamrec.errors import NotFoundError, ObjectChangedError
 from tests.runs import flip_bit
 from tests.servers.faults import Faults
 from tests.servers.objectstore import ObjectStore
-from tests.shards.index.test_write_index import records_of, write
+from tests.shards.index.test_write_index import records_of, write_shards_of
 
 COUNTS = [1500, 0, 3, 2048, 40]
 
@@ -36,14 +36,14 @@ RECORDS = records_of(COUNTS, 600)
 ALL = [record for part in RECORDS for record in part]
 
 
-def build(folder: Path) -> str:
-    write_index_sync(write(folder, RECORDS), f"{folder}/x.index")
+def build_index(folder: Path) -> str:
+    write_index_sync(write_shards_of(folder, RECORDS), f"{folder}/x.index")
     return f"{folder}/x.index"
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build(tmp_path_factory.mktemp("source"))
+    return build_index(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_source_works_in_child_processes(source: RecordSource, method: str) ->
 
 def test_shards_that_changed_are_refused(tmp_path: Path) -> None:
     """Only reads of a changed shard fail; the message has the command that helps."""
-    index = build(tmp_path)
+    index = build_index(tmp_path)
     source = RecordSource(index)
     (tmp_path / "s-3").write_bytes(encode_records(RECORDS[3][::-1]))
     assert source[0] == ALL[0]
@@ -157,7 +157,7 @@ def test_shards_that_changed_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_an_error_only_if_it_is_read(tmp_path: Path) -> None:
-    index = build(tmp_path)
+    index = build_index(tmp_path)
     place = len(encode_records(RECORDS[0][:700])) + 14
     flip_bit(tmp_path / "s-0", place)
     write_index_sync(f"{tmp_path}/s-*", index)
@@ -177,7 +177,7 @@ def test_a_damaged_record_is_an_error_only_if_it_is_read(tmp_path: Path) -> None
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ObjectStore]:
     (tmp_path / "bucket").mkdir()
-    build(tmp_path / "bucket")
+    build_index(tmp_path / "bucket")
     (tmp_path / "bucket" / "x.index").unlink()
     with ObjectStore(tmp_path) as store:
         yield store
@@ -199,7 +199,7 @@ def remote(store: ObjectStore, tmp_path: Path) -> RecordSource:
     return source
 
 
-def gets(store: ObjectStore) -> list[tuple[str, int]]:
+def bytes_by_object(store: ObjectStore) -> list[tuple[str, int]]:
     """The objects that were read, with the number of bytes."""
     store.wait_idle()
     return sorted((entry.object, entry.sent) for entry in store.log if entry.method == "GET")
@@ -207,10 +207,10 @@ def gets(store: ObjectStore) -> list[tuple[str, int]]:
 
 def test_records_near_each_other_are_one_request(store: ObjectStore, remote: RecordSource) -> None:
     assert list(remote.__getitems__([30, 10, 20, 10])) == [ALL[30], ALL[10], ALL[20], ALL[10]]
-    assert gets(store) == [("bucket/s-0", len(encode_records(ALL[10:31])))]
+    assert bytes_by_object(store) == [("bucket/s-0", len(encode_records(ALL[10:31])))]
     store.clear()
     assert list(remote.__getitems__([1, 1501, 1600])) == [ALL[1], ALL[1501], ALL[1600]]
-    assert gets(store) == [
+    assert bytes_by_object(store) == [
         (f"bucket/s-{shard}", len(encode_records([ALL[number]])))
         for shard, number in ((0, 1), (2, 1501), (3, 1600))
     ]
@@ -218,7 +218,7 @@ def test_records_near_each_other_are_one_request(store: ObjectStore, remote: Rec
 
 def test_opening_a_source_reads_no_shard(store: ObjectStore, remote: RecordSource) -> None:
     assert len(remote) == len(ALL)
-    assert gets(store) == []
+    assert bytes_by_object(store) == []
 
 
 def test_a_storm_changes_no_byte(store: ObjectStore, remote: RecordSource, tmp_path: Path) -> None:

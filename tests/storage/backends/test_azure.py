@@ -9,7 +9,7 @@ from streamrec.storage.backends.fsspec import common
 from streamrec.storage.faults import Cause, TransientError
 from tests.servers.answering import Answer, Asked, answering
 from tests.servers.real import Store
-from tests.storage.contract import QUICK, NotExclusiveTests, Place, check
+from tests.storage.contract import QUICK_RETRIES, NotExclusiveTests, Place, check
 
 adlfs = pytest.importorskip("adlfs")
 ClientAuthenticationError = pytest.importorskip("azure.core.exceptions").ClientAuthenticationError
@@ -75,8 +75,8 @@ async def test_the_retry_policy_is_the_only_one(store: Store) -> None:
         account = store.options["connection_string"].rpartition("BlobEndpoint=")[0]
         options = {"connection_string": f"{account}BlobEndpoint={url}/account;"}
         dataset = streamrec.TFRecordDataset(
-            "az://streamrec/x", storage_options=options, retry=QUICK
+            "az://streamrec/x", storage_options=options, retry=QUICK_RETRIES
         )
         with pytest.raises(streamrec.errors.ThrottledError, match=r"in 3 attempts in a row"):
             [_ async for _ in dataset]
-    assert len(asked) == QUICK.attempts
+    assert len(asked) == QUICK_RETRIES.attempts

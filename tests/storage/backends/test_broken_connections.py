@@ -39,7 +39,7 @@ from tests.storage.backends.test_chained_urls import (
     sftp_store,
     zipped,
 )
-from tests.storage.contract import QUICK, opened
+from tests.storage.contract import QUICK_RETRIES, open_storage
 from tests.storage.faultproxy import Fault, FaultProxy, Request
 
 __all__ = ["ftp_store", "sftp_store"]
@@ -68,7 +68,9 @@ async def broken(upstream: str, at: int = 300_000) -> AsyncIterator[FaultProxy]:
 async def read(url: str, options: dict[str, Any]) -> list[bytes]:
     return [
         record
-        async for record in streamrec.TFRecordDataset(url, storage_options=options, retry=QUICK)
+        async for record in streamrec.TFRecordDataset(
+            url, storage_options=options, retry=QUICK_RETRIES
+        )
     ]
 
 
@@ -128,7 +130,7 @@ async def test_servers_with_one_connection(kind: str, request: pytest.FixtureReq
     """
     store: Store = request.getfixturevalue(f"{kind.partition(',')[0]}_store")
     url = f"{store.url}/a/x-0.tfrecord"
-    async with opened(url) as storage:
+    async with open_storage(url) as storage:
         stream = await storage.stream(url)
         found, buffer = bytearray(), bytearray(100_000)
         for number in range(10**6):

@@ -31,7 +31,7 @@ from tests.runs import tarred
 from tests.servers.real import Store, ftp, sftp
 from tests.servers.resuming import stop_after
 from tests.storage.backends.hugging_face import REPOSITORY, Hub, hub
-from tests.storage.contract import QUICK, read_all
+from tests.storage.contract import QUICK_RETRIES, read_all
 
 RECORDS = [b"%d " % number * 200 for number in range(3_000)]
 WHOLE = streamrec.encode_records(RECORDS)
@@ -64,7 +64,7 @@ class Place:
     missing: str | None = None
 
     def storages(self) -> Storages:
-        return Storages(self.options, retry=QUICK)
+        return Storages(self.options, retry=QUICK_RETRIES)
 
     def dataset(self, *names: str, **arguments: Any) -> streamrec.TFRecordDataset:
         return streamrec.TFRecordDataset(
@@ -379,7 +379,7 @@ async def test_a_link_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_a_server_that_is_down() -> None:
     with pytest.raises(StorageError, match=r"no connection .* in 3 attempts") as caught:
-        [_ async for _ in streamrec.TFRecordDataset("ftp://127.0.0.1:1/x", retry=QUICK)]
+        [_ async for _ in streamrec.TFRecordDataset("ftp://127.0.0.1:1/x", retry=QUICK_RETRIES)]
     assert caught.value.path == "ftp://127.0.0.1:1/x"
 
 

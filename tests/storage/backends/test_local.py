@@ -26,9 +26,9 @@ from tests.storage.contract import (
     Place,
     StorageTests,
     kill_while_writing,
-    opened,
-    put,
+    open_storage,
     read_all,
+    write_object,
 )
 
 
@@ -126,7 +126,7 @@ class TestPlainPaths(StorageTests):
         parent, base = Path(path).parent.name, Path(path).name
         assert calls == [f"fsync {base}", f"fsync {parent}", "fsync .x", "rename to x", "fsync new"]
         calls.clear()
-        await put(storage, f"{path}/new/y", DATA, overwrite=False)
+        await write_object(storage, f"{path}/new/y", DATA, overwrite=False)
         assert calls == ["fsync .y", "link to y", "fsync new"]
         assert sorted(os.listdir(f"{path}/new")) == ["x", "y"]
 
@@ -138,7 +138,7 @@ class TestPlainPaths(StorageTests):
 
         monkeypatch.setattr(os, "link", refuse)
         with pytest.raises(UnsupportedOperationError, match="overwrite=True"):
-            await put(storage, path, DATA, overwrite=False)
+            await write_object(storage, path, DATA, overwrite=False)
         await self.check_nothing_is_left(storage, path)
 
     async def test_the_mode_follows_the_umask(self, storage: Storage, path: str) -> None:
@@ -194,7 +194,7 @@ async def test_what_is_short_is_read_as_it_is_opened(tmp_path: Path, size: int) 
     """It keeps its old content; a longer file that is truncated is an error."""
     path, data = tmp_path / "x", os.urandom(size)
     path.write_bytes(data)
-    async with opened(str(path)) as storage:
+    async with open_storage(str(path)) as storage:
         stream = await storage.stream(str(path))
         path.write_bytes(b"")
         if size > SHORT_BYTES:
@@ -225,7 +225,7 @@ async def test_other_tasks_run_between_the_blocks_of_files(tmp_path: Path) -> No
             iterations += 1
             await asyncio.sleep(0)
 
-    async with opened(str(tmp_path)) as storage:
+    async with open_storage(str(tmp_path)) as storage:
         counting = asyncio.ensure_future(count())
         await asyncio.gather(*(read() for _ in range(5)))
         counting.cancel()
@@ -235,7 +235,7 @@ async def test_other_tasks_run_between_the_blocks_of_files(tmp_path: Path) -> No
 async def test_a_short_range_of_a_long_file(tmp_path: Path) -> None:
     path, data = tmp_path / "x", os.urandom(3 * SHORT_BYTES)
     path.write_bytes(data)
-    async with opened(str(path)) as storage:
+    async with open_storage(str(path)) as storage:
         version = (await storage.stat(str(path))).version
         for start, end in (
             (0, 10),
@@ -254,7 +254,7 @@ async def test_a_written_buffer_may_be_used_again(tmp_path: Path) -> None:
     stored.
     """
     path, expected, buffer = str(tmp_path / "x"), bytearray(), bytearray(1 << 20)
-    async with opened(path) as storage, await storage.upload(path, part_size=PART) as upload:
+    async with open_storage(path) as storage, await storage.upload(path, part_size=PART) as upload:
         for size in (1, 70_000, 300_001, 5, 1 << 20, 0, 64 << 10, 3):
             buffer[:size] = os.urandom(size)
             await upload.write(memoryview(buffer)[:size])

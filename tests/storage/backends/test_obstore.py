@@ -10,7 +10,7 @@ import pytest
 
 from streamrec import NotFoundError, ShardWriter, StorageError, TFRecordDataset, encode_records
 from tests.servers.real import Store
-from tests.storage.contract import QUICK, NotExclusiveTests, Place
+from tests.storage.contract import QUICK_RETRIES, NotExclusiveTests, Place
 from tests.storage.faultproxy import Fault, FaultProxy, in_a_thread, status
 
 FsspecStore = pytest.importorskip("obstore.fsspec").FsspecStore
@@ -66,7 +66,11 @@ def test_what_obstore_reports_is_retried_and_then_quoted(s3_store: Store) -> Non
     with in_a_thread(proxy):
         through_faults = filesystem_of(s3_store, endpoint=proxy.url)
         assert (
-            list(TFRecordDataset(url, filesystem=through_faults, retry=replace(QUICK, attempts=5)))
+            list(
+                TFRecordDataset(
+                    url, filesystem=through_faults, retry=replace(QUICK_RETRIES, attempts=5)
+                )
+            )
             == RECORDS
         )
         assert next(faults, None) is None
@@ -75,7 +79,9 @@ def test_what_obstore_reports_is_retried_and_then_quoted(s3_store: Store) -> Non
     ) as caught:
         list(
             TFRecordDataset(
-                url, filesystem=filesystem_of(s3_store, secret_access_key="wrong"), retry=QUICK
+                url,
+                filesystem=filesystem_of(s3_store, secret_access_key="wrong"),
+                retry=QUICK_RETRIES,
             )
         )
     assert caught.value.path == url

@@ -20,7 +20,14 @@ from streamrec.storage.backends.http.socket_body import SocketBody
 from tests.servers.faults import Faults
 from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.servers.real import Store
-from tests.storage.contract import QUICK, noted, opened, put, read_all, signed_body
+from tests.storage.contract import (
+    QUICK_RETRIES,
+    note_requests,
+    open_storage,
+    read_all,
+    signed_body,
+    write_object,
+)
 
 PART = 5 << 20
 
@@ -54,10 +61,10 @@ async def test_a_client_that_does_not_take_it_gets_a_file(
     monkeypatch.setattr(*BREAKS[case])
     monkeypatch.setattr(backend, "_logged", set())
     data = os.urandom(size)
-    async with opened(s3_store.url, s3_store.options) as storage:
+    async with open_storage(s3_store.url, s3_store.options) as storage:
         for _ in range(2):
             path = f"{s3_store.url}/{uuid4().hex}"
-            await put(storage, path, data, part_size=PART)
+            await write_object(storage, path, data, part_size=PART)
             assert await read_all(await storage.stream(path)) == data
         assert storage._backend._sending.fallbacks == 1  # type: ignore[attr-defined]
     warnings = [
@@ -77,10 +84,10 @@ async def test_over_plain_http_bodies_are_signed_unless_told_otherwise(
         monkeypatch.setenv("AWS_ENDPOINT_URL", options.pop("endpoint_url"))
     if not signs:
         options["config_kwargs"] = {"s3": {"payload_signing_enabled": False}}
-    async with opened(moto_store.url, options) as storage:
-        said = noted(storage, "before-send.s3.PutObject", signed_body)
+    async with open_storage(moto_store.url, options) as storage:
+        said = note_requests(storage, "before-send.s3.PutObject", signed_body)
         path, data = f"{moto_store.url}/{uuid4().hex}", os.urandom(1_000)
-        await put(storage, path, data)
+        await write_object(storage, path, data)
         assert await read_all(await storage.stream(path)) == data
     assert [value == "UNSIGNED-PAYLOAD" for value in said] == [not signs]
 
@@ -96,12 +103,12 @@ async def test_cancelling_sends_no_more(moto_store: Store, monkeypatch: pytest.M
         begun.set()
         await asyncio.Event().wait()
 
-    async with Storages(moto_store.options, retry=QUICK) as storages:
+    async with Storages(moto_store.options, retry=QUICK_RETRIES) as storages:
         storage = await storages.at(moto_store.url)
         path = f"{moto_store.url}/{uuid4().hex}"
 
         async def write() -> None:
-            await put(storage, path, os.urandom(3 * PART), part_size=PART)
+            await write_object(storage, path, os.urandom(3 * PART), part_size=PART)
 
         with monkeypatch.context() as patched:
             patched.setattr(PiecesBody, "write", held)
@@ -188,7 +195,7 @@ async def test_no_byte_is_lost_when_the_kernel_gathers(step: int) -> None:
 
 
 OBJECT = os.urandom(24 << 20)
-UNHEDGED = replace(QUICK, hedge_share=0.0, hedge_allowance=0)
+UNHEDGED = replace(QUICK_RETRIES, hedge_share=0.0, hedge_allowance=0)
 """A second request has a connection of its own."""
 
 
@@ -206,7 +213,7 @@ async def test_a_connection_serves_one_request_after_another(
     connection alone.
     """
     path = server.url_of(scheme, "bucket/object")
-    async with opened(path, server.options(scheme), UNHEDGED) as storage:
+    async with open_storage(path, server.options(scheme), UNHEDGED) as storage:
 
         async def reader(number: int) -> None:
             for turn, size in enumerate([3 << 20, 100_000, 5 << 20, (1 << 20) + 1, 2 << 20, 7]):

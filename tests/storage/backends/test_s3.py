@@ -18,16 +18,16 @@ from tests.effort import newest_client_only
 from tests.servers.real import Store
 from tests.storage.contract import (
     DATA,
-    QUICK,
+    QUICK_RETRIES,
     Place,
     ReadingTests,
     RemoteTests,
     StorageTests,
     kill_while_writing,
-    noted,
-    opened,
-    put,
+    note_requests,
+    open_storage,
     read_all,
+    write_object,
 )
 from tests.storage.network import unfinished
 
@@ -97,7 +97,7 @@ class TestS3(RemoteTests):
         self, storage: Storage, path: str
     ) -> None:
         data = os.urandom(2 * PART + 1)
-        await put(storage, path, data, part_size=PART)
+        await write_object(storage, path, data, part_size=PART)
         bucket, _, key = path.removeprefix("s3://").partition("/")
         head = await client(storage)._call_s3(
             "head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED"
@@ -165,7 +165,7 @@ class TestS3(RemoteTests):
         self, s3_store: Store, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(s3, "UNLIMITED", 3)
-        async with Storages(s3_store.options, retry=QUICK) as storages, asyncio.timeout(30):
+        async with Storages(s3_store.options, retry=QUICK_RETRIES) as storages, asyncio.timeout(30):
             storage = await storages.at(path)
             await self.put(storage, path, DATA * 20)
             for _ in range(12):
@@ -191,7 +191,7 @@ def client(storage: Storage) -> Any:
 
 def gets_of_the_client(storage: Storage) -> list[str]:
     """The URLs that the client itself requests from now on."""
-    return noted(storage, "before-send.s3.GetObject", lambda request: request.url)
+    return note_requests(storage, "before-send.s3.GetObject", lambda request: request.url)
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
@@ -206,7 +206,7 @@ async def test_a_copy_keeps_what_the_store_knows_of_an_object(
         monkeypatch.setattr(s3, "MAX_COPIED", 2)
         monkeypatch.setattr("s3fs.core.MANAGED_COPY_THRESHOLD", 2)
     known = {"Metadata": {"who": "me"}, "ContentType": "text/x-ours", "StorageClass": "STANDARD_IA"}
-    async with opened(s3_store.url, s3_store.options) as storage:
+    async with open_storage(s3_store.url, s3_store.options) as storage:
         call = client(storage)._call_s3
         await call("put_object", Bucket=bucket, Key=name, Body=b"old", **known)
         await storage.copy(f"{s3_store.url}/{name}", f"{s3_store.url}/{name}-2")

@@ -22,7 +22,7 @@ from streamrec.storage.backends.s3.repeated_gets import RepeatedGets
 from tests.effort import OTHER_CLIENT, newest_client_only
 from tests.runs import in_new_interpreter
 from tests.servers.real import Store, nginx
-from tests.storage.contract import QUICK, check, noted, opened, put
+from tests.storage.contract import QUICK_RETRIES, check, note_requests, open_storage, write_object
 
 CUSTOMER = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0123456789abcdef0123456789abcdef"}
 OWNER = "123456789012"
@@ -142,10 +142,10 @@ async def test_a_refusal_that_the_client_does_not_get_ends_it(
 ) -> None:
     """Even after it has worked, every caller gets the client's answer."""
     names = [f"{moto_store.url}/{uuid4().hex}/{number}" for number in range(4)]
-    async with Storages(moto_store.options, retry=QUICK) as storages:
+    async with Storages(moto_store.options, retry=QUICK_RETRIES) as storages:
         storage = await storages.at(moto_store.url)
         for name in names:
-            await put(storage, name, name.encode())
+            await write_object(storage, name, name.encode())
         for name in names[:2]:
             assert await storage.read_range(name, 0, 1000) == name.encode()
         gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
@@ -174,10 +174,10 @@ async def test_an_empty_object_says_nothing_of_the_others(moto_store: Store) -> 
     in either way.
     """
     names = [f"{moto_store.url}/{uuid4().hex}/{number}" for number in range(3)]
-    async with Storages(moto_store.options, retry=QUICK) as storages:
+    async with Storages(moto_store.options, retry=QUICK_RETRIES) as storages:
         storage = await storages.at(moto_store.url)
         for name in names:
-            await put(storage, name, b"" if name is names[1] else b"x")
+            await write_object(storage, name, b"" if name is names[1] else b"x")
         gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
         assert await storage.read_range(names[0], 0, 10) == b"x"
         gets._unproven.update(gets._proven)
@@ -191,9 +191,9 @@ async def test_an_empty_object_says_nothing_of_the_others(moto_store: Store) -> 
 
 async def test_a_handler_of_the_users_sees_each_request_that_is_signed(moto_store: Store) -> None:
     url = f"{moto_store.url}/{uuid4()}"
-    async with opened(url, moto_store.options) as storage:
-        await put(storage, url, b"0123456789")
-        seen = noted(storage, "before-sign.s3.GetObject", lambda request: request.url)
+    async with open_storage(url, moto_store.options) as storage:
+        await write_object(storage, url, b"0123456789")
+        seen = note_requests(storage, "before-sign.s3.GetObject", lambda request: request.url)
         for start in range(5):
             assert await storage.read_range(url, start, 10) == b"0123456789"[start:]
     assert len(seen) >= 5  # one more if a request was sent again

@@ -27,7 +27,7 @@ from streamrec import (
 from streamrec.errors import ObjectChangedError, StorageTimeoutError
 from streamrec.storage import RetryPolicy, Storages, part_cutter, part_sender, retry
 from tests.servers.real import Store
-from tests.storage.contract import opened, read_all
+from tests.storage.contract import open_storage, read_all
 
 RECORDS = [b"%d" % number * (number % 50) for number in range(20_000)]
 DATA = encode_records(RECORDS)
@@ -68,7 +68,7 @@ async def test_an_opening_that_hangs_is_reported_and_ends_at_its_time_limit(
 
 @pytest.mark.skipif(not Path(ONE_PAGE).exists(), reason="only Linux has it")
 async def test_a_file_that_ends_before_its_size_is_an_error() -> None:
-    async with opened(ONE_PAGE) as storage:
+    async with open_storage(ONE_PAGE) as storage:
         with pytest.raises(ObjectChangedError):
             await read_all(await storage.stream(ONE_PAGE))
 
@@ -171,7 +171,7 @@ async def test_parts_that_grow_are_put_together(
     monkeypatch.setattr(part_sender, "LARGE_BYTES", 8 << 20)
     data = os.urandom(70_000_001)
     path = f"{s3_store.url}/{uuid4().hex}"
-    async with opened(path, s3_store.options) as storage:
+    async with open_storage(path, s3_store.options) as storage:
         async with await storage.upload(path, part_size=5 << 20) as upload:
             for start in range(0, len(data), 3_333_333):
                 await upload.write(data[start : start + 3_333_333])

@@ -21,7 +21,14 @@ from streamrec.storage.backends.http import responses, tls_reader
 from streamrec.storage.backends.http.socket_body import ALL
 from tests.servers.real import Store, make_certificate, seaweedfs
 from tests.servers.resuming import stop_after
-from tests.storage.contract import QUICK, noted, opened, put, read_all, signed_body
+from tests.storage.contract import (
+    QUICK_RETRIES,
+    note_requests,
+    open_storage,
+    read_all,
+    signed_body,
+    write_object,
+)
 
 PART = 5 << 20
 
@@ -36,7 +43,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture
 async def storage(store: Store) -> AsyncIterator[Storage]:
-    async with Storages(store.options, retry=QUICK) as storages:
+    async with Storages(store.options, retry=QUICK_RETRIES) as storages:
         yield await storages.at(store.url)
 
 
@@ -48,16 +55,16 @@ def path(store: Store) -> str:
 async def put_random(storage: Storage, path: str, size: int) -> bytes:
     """Writes an object of random bytes."""
     data = os.urandom(size)
-    await put(storage, path, data)
+    await write_object(storage, path, data)
     return data
 
 
 @pytest.mark.parametrize("size", [0, 1_000, PART, 3 * PART + 17])
 async def test_an_upload_is_verified_without_sha256(storage: Storage, path: str, size: int) -> None:
     """One part and several: signed heads, bodies that only TLS and the CRC32C guard."""
-    sent = noted(storage, "before-send.s3", signed_body)
+    sent = note_requests(storage, "before-send.s3", signed_body)
     data = os.urandom(size)
-    await put(storage, path, data, part_size=PART)
+    await write_object(storage, path, data, part_size=PART)
     assert "UNSIGNED-PAYLOAD" in sent
     assert await read_all(await storage.stream(path)) == data
     bucket, _, key = path.removeprefix("s3://").partition("/")
@@ -71,9 +78,9 @@ async def test_an_upload_is_verified_without_sha256(storage: Storage, path: str,
 
 async def test_other_settings_of_the_users_leave_bodies_unsigned(store: Store, path: str) -> None:
     options = {**store.options, "config_kwargs": {"s3": {"addressing_style": "path"}}}
-    async with opened(store.url, options) as storage:
-        sent = noted(storage, "before-send.s3.PutObject", signed_body)
-        await put(storage, path, b"cat")
+    async with open_storage(store.url, options) as storage:
+        sent = note_requests(storage, "before-send.s3.PutObject", signed_body)
+        await write_object(storage, path, b"cat")
     assert sent == ["UNSIGNED-PAYLOAD"]
 
 
@@ -101,7 +108,7 @@ async def test_bodies_are_decrypted(
 
 async def test_an_untrusted_certificate_is_refused_at_once(store: Store, path: str) -> None:
     strangers = {**store.options, "client_kwargs": {"region_name": "us-east-1"}}
-    async with Storages(strangers, retry=QUICK) as storages:
+    async with Storages(strangers, retry=QUICK_RETRIES) as storages:
         with pytest.raises(StorageError, match="certificate was refused") as caught:
             await (await storages.at(path)).stream(path)
     assert caught.value.path == path
@@ -116,11 +123,13 @@ def test_the_other_scheme(store: Store, http_store: Store) -> None:
         endpoint = {"endpoint_url": http_store.url.replace("http:", "https:")}
         list(TFRecordDataset(f"{store.url}/x", storage_options=store.options | endpoint))
     with pytest.raises(StorageError, match="https"):
-        list(TFRecordDataset(store.endpoint.replace("https:", "http:") + "/x", retry=QUICK))
+        list(TFRecordDataset(store.endpoint.replace("https:", "http:") + "/x", retry=QUICK_RETRIES))
     with pytest.raises(StorageError, match="https"):
         endpoint = {"endpoint_url": store.endpoint.replace("https:", "http:")}
         list(
-            TFRecordDataset(f"{store.url}/x", storage_options=store.options | endpoint, retry=QUICK)
+            TFRecordDataset(
+                f"{store.url}/x", storage_options=store.options | endpoint, retry=QUICK_RETRIES
+            )
         )
 
 
@@ -192,7 +201,7 @@ async def test_a_connection_serves_one_request_after_another(
         used.add(number)
         return chunk
 
-    unhedged = replace(QUICK, hedge_share=0.0, hedge_allowance=0)
+    unhedged = replace(QUICK_RETRIES, hedge_share=0.0, hedge_allowance=0)
     async with relayed(store, noted) as options, Storages(options, retry=unhedged) as storages:
         storage = await storages.at(path)
         for end in (2_000_000, 100_000, 7_000_001, 8 << 20, 5_000_000):
@@ -214,7 +223,7 @@ async def test_damage_on_the_way_is_a_broken_body_that_is_resumed(
         harmed.append(number)
         return flipped(chunk) if how == "a flipped bit" else None
 
-    async with relayed(store, harm) as options, Storages(options, retry=QUICK) as storages:
+    async with relayed(store, harm) as options, Storages(options, retry=QUICK_RETRIES) as storages:
         stream = await (await storages.at(path)).stream(path)
         assert await read_all(stream, 1 << 20) == data
         assert harmed
@@ -246,7 +255,7 @@ def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
     async def read() -> list[bytes]:
         async with relayed(store, harm) as options:
             dataset = TFRecordDataset(
-                list(shards), num_parallel_reads=6, storage_options=options, retry=QUICK
+                list(shards), num_parallel_reads=6, storage_options=options, retry=QUICK_RETRIES
             )
 
             def resumed() -> list[bytes]:
@@ -298,7 +307,7 @@ def test_under_uvloop_the_client_reads(
     monkeypatch.setattr(responses, "BUFFERED_BODIES", way)
 
     async def read() -> None:
-        async with opened(path, store.options) as storage:
+        async with open_storage(path, store.options) as storage:
             data = await put_random(storage, path, 6 << 20)
             for _ in range(3):
                 assert await read_all(await storage.stream(path), 1 << 20) == data

@@ -14,7 +14,7 @@ from streamrec.storage.faults import Cause, TransientError, changed_error
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.traffic import Traffic
 
-AT_ONCE = RetryPolicy(attempts=60, backoff_base=0.0)
+RETRY_AT_ONCE = RetryPolicy(attempts=60, backoff_base=0.0)
 Watch = Callable[[], None]
 
 
@@ -143,10 +143,10 @@ def request_of(
 ) -> Callable[[int, int | None, str | None], ResumingStream]:
     """What makes the requests of a stream over it."""
     return lambda start, end, version: ResumingStream(
-        backend, AT_ONCE, "memory://x", start, end, version, traffic
+        backend, RETRY_AT_ONCE, "memory://x", start, end, version, traffic
     )
 
 
-def landing() -> list[asyncio.Task[object]]:
+def fetching_tasks() -> list[asyncio.Task[object]]:
     """The tasks that fetch ranges."""
     return [task for task in asyncio.all_tasks() if task.get_name() == "streamrec range"]

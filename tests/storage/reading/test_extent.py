@@ -7,42 +7,42 @@ from hypothesis import strategies as st
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.stream import Extent
 
-UNKNOWN = ObjectInfo("s3://b/x", None, "1")
+OBJECT_OF_UNKNOWN_SIZE = ObjectInfo("s3://b/x", None, "1")
 
 
-def known(size: int) -> ObjectInfo:
+def object_of_size(size: int) -> ObjectInfo:
     return ObjectInfo("s3://b/x", size, "1")
 
 
-def room(extent: Extent, nbytes: int) -> int:
+def wanted_bytes(extent: Extent, nbytes: int) -> int:
     return len(extent.fit(memoryview(bytearray(nbytes))))
 
 
 def test_a_body_ends_early_only_if_it_is_known_where_it_ends() -> None:
-    extent = Extent(UNKNOWN, 4, None)
+    extent = Extent(OBJECT_OF_UNKNOWN_SIZE, 4, None)
     assert not extent.is_early_end
-    assert room(extent, 100) == 100
-    extent.learn(known(10))
+    assert wanted_bytes(extent, 100) == 100
+    extent.learn(object_of_size(10))
     assert extent.is_early_end
     extent.advance(6)
     assert not extent.is_early_end
-    assert room(extent, 100) == 0
+    assert wanted_bytes(extent, 100) == 0
 
 
 @pytest.mark.parametrize(("end", "size", "stop"), [(None, 10, 10), (5, 10, 5), (20, 10, 10)])
 def test_it_stops_at_its_end_or_that_of_the_object(end: int | None, size: int, stop: int) -> None:
-    extent = Extent(UNKNOWN, 0, end)
+    extent = Extent(OBJECT_OF_UNKNOWN_SIZE, 0, end)
     assert extent.stop is None
-    extent.learn(known(size))
+    extent.learn(object_of_size(size))
     assert extent.stop == stop
 
 
 def test_bytes_after_an_end_that_was_cut_on_their_way_are_not_wanted() -> None:
-    extent = Extent(known(100), 0, 50)
-    assert room(extent, 30) == 30
+    extent = Extent(object_of_size(100), 0, 50)
+    assert wanted_bytes(extent, 30) == 30
     extent.cut(20)
     assert extent.advance(30) == 20
-    assert (extent.position, extent.stop, room(extent, 30)) == (20, 20, 0)
+    assert (extent.position, extent.stop, wanted_bytes(extent, 30)) == (20, 20, 0)
 
 
 @given(
@@ -55,10 +55,10 @@ def test_it_never_passes_its_end(
     size: int, start: int, end: int | None, steps: list[tuple[int, int | None]]
 ) -> None:
     start = min(start, size)
-    extent = Extent(known(size), start, None if end is None else max(start, end))
+    extent = Extent(object_of_size(size), start, None if end is None else max(start, end))
     before = start
     for nbytes, ahead in steps:
-        given_bytes = min(room(extent, nbytes), size - extent.position)
+        given_bytes = min(wanted_bytes(extent, nbytes), size - extent.position)
         if ahead is not None:
             extent.cut(extent.position + ahead)
         before += extent.advance(given_bytes)

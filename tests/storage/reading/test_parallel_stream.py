@@ -25,8 +25,8 @@ from streamrec.tfrecord import encode_records
 from tests.effort import drawn_examples
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
-from tests.storage.contract import read_all, until
-from tests.storage.reading.scattered import Scattered, landing, request_of
+from tests.storage.contract import read_all, wait_until
+from tests.storage.reading.scattered import Scattered, fetching_tasks, request_of
 from tests.storage.reading.test_range_plan import Clock
 
 MIB = 1 << 20
@@ -58,7 +58,7 @@ async def read_up_to_an_error(stream: ParallelStream) -> tuple[bytes, StorageErr
 
 
 def check_nothing_is_left(backend: Scattered, connections: Connections) -> None:
-    assert landing() == []
+    assert fetching_tasks() == []
     assert all(asked.closed for asked in backend.log)
     assert connections.room.held == 0
 
@@ -197,12 +197,12 @@ async def test_a_range_that_waits_for_room_is_not_slow() -> None:
 
     assert connections.promise(share, 4 * BLOCK_BYTES)
     piece.begin(lambda: None)
-    await until(lambda: piece.state is RangeState.WAITING_FOR_ROOM)
+    await wait_until(lambda: piece.state is RangeState.WAITING_FOR_ROOM)
     others_give_much()
     assert not piece.slow
     await piece.readinto(memoryview(bytearray(BLOCK_BYTES)))
     assert piece.feed()
-    await until(lambda: backend.waits is not None)
+    await wait_until(lambda: backend.waits is not None)
     assert not piece.slow
     others_give_much()
     assert piece.slow
@@ -385,7 +385,7 @@ async def test_an_object_that_is_replaced_by_a_shorter_one(
     got, error = await read_up_to_an_error(stream)
     assert isinstance(error, ObjectChangedError)
     assert DATA.startswith(got)
-    assert landing() == []
+    assert fetching_tasks() == []
 
 
 async def test_a_record_that_is_longer_than_any_range(

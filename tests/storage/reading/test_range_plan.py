@@ -69,28 +69,28 @@ def test_the_climb_rests_longer_and_longer() -> None:
     assert waits[-1] > 60
 
 
-def take(share: StreamShare, nbytes: int, now: float) -> None:
+def take_bytes(share: StreamShare, nbytes: int, now: float) -> None:
     share.taken += nbytes
     share.waiting, share.last = False, now
 
 
-def moving(connections: Connections, count: int, taken: int) -> list[StreamShare]:
+def shares_that_read(connections: Connections, count: int, taken: int) -> list[StreamShare]:
     shares = [connections.join() for _ in range(count)]
     for share in shares:
-        take(share, taken, connections.clock())
+        take_bytes(share, taken, connections.clock())
     return shares
 
 
 def test_a_small_budget_means_fewer_connections_and_not_smaller_ranges() -> None:
     connections = Connections(22 * MIB, clock=Clock())
-    (share,) = moving(connections, 1, PROOF_ALONE)
+    (share,) = shares_that_read(connections, 1, PROOF_ALONE)
     assert connections.terms(share) == RangeLimits(8, MIN_RANGE, ConnectionSpeed().lead)
 
 
 def test_a_stream_that_ends_or_rests_leaves_its_share_to_the_others() -> None:
     clock = Clock()
     connections = Connections(clock=clock)
-    first, second, third = moving(connections, 3, PROOF_BESIDE)
+    first, second, third = shares_that_read(connections, 3, PROOF_BESIDE)
     assert connections.terms(first).connections == START // 3
     connections.leave(third)
     connections.leave(third)
@@ -105,13 +105,13 @@ def test_a_stream_that_ends_or_rests_leaves_its_share_to_the_others() -> None:
 
 def test_a_stream_proves_first_that_it_wants_many_bytes() -> None:
     connections = Connections(clock=Clock())
-    (share,) = moving(connections, 1, PROOF_ALONE - 1)
+    (share,) = shares_that_read(connections, 1, PROOF_ALONE - 1)
     assert connections.terms(share).connections == 1
-    take(share, 1, connections.clock())
+    take_bytes(share, 1, connections.clock())
     assert connections.terms(share).connections == START
     other = connections.join()
     assert connections.terms(share).connections == 1
-    take(share, PROOF_BESIDE, connections.clock())
+    take_bytes(share, PROOF_BESIDE, connections.clock())
     assert connections.terms(share).connections == START // 2
     assert connections.terms(other).connections == 1
 
@@ -172,12 +172,12 @@ def test_a_stream_that_leaves_frees_its_room() -> None:
 
 def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: float) -> None:
     """One large object on a wire that takes so much, each connection 60 MB/s of it."""
-    (share,) = moving(connections, 1, PROOF_ALONE)
+    (share,) = shares_that_read(connections, 1, PROOF_ALONE)
     connections.ahead += 1
     for _ in range(int(seconds / 0.01)):
         clock.now += 0.01
         rate = min(connections.terms(share).connections * 60e6, wire)
-        take(share, 0, connections.record_bytes(int(rate * 0.01)))
+        take_bytes(share, 0, connections.record_bytes(int(rate * 0.01)))
 
 
 @pytest.mark.parametrize(

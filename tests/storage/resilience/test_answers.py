@@ -26,7 +26,7 @@ from tests.runs import until_error
 from tests.servers.answering import Answer, Asked, answering
 from tests.servers.small_store import IMPATIENT, LISTING, MODIFIED, SCHEMES, SmallStore, small_store
 
-ONE = len(encode_records([b"0-0000"]))
+FIRST_RECORD_BYTES = len(encode_records([b"0-0000"]))
 NAMES = ("s-0", "s-1", "s-2")
 
 
@@ -51,7 +51,7 @@ def dataset(
     )
 
 
-def only(store: SmallStore, kind: str, name: str, answer: Answer) -> None:
+def answer_only(store: SmallStore, kind: str, name: str, answer: Answer) -> None:
     """Answers requests of one kind for one object with this."""
 
     def replace(asked: Asked, right: Answer) -> Answer:
@@ -66,7 +66,7 @@ def only(store: SmallStore, kind: str, name: str, answer: Answer) -> None:
 def test_an_answer_without_the_bytes_is_not_an_empty_shard(
     store: SmallStore, scheme: str, status: int, reads: int
 ) -> None:
-    only(store, "read", "s-1", Answer(status))
+    answer_only(store, "read", "s-1", Answer(status))
     found, _ = until_error(
         dataset(store, scheme),
         StorageError,
@@ -79,7 +79,7 @@ def test_an_answer_without_the_bytes_is_not_an_empty_shard(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_redirect_to_nowhere_is_an_error(store: SmallStore, scheme: str) -> None:
-    only(store, "read", "s-1", Answer(302))
+    answer_only(store, "read", "s-1", Answer(302))
     with pytest.raises(StorageError, match="s-1"):
         list(dataset(store, scheme))
 
@@ -106,7 +106,7 @@ def test_a_206_with_another_range_is_an_error(
     last = content_range.partition("-")[2].partition("/")[0]
     body = data[: int(last) + 1] if last else data
     headers = {"Content-Range": content_range, "X-Goog-Generation": "1"}
-    only(store, "read", "s-1", Answer(206, body, headers))
+    answer_only(store, "read", "s-1", Answer(206, body, headers))
     with pytest.raises(StreamrecError, match="s-1"):
         list(dataset(store, scheme, "s-1"))
 
@@ -129,7 +129,7 @@ def test_a_416_must_prove_that_the_object_ends_there(
     store: SmallStore, scheme: str, proof: str
 ) -> None:
     """HEAD says that it does not end there."""
-    only(store, "read", "s-1", Answer(416, b"", {"Content-Range": proof} if proof else {}))
+    answer_only(store, "read", "s-1", Answer(416, b"", {"Content-Range": proof} if proof else {}))
     with pytest.raises(StorageError, match=r"s-1.*a 416 for byte 0"):
         list(dataset(store, scheme))
 
@@ -145,7 +145,7 @@ def test_an_empty_object_is_an_empty_shard(store: SmallStore, scheme: str) -> No
 def test_a_strange_answer_to_a_question_about_an_object_is_an_error(
     store: SmallStore, scheme: str, status: int
 ) -> None:
-    only(store, "stat", "s-1", Answer(status))
+    answer_only(store, "stat", "s-1", Answer(status))
     with pytest.raises(StorageError, match=rf"s-1.*\(a {status} "):
         list(dataset(store, scheme, num_parallel_reads=2).distribute(0, 2))
 
@@ -164,7 +164,7 @@ def test_a_strange_answer_is_not_an_empty_listing(
 
 @pytest.mark.parametrize("status", [202, 206])
 def test_a_strange_answer_to_a_change_is_not_a_success(store: SmallStore, status: int) -> None:
-    only(store, "PUT", "new", Answer(status))
+    answer_only(store, "PUT", "new", Answer(status))
     with pytest.raises(StorageError, match=rf"new.*\(a {status} "):  # noqa: SIM117
         with streamrec.TFRecordWriter(
             store.url("s3", "new"), storage_options=store.options("s3"), retry=IMPATIENT
@@ -176,7 +176,7 @@ def test_a_strange_answer_to_a_change_is_not_a_success(store: SmallStore, status
 async def test_a_strange_answer_to_a_removal_is_not_a_success(
     store: SmallStore, scheme: str
 ) -> None:
-    only(store, "DELETE", "s-1", Answer(202))
+    answer_only(store, "DELETE", "s-1", Answer(202))
     async with Storages(store.options(scheme), retry=IMPATIENT) as storages:
         storage = await storages.at(store.url(scheme, "s-1"))
         with pytest.raises(StorageError, match=r"s-1.*\(a 202 "):
@@ -187,7 +187,7 @@ async def test_a_strange_answer_to_a_removal_is_not_a_success(
 def test_a_manifest_an_index_and_a_report_need_the_bytes(
     store: SmallStore, scheme: str, tmp_path: Path
 ) -> None:
-    only(store, "read", "s-1", Answer(204))
+    answer_only(store, "read", "s-1", Answer(204))
     names, how = store.url(scheme, "s-{0..2}"), store.options(scheme)
     for call in (streamrec.write_manifest_sync, streamrec.write_index_sync):
         with pytest.raises(StorageError, match="s-1"):
@@ -226,7 +226,7 @@ def test_a_cache_refuses_answers_without_bytes_when_the_process_used_web_servers
     test_a_cache_of_a_web_server_is_not_filled_with_answers_without_bytes(
         store, "simplecache", 204, True, tmp_path
     )
-    only(store, "read", "s-1", Answer(204))
+    answer_only(store, "read", "s-1", Answer(204))
     assert shared.cat_file(store.url("http", "s-1")) == b"", "its own user has it as it was"
 
 
@@ -259,7 +259,7 @@ def without_length(right: Answer, end: int | None) -> Answer:
     return Answer(200, right.body[:end], {**headers, "Content-Length": ""})
 
 
-def cut(store: SmallStore, end: int | None) -> None:
+def answer_without_length(store: SmallStore, end: int | None) -> None:
     """All GETs of objects are answered whole and without a length; that of s-1 ends early."""
 
     def replace(asked: Asked, right: Answer) -> Answer:
@@ -294,9 +294,9 @@ def test_a_body_without_a_length_that_ends_early_is_an_error(
 ) -> None:
     manifest, index = described(scheme)
     whole = list(dataset(store, scheme))
-    cut(store, None)
+    answer_without_length(store, None)
     assert list(dataset(store, scheme)) == whole
-    cut(store, records * ONE)
+    answer_without_length(store, records * FIRST_RECORD_BYTES)
     plain = dataset(store, scheme)
     ways = {
         "plain names": plain,
@@ -324,7 +324,7 @@ def test_the_size_is_enough_without_head(
     store: SmallStore, scheme: str, what: str, described: Any
 ) -> None:
     manifest, index = described(scheme)
-    cut(store, 40 * ONE)
+    answer_without_length(store, 40 * FIRST_RECORD_BYTES)
     without = store.replace
     store.replace = lambda asked, right: (
         Answer(405) if asked.method == "HEAD" else without(asked, right)
@@ -450,7 +450,7 @@ def test_an_object_that_was_written_since_is_refused_there_too(
 
 PORTAL = b"<!DOCTYPE html><html><head><title>Hotel  WLAN</title></head><body>Log in</body></html>"
 PAGE = {"Content-Type": "text/html; charset=utf-8", "Server": "portal/1.0"}
-LOOKS = r"an HTML page with the title 'Hotel WLAN' \(a 200, text/html.*from 127\.0\.0\.1:\d+, Server: portal/1\.0\)"  # noqa: E501
+DESCRIPTION_OF_PAGE = r"an HTML page with the title 'Hotel WLAN' \(a 200, text/html.*from 127\.0\.0\.1:\d+, Server: portal/1\.0\)"  # noqa: E501
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -458,13 +458,13 @@ LOOKS = r"an HTML page with the title 'Hotel WLAN' \(a 200, text/html.*from 127\
 def test_a_page_in_place_of_a_shard(store: SmallStore, scheme: str, tagged: bool) -> None:
     """Whether the portal sends an ETag or not."""
     headers = {**PAGE, "ETag": '"x"'} if tagged else PAGE
-    only(store, "read", "s-1", Answer(200, PORTAL, headers))
+    answer_only(store, "read", "s-1", Answer(200, PORTAL, headers))
     for on_error in ("raise", "skip_shard"):
-        with pytest.raises(StorageError, match=rf"s-1.*{LOOKS}") as caught:
+        with pytest.raises(StorageError, match=rf"s-1.*{DESCRIPTION_OF_PAGE}") as caught:
             list(dataset(store, scheme, on_error=on_error))
         assert "written since" not in str(caught.value)
     if scheme in LISTING:
-        with pytest.raises(StorageError, match=rf"s-1.*{LOOKS}"):
+        with pytest.raises(StorageError, match=rf"s-1.*{DESCRIPTION_OF_PAGE}"):
             list(dataset(store, scheme, "s-*"))
 
 
@@ -481,7 +481,7 @@ def test_a_page_in_place_of_a_shard(store: SmallStore, scheme: str, tagged: bool
 def test_a_page_without_a_type_in_place_of_a_shard(
     store: SmallStore, scheme: str, body: bytes, looks: str
 ) -> None:
-    only(store, "read", "s-1", Answer(200, body))
+    answer_only(store, "read", "s-1", Answer(200, body))
     with pytest.raises(StorageError, match=rf"s-1.*{looks}"):
         list(dataset(store, scheme, "s-*"))
 
@@ -497,7 +497,7 @@ def test_a_page_in_place_of_an_index_or_a_manifest(
         if everything:
             store.replace = lambda asked, right: Answer(200, PORTAL, PAGE)
         else:
-            only(store, "read", name, Answer(200, PORTAL, PAGE))
+            answer_only(store, "read", name, Answer(200, PORTAL, PAGE))
         with pytest.raises(StorageError, match="text/html"):
             list(dataset(store, scheme, name))
 
@@ -506,7 +506,7 @@ def test_a_page_in_place_of_an_index_or_a_manifest(
 @pytest.mark.parametrize(
     ("body", "looks"),
     [
-        (PORTAL, LOOKS),
+        (PORTAL, DESCRIPTION_OF_PAGE),
         (b"not found\n", "a text that begins with 'not found'"),
         (b'{"status": "ok"}', r'JSON .*\{\\?"status\\?": '),
         (b"<ListBucketResult><Name>b</Name><Contents>", "an XML document <ListBucketResult>"),
@@ -523,15 +523,15 @@ def test_a_listing_that_is_none_says_what_arrived(
 
 
 def test_a_page_in_answer_to_an_upload_is_not_a_success(store: SmallStore) -> None:
-    only(store, "PUT", "new", Answer(200, PORTAL, PAGE))
-    with pytest.raises(StorageError, match=LOOKS):  # noqa: SIM117
+    answer_only(store, "PUT", "new", Answer(200, PORTAL, PAGE))
+    with pytest.raises(StorageError, match=DESCRIPTION_OF_PAGE):  # noqa: SIM117
         with streamrec.TFRecordWriter(
             store.url("s3", "new"), storage_options=store.options("s3"), retry=IMPATIENT
         ) as writer:
             writer.write(b"record")
 
 
-def encoded(store: SmallStore, coding: str, body: Callable[[bytes], bytes] = bytes) -> None:
+def answer_encoded(store: SmallStore, coding: str, body: Callable[[bytes], bytes] = bytes) -> None:
     """Answers all GETs of objects in one piece, with a coding that was not requested."""
 
     def replace(asked: Asked, right: Answer) -> Answer:
@@ -548,7 +548,7 @@ def encoded(store: SmallStore, coding: str, body: Callable[[bytes], bytes] = byt
 def test_a_coding_that_cannot_be_read_is_an_error(
     store: SmallStore, scheme: str, coding: str
 ) -> None:
-    encoded(store, coding)
+    answer_encoded(store, coding)
     for on_error in ("raise", "skip_shard"):
         with pytest.raises(StorageError, match=rf"s-0.*Content-Encoding: {coding}"):
             list(dataset(store, scheme, on_error=on_error))
@@ -560,13 +560,13 @@ def test_a_coding_that_is_only_metadata_is_read(
     store: SmallStore, scheme: str, coding: str
 ) -> None:
     """Uploads leave such values behind; the bytes are as they were stored."""
-    encoded(store, coding)
+    answer_encoded(store, coding)
     assert len(list(dataset(store, scheme))) == 300
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_errors_of_an_encoded_answer_name_the_coding(store: SmallStore, scheme: str) -> None:
-    encoded(store, "gzip", gzip.compress)
+    answer_encoded(store, "gzip", gzip.compress)
     with pytest.raises(StreamrecError, match="Content-Encoding: gzip"):
         list(dataset(store, scheme, compression_type=""))
     if scheme in LISTING:

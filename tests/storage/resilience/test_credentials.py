@@ -26,7 +26,7 @@ from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.backends.s3 import credentials
 from streamrec.storage.tasks import Renewal
 from tests.servers.objectstore import ObjectStore, serve_objects
-from tests.storage.contract import opened, read_all, until
+from tests.storage.contract import open_storage, read_all, wait_until
 from tests.storage.faultproxy import Fault, FaultProxy, Request
 
 RECORDS = [os.urandom(100) for _ in range(500)]
@@ -244,7 +244,7 @@ async def test_keys_of_a_file_that_is_rewritten(
     write()
     async with FaultProxy(store.url, guard) as proxy:
         own = {"endpoint_url": proxy.url, "client_kwargs": {"region_name": "r"}}
-        async with opened("s3://bucket", own, POLICY) as storage:
+        async with open_storage("s3://bucket", own, POLICY) as storage:
             assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
             guard.expire()
             with pytest.raises(
@@ -253,7 +253,7 @@ async def test_keys_of_a_file_that_is_rewritten(
                 await storage.stream("s3://bucket/shard-0")
             file.write_text("[default]\naws_access_key_id = ")  # half of it
             reading = asyncio.ensure_future(storage.stream("s3://bucket/shard-0"))
-            await until(lambda: guard.refused >= 6)
+            await wait_until(lambda: guard.refused >= 6)
             write()
             assert await read_all(await reading) == DATA
 
@@ -275,7 +275,7 @@ async def test_keys_that_were_rotated_are_waited_for(
         assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
         guard.expire()
         reading = asyncio.ensure_future(storage.stream("s3://bucket/shard-1"))
-        await until(lambda: guard.refreshes >= 4)
+        await wait_until(lambda: guard.refreshes >= 4)
         guard.error = None
         assert await read_all(await reading) == DATA
 
@@ -301,7 +301,7 @@ async def test_a_program_that_makes_keys_runs_once_in_their_life(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     own = {"endpoint_url": store.url, "client_kwargs": {"region_name": "r"}}
-    async with opened("s3://bucket", own, POLICY) as storage:
+    async with open_storage("s3://bucket", own, POLICY) as storage:
         for index in range(40):
             assert await read_all(await storage.stream(f"s3://bucket/shard-{index % 8}")) == DATA
     assert len((tmp_path / "runs").read_text().splitlines()) <= 2

@@ -22,7 +22,7 @@ from streamrec.storage.traffic import Traffic
 from tests.effort import thorough
 from tests.servers.faults import NO_FAULTS, Faults, decide
 from tests.servers.objectstore import ObjectStore, serve_objects
-from tests.storage.contract import opened, read_all
+from tests.storage.contract import open_storage, read_all
 from tests.storage.reading.scattered import Scattered
 
 RECORDS = [os.urandom(1000) for _ in range(3000)]
@@ -241,7 +241,7 @@ async def test_a_stalled_body_is_overtaken_at_the_byte_reached(
 async def test_the_loser_is_gone(store: ObjectStore) -> None:
     before = asyncio.all_tasks()
     path = url(store, "s3", 0)
-    async with opened(path, store.options("s3"), PATIENT) as storage:
+    async with open_storage(path, store.options("s3"), PATIENT) as storage:
         for index in range(10):
             await read_all(await storage.stream(url(store, "s3", index)))
         store.faults = replace(NO_FAULTS, script=("stall",), at=0.9)
@@ -315,20 +315,20 @@ class Scripted(Scattered):
             raise
 
 
-async def answer(body: Body) -> Body:
+async def give_body(body: Body) -> Body:
     return body
 
 
-async def refuse(body: Body) -> Body:
+async def fail_request(body: Body) -> Body:
     raise FAULT
 
 
-async def never(body: Body) -> Body:
+async def never_answer(body: Body) -> Body:
     await asyncio.get_running_loop().create_future()
     return body
 
 
-def impatient(*script: Step) -> tuple[Scripted, ResumingStream]:
+def stream_with_second_request(*script: Step) -> tuple[Scripted, ResumingStream]:
     """A stream whose second request comes soon, and what answers it."""
     backend = Scripted(SHORT, script=script)
     traffic = Traffic(
@@ -352,12 +352,12 @@ async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() 
     async def second(body: Body) -> Body:
         rivalled.set()
         try:
-            return await never(body)
+            return await never_answer(body)
         finally:
             settling.set()
             await cleaned.wait()
 
-    backend, stream = impatient(first, second)
+    backend, stream = stream_with_second_request(first, second)
     opening = asyncio.create_task(stream.open())
     await settling.wait()
     opening.cancel()
@@ -368,7 +368,7 @@ async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() 
     assert [asked.closed for asked in backend.log] == [True, True]
 
 
-def after_each_other(first: Step, second: Step) -> tuple[Step, Step]:
+def first_after_second(first: Step, second: Step) -> tuple[Step, Step]:
     """The first request goes on when the second one has come, and the second one then."""
     arrived, gone_on = asyncio.Event(), asyncio.Event()
 
@@ -385,19 +385,20 @@ def after_each_other(first: Step, second: Step) -> tuple[Step, Step]:
     return begin, rival
 
 
-async def forbid(body: Body) -> Body:
+async def forbid_reading(body: Body) -> Body:
     raise PermissionDeniedError("no", "memory://x")
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "kind"), [(never, forbid, "no"), (refuse, refuse, "a 500")]
+    ("first", "second", "kind"),
+    [(never_answer, forbid_reading, "no"), (fail_request, fail_request, "a 500")],
 )
 async def test_a_final_error_or_two_failures_end_the_wait(
     first: Step, second: Step, kind: str
 ) -> None:
     """The first request alone would be given up later."""
     before = asyncio.all_tasks()
-    backend, stream = impatient(*after_each_other(first, second))
+    backend, stream = stream_with_second_request(*first_after_second(first, second))
     async with asyncio.timeout(15):
         with pytest.raises(StorageError, match=kind):
             await stream.open()
@@ -406,7 +407,7 @@ async def test_a_final_error_or_two_failures_end_the_wait(
 
 
 async def test_a_second_request_is_waited_for_when_the_first_failed() -> None:
-    backend, stream = impatient(*after_each_other(refuse, answer))
+    backend, stream = stream_with_second_request(*first_after_second(fail_request, give_body))
     await stream.open()
     buffer = memoryview(bytearray(len(SHORT)))
     assert (await stream.readinto(buffer), bytes(buffer)) == (len(SHORT), SHORT)
@@ -427,13 +428,13 @@ class StandingStill:
         return 0
 
 
-async def stand_still(body: Body) -> Body:
+async def stop_giving(body: Body) -> Body:
     return StandingStill(body)
 
 
 async def test_a_stalled_body_is_overtaken_though_second_requests_were_refused() -> None:
     """A refused hedge used to block further ones, so the body stalled until its time limit."""
-    backend = Scripted(SHORT, script=(stand_still, refuse, refuse, answer))
+    backend = Scripted(SHORT, script=(stop_giving, fail_request, fail_request, give_body))
     backend.remote = backend.may_stall = True  # type: ignore[misc]
     hedging = Hedging(
         RetryPolicy(hedge_share=1.0, first_byte_timeout=200.0, stall_timeout=0.1, stall_floor=0.01)

@@ -41,7 +41,7 @@ from streamrec.storage.faults import (
 from streamrec.storage.retry import attempt
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore, serve_objects
-from tests.storage.contract import until
+from tests.storage.contract import wait_until
 
 FAULT = TransientError(Cause.BROKEN, "reset")
 
@@ -232,7 +232,7 @@ def test_sizes() -> None:
 
 
 RECORDS = [os.urandom(2000) for _ in range(200)]
-SWIFT = RetryPolicy(backoff_base=0.001, backoff_cap=0.002)
+SHORT_WAITS = RetryPolicy(backoff_base=0.001, backoff_cap=0.002)
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
         yield store
 
 
-def dataset_of(url: str, key: str = "a", retry: RetryPolicy = SWIFT) -> Dataset[bytes]:
+def dataset_of(url: str, key: str = "a", retry: RetryPolicy = SHORT_WAITS) -> Dataset[bytes]:
     return TFRecordDataset(
         f"s3://bucket/{key}", storage_options={"endpoint_url": url, "anon": True}, retry=retry
     )
@@ -266,7 +266,7 @@ async def test_a_server_that_restarts_is_waited_for(tmp_path: Path, store: Objec
     async with dataset_of(store.url, "*").aiterate() as records:
         found = [await anext(records)]
         store.close()
-        await until(lambda: records.stats().storage.backends["s3"].retries["connect"] >= 30)
+        await wait_until(lambda: records.stats().storage.backends["s3"].retries["connect"] >= 30)
         with ObjectStore(tmp_path, port=port):
             found += [record async for record in records]
     assert found == RECORDS * 6
@@ -275,7 +275,7 @@ async def test_a_server_that_restarts_is_waited_for(tmp_path: Path, store: Objec
 def test_a_server_that_never_answered_is_given_up_sooner(store: ObjectStore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-    policy = replace(SWIFT, first_contact=0.2)
+    policy = replace(SHORT_WAITS, first_contact=0.2)
     with pytest.raises(
         StorageError, match="has not answered this process yet, so check its address"
     ):
@@ -293,7 +293,7 @@ async def test_a_long_wait_is_reported_and_ends_with_the_iterator(
     with caplog.at_level(logging.WARNING, "streamrec"):
         async with dataset_of(store.url).aiterate() as records:
             asking = asyncio.ensure_future(anext(records))
-            await until(lambda: bool(records.stats().storage.waits))
+            await wait_until(lambda: bool(records.stats().storage.waits))
             stats = records.stats()
             asking.cancel()
         assert records.stats().storage.waits == ()
@@ -323,10 +323,10 @@ async def test_a_request_that_gives_nothing_is_reported_before_it_fails(
     slow = replace(NO_FAULTS, slow=1.0, slow_first_byte=60.0)
     store.faults = slow if fault == "slow" else replace(NO_FAULTS, script=("stall",), at=0.5)
     policy = replace(
-        SWIFT, hedge_share=0.0, hedge_allowance=0, first_contact=300.0, stall_timeout=1.0
+        SHORT_WAITS, hedge_share=0.0, hedge_allowance=0, first_contact=300.0, stall_timeout=1.0
     )
     async with dataset_of(store.url, key, policy).aiterate() as records:
-        await until(
+        await wait_until(
             lambda: [reason in wait.reason for wait in records.stats().storage.waits] == [True]
         )
         [wait] = records.stats().storage.waits
@@ -351,7 +351,7 @@ async def test_what_cleans_up_after_a_cancellation_waits_less(
         failed.set()
         raise TransientError(Cause.SERVER, "down")
 
-    work = tasks.finish(attempt(SWIFT, "s3://bucket/a", call, "copying"), patience=math.inf)
+    work = tasks.finish(attempt(SHORT_WAITS, "s3://bucket/a", call, "copying"), patience=math.inf)
     task = asyncio.ensure_future(work)
     await failed.wait()
     task.cancel()
@@ -359,5 +359,5 @@ async def test_what_cleans_up_after_a_cancellation_waits_less(
         await task
     with pytest.raises(StorageError, match="down"):
         await tasks.finish(
-            attempt(SWIFT, "s3://bucket/a", call, "removing"), patience=tasks.CLEANUP_PATIENCE
+            attempt(SHORT_WAITS, "s3://bucket/a", call, "removing"), patience=tasks.CLEANUP_PATIENCE
         )

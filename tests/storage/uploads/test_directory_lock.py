@@ -30,16 +30,16 @@ async def network(request: pytest.FixtureRequest) -> AsyncIterator[Network]:
         yield place
 
 
-def ours(network: Network) -> DirectoryLock:
+def lock_of_this_process(network: Network) -> DirectoryLock:
     return DirectoryLock(network.storage, f"{network.path}/")
 
 
-def another(network: Network) -> DirectoryLock:
+def lock_of_another_writer(network: Network) -> DirectoryLock:
     """That of a second writer, whose requests meet nothing."""
     return DirectoryLock(network.direct, f"{network.path}/")
 
 
-async def is_there(network: Network) -> bool:
+async def lock_objects(network: Network) -> bool:
     name = lock_name(f"{network.path}/")
     return [info.path async for info in network.direct.list(name, hidden=True)] == [name]
 
@@ -49,23 +49,23 @@ async def test_a_writer_whose_answer_is_lost_holds_the_lock(
     network: Network, faults: list[Fault]
 ) -> None:
     network.meets(*faults, when=writes)
-    lock = ours(network)
+    lock = lock_of_this_process(network)
     await lock.acquire(0)
     assert lock.is_held
     with pytest.raises(LockedError, match="another writer"):
-        await another(network).acquire(0)
+        await lock_of_another_writer(network).acquire(0)
     await lock.release()
-    assert not await is_there(network)
+    assert not await lock_objects(network)
 
 
 @pytest.mark.parametrize("fault", [None, LOST, DROPPED], ids=["none", "lost", "dropped"])
 async def test_a_lock_of_another_writer_is_respected_whatever_is_lost(
     network: Network, fault: Fault | None
 ) -> None:
-    first = another(network)
+    first = lock_of_another_writer(network)
     await first.acquire(0)
     network.meets(fault, when=writes)
-    lock = ours(network)
+    lock = lock_of_this_process(network)
     with pytest.raises(LockedError, match="another writer"):
         await lock.acquire(0)
     waiting = asyncio.ensure_future(lock.acquire(60))
@@ -73,7 +73,7 @@ async def test_a_lock_of_another_writer_is_respected_whatever_is_lost(
     await waiting
     assert lock.is_held
     with pytest.raises(LockedError):
-        await another(network).acquire(0)
+        await lock_of_another_writer(network).acquire(0)
     await lock.release()
 
 
@@ -81,7 +81,7 @@ async def test_a_store_that_fails_is_an_error_and_not_a_store_without_locks(
     network: Network,
 ) -> None:
     network.meets(then=DROPPED, when=writes)
-    lock = ours(network)
+    lock = lock_of_this_process(network)
     with pytest.raises(StorageError):
         await lock.acquire(0)
     assert not lock.is_held
@@ -89,7 +89,7 @@ async def test_a_store_that_fails_is_an_error_and_not_a_store_without_locks(
 
 async def test_one_refusal_does_not_mean_that_there_is_no_right_to_lock(network: Network) -> None:
     network.meets(DENIED, when=writes)
-    lock = ours(network)
+    lock = lock_of_this_process(network)
     await lock.acquire(0)
     assert lock.is_held
     await lock.release()
@@ -97,7 +97,7 @@ async def test_one_refusal_does_not_mean_that_there_is_no_right_to_lock(network:
 
 async def test_a_client_without_the_right_works_without_a_lock(network: Network) -> None:
     network.meets(then=DENIED, when=writes)
-    lock = ours(network)
+    lock = lock_of_this_process(network)
     await lock.acquire(0)
     assert not lock.is_held
     lock.check()
@@ -109,7 +109,7 @@ async def test_a_lock_is_renewed_after_a_lost_answer(
     network: Network, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
     monkeypatch.setattr(directory_lock, "BEAT_SECONDS", 0.01)
-    lock = ours(network)
+    lock = lock_of_this_process(network)
     await lock.acquire(0)
     left = [LOST] * lost
     renewed = asyncio.Event()
@@ -133,14 +133,14 @@ async def test_a_lock_is_renewed_after_a_lost_answer(
         await renewed.wait()
     await lock.release()
     assert before is not None
-    assert not await is_there(network)
+    assert not await lock_objects(network)
 
 
 async def test_a_lock_is_freed_while_the_answer_to_a_renewal_is_lost(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory_lock, "BEAT_SECONDS", 0.01)
-    lock = ours(network)
+    lock = lock_of_this_process(network)
     await lock.acquire(0)
     asked = asyncio.Event()
 
@@ -154,7 +154,7 @@ async def test_a_lock_is_freed_while_the_answer_to_a_renewal_is_lost(
     async with asyncio.timeout(60):
         await asked.wait()
     await lock.release()
-    assert not await is_there(network)
+    assert not await lock_objects(network)
 
 
 async def test_a_lock_that_does_not_change_is_taken_over_and_its_holder_notices(
@@ -162,17 +162,17 @@ async def test_a_lock_that_does_not_change_is_taken_over_and_its_holder_notices(
 ) -> None:
     monkeypatch.setattr(directory_lock, "LEASE_SECONDS", 0.2)
     monkeypatch.setattr(directory_lock, "BEAT_SECONDS", 3600)
-    lock = ours(network)
+    lock = lock_of_this_process(network)
     await lock.acquire(0)
-    second = another(network)
+    second = lock_of_another_writer(network)
     await second.acquire(60)
     assert second.is_held
     with pytest.raises(ObjectChangedError, match="stood still"):
         lock.check()
     await lock.release()
-    assert await is_there(network)  # it is the second writer's
+    assert await lock_objects(network)  # it is the second writer's
     await second.release()
-    assert not await is_there(network)
+    assert not await lock_objects(network)
 
 
 async def test_locks_in_memory_exclude_each_other() -> None:

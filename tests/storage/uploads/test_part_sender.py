@@ -49,7 +49,7 @@ async def start(sender: PartSender, index: int, part_bytes: int = 1) -> None:
     sender.start(part(index), await sender.reserve(part_bytes))
 
 
-async def settle() -> None:
+async def run_all_ready_tasks() -> None:
     """Lets all tasks run that can."""
     for _ in range(5):
         await asyncio.sleep(0)
@@ -67,7 +67,7 @@ async def test_a_part_waits_for_a_slot(of_sink: bool) -> None:
     await start(sender, 0)
     await start(sender, 1)
     third = asyncio.create_task(start(sender, 2))
-    await settle()
+    await run_all_ready_tasks()
     assert sink.begun == [0, 1]
     assert not third.done()
     sink.let_go.set()
@@ -81,7 +81,7 @@ async def test_a_large_part_waits_until_it_is_alone() -> None:
     sender = sender_to(sink, 2)
     await start(sender, 0)
     second = asyncio.create_task(start(sender, 1, 2 * LARGE_BYTES))
-    await settle()
+    await run_all_ready_tasks()
     assert sink.begun == [0]
     sink.let_go.set()
     await second
@@ -93,7 +93,7 @@ async def test_a_cancelled_wait_keeps_no_slot() -> None:
     sender = sender_to(sink, 3)
     await start(sender, 0)
     waiting = asyncio.create_task(sender.reserve(3 * LARGE_BYTES))
-    await settle()  # it holds two of three slots now
+    await run_all_ready_tasks()  # it holds two of three slots now
     waiting.cancel()
     await asyncio.wait([waiting])
     sink.let_go.set()
@@ -117,7 +117,7 @@ async def test_cancelling_waits_for_the_ends_of_all_parts() -> None:
     sender = sender_to(sink, 3)
     for index in range(3):
         await start(sender, index)
-    await settle()
+    await run_all_ready_tasks()
     await sender.cancel()
     assert sorted(sink.ended) == [0, 1, 2]
     assert sender.error is None

@@ -121,7 +121,7 @@ async def test_only_the_version_that_was_looked_at_is_copied(
     assert await store.read_range(f"{url}/b", 0, 9) == b"two"
 
 
-class Forgetful(MemoryBackend):
+class LosesTheAnswer(MemoryBackend):
     """A store that compares no version of what it removes, and whose first answer is lost."""
 
     answers = 0
@@ -137,7 +137,7 @@ class Forgetful(MemoryBackend):
 
 async def test_a_removal_whose_answer_is_lost_does_not_remove_the_next_object() -> None:
     """The request is sent again, and another writer has come."""
-    storage = Storage(Forgetful(MemoryFileSystem()), POLICY)
+    storage = Storage(LosesTheAnswer(MemoryFileSystem()), POLICY)
     path = f"memory://{uuid4()}"
     async with await storage.upload(path) as upload:
         await upload.write(b"first")

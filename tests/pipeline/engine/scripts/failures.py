@@ -18,13 +18,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from time import monotonic
 from typing import Any
 
-BEGAN = [0.0]
+RUN_BEGAN = [0.0]
 """When the program had nothing more to do."""
 
 
 def says_how_long() -> None:
-    if BEGAN[0]:
-        print(monotonic() - BEGAN[0])
+    if RUN_BEGAN[0]:
+        print(monotonic() - RUN_BEGAN[0])
 
 
 atexit.register(says_how_long)  # before the bridge's own: what is registered first comes last
@@ -57,7 +57,7 @@ def fails(frames: Any) -> int:
 # What is there, and what is left of it.
 
 
-async def others() -> list[str]:
+async def other_tasks() -> list[str]:
     """Tasks of this loop but for the one that asks."""
     return sorted(str(task) for task in asyncio.all_tasks() if task is not asyncio.current_task())
 
@@ -75,7 +75,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if not thread.name.startswith(LASTING)]
 
 
-def left(before: dict[str, str]) -> list[list[str]]:
+def left_since(before: dict[str, str]) -> list[list[str]]:
     """Threads and files that were not there before."""
     return [
         threads(),
@@ -96,7 +96,7 @@ def says_what_is_left(way: Callable[[], None]) -> Callable[[], None]:
         )  # the loop's own, and what libraries keep: what is open when one run was there already
         way()
         until = monotonic() + SECONDS
-        while any(found := [run(others), *left(before)]) and monotonic() < until:
+        while any(found := [run(other_tasks), *left_since(before)]) and monotonic() < until:
             threading.Event().wait(0.01)
         print(json.dumps(found))
 
@@ -112,7 +112,7 @@ def says_what_is_left_here(way: Callable[[], Awaitable[None]]) -> Callable[[], A
         before = files()
         await way()
         until = monotonic() + SECONDS
-        while any(found := [await others(), *left(before)]) and monotonic() < until:  # noqa: ASYNC110 - no event tells
+        while any(found := [await other_tasks(), *left_since(before)]) and monotonic() < until:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
         print(json.dumps(found))
 
@@ -146,7 +146,7 @@ def closes() -> None:
     batches = pipeline().iterate()
     next(batches)
     batches.close()
-    assert (run(others), threads()) == ([], [])  # at once: closing waits
+    assert (run(other_tasks), threads()) == ([], [])  # at once: closing waits
 
 
 @says_what_is_left
@@ -190,7 +190,7 @@ def leaves_a_long_chunk() -> None:
 def exits_with_progress_and_trace() -> None:
     batches = pipeline().iterate(progress=True, trace=os.devnull)
     next(batches)
-    BEGAN[0] = monotonic()
+    RUN_BEGAN[0] = monotonic()
 
 
 # In an `async for` loop.

@@ -58,7 +58,7 @@ def records_in(parts: GroupParts) -> list[int]:
     ]
 
 
-def cut_as_drawn(text: str) -> GroupParts:
+def parts_of_drawing(text: str) -> GroupParts:
     """The parts of a drawing such as "a a|b b b": each letter is a record of its block."""
     parts = [part.split() for part in text.split("|")]
     starts = []
@@ -69,7 +69,7 @@ def cut_as_drawn(text: str) -> GroupParts:
     return GroupParts(np.array(starts), np.array([len(part) for part in parts]))
 
 
-def drawn(parts: GroupParts) -> str:
+def drawing_of(parts: GroupParts) -> str:
     """The drawing of parts, by the letters of their blocks."""
     return "|".join(
         " ".join(chr(start // 1000) * count)
@@ -82,12 +82,15 @@ def test_the_drawings_of_the_cuts_are_true() -> None:
         *(0, 2, 5, 7),
         *(10, 13),
     ]
-    permuted = cut_as_drawn("a a a a a|b b b b|c c c c c c")
+    permuted = parts_of_drawing("a a a a a|b b b b|c c c c c c")
     before = np.concatenate([[0], np.cumsum(permuted.counts)])
-    assert drawn(GroupParts.cut(permuted.starts, before, 3, 12)) == "a a|b b b b|c c c"
-    assert drawn(cut_as_drawn("a a a a|b b b b|c c c c").rotate(0.25)) == "a a a|b b b b|c c c c|a"
-    tapered = cut_as_drawn("a a a a|b b b b|c c c c|d d d d|e e e e").taper(4)
-    assert drawn(tapered) == "a|b b|b b|a a a|c c c c|e e e|d d|d d|e"
+    assert drawing_of(GroupParts.cut(permuted.starts, before, 3, 12)) == "a a|b b b b|c c c"
+    assert (
+        drawing_of(parts_of_drawing("a a a a|b b b b|c c c c").rotate(0.25))
+        == "a a a|b b b b|c c c c|a"
+    )
+    tapered = parts_of_drawing("a a a a|b b b b|c c c c|d d d d|e e e e").taper(4)
+    assert drawing_of(tapered) == "a|b b|b b|a a a|c c c c|e e e|d d|d d|e"
 
 
 PARTS = st.lists(st.integers(1, 12), max_size=12)

@@ -49,11 +49,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
     return indexed(tmp_path_factory.mktemp("data"), numbered(COUNTS))
 
 
-def everything() -> list[bytes]:
+def all_records() -> list[bytes]:
     return sorted(record for shard in numbered(COUNTS) for record in shard)
 
 
-def together(parts: list[list[list[bytes]]]) -> list[list[bytes]]:
+def global_batches(parts: list[list[list[bytes]]]) -> list[list[bytes]]:
     """The global batches of all ranks' batches."""
     longest = max(map(len, parts))
     return [
@@ -73,7 +73,7 @@ def test_each_record_once_and_another_order_each_epoch(data: Indexed, quality: s
     """Iterating again is the next epoch; the same epoch is the same order."""
     dataset = data.shuffled(quality=quality)
     first, second = list(dataset), list(dataset)
-    assert sorted(first) == sorted(second) == everything()
+    assert sorted(first) == sorted(second) == all_records()
     assert first != second
     assert list(data.shuffled(quality=quality).with_options(epoch=1)) == second
     assert list(data.shuffled(quality=quality).repeat(2)) == first + second
@@ -98,7 +98,7 @@ def test_a_state_is_small_and_the_same_on_all_ranks(data: Indexed) -> None:
         assert states[0]["position"]["seed"] == states[1]["position"]["seed"]
 
 
-def stopped(dataset: streamrec.Dataset[Any], step: int) -> dict[str, Any]:
+def state_after(dataset: streamrec.Dataset[Any], step: int) -> dict[str, Any]:
     """The state after some elements, or after all if there are fewer."""
     with dataset.iterate() as run:
         list(islice(run, step))
@@ -154,11 +154,11 @@ def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -
     else:
         assert set(found) == set(wanted)
         assert len(found) == -(-total // batch) * batch
-    assert together(ranks(sizes[0])) == whole
+    assert global_batches(ranks(sizes[0])) == whole
     step = chance.randint(0, len(whole))
     begun = [data.shuffled(**told, rank=rank, world_size=sizes[1]) for rank in range(sizes[1])]
-    states = [stopped(dataset.with_options(epoch=epoch), step) for dataset in begun]
-    assert together([*ranks(sizes[2], states[0]), []]) == whole[step:]
+    states = [state_after(dataset.with_options(epoch=epoch), step) for dataset in begun]
+    assert global_batches([*ranks(sizes[2], states[0]), []]) == whole[step:]
     if step < len(whole):
         assert states.count(states[0]) == len(states)
 
@@ -175,7 +175,7 @@ def test_single_records_go_on_with_other_ranks(data: Indexed) -> None:
 
         parts = [list(rank(number, 4)) for number in range(4)]
         assert [parts[index % 4][index // 4] for index in range(len(whole))] == whole
-        state = stopped(rank(1, 4), 15)
+        state = state_after(rank(1, 4), 15)
         rest = [list(rank(number, 7).iterate(state)) for number in range(7)]
         assert [rest[index % 7][index // 7] for index in range(len(whole) - 60)] == whole[60:]
 
@@ -186,13 +186,13 @@ def test_stages_after_it_take_batches(data: Indexed, quality: str) -> None:
     dataset = data.shuffled(quality=quality, global_batch_size=24)
     assert [len(frames) for frames in dataset] == [24] * 13 + [16]
     records = list(dataset.with_options(epoch=0).unbatch())
-    assert sorted(records) == everything()
+    assert sorted(records) == all_records()
     assert next(list(frames) for frames in dataset.with_options(epoch=0).rebatch(7)) == records[:7]
 
 
 def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> None:
     """One clear error each."""
-    state = stopped(data.shuffled(), 1)
+    state = state_after(data.shuffled(), 1)
     other = indexed(tmp_path, numbered([9, 9]))
     with pytest.raises(PositionMismatchError, match="another pipeline"):
         next(other.shuffled().iterate(state))
@@ -248,7 +248,7 @@ def test_ranks_and_memory_that_do_not_fit(data: Indexed) -> None:
 
 
 POLICY = RetryPolicy(attempts=30, backoff_base=0.01, backoff_cap=0.05, stall_timeout=0.5)
-STORMS = {
+FAULTS = {
     "breaks": Faults(seed=3, first_byte=0, jitter=0, reset=0.3, cut=0.2),
     "refusals": Faults(seed=4, first_byte=0, jitter=0, unavailable=0.15, truncate=0.2),
     "wrong ranges": Faults(
@@ -289,11 +289,11 @@ def shuffled(
 
 
 @pytest.mark.parametrize("quality", ["exact", "blocks"])
-@pytest.mark.parametrize("storm", STORMS)
+@pytest.mark.parametrize("storm", FAULTS)
 def test_storms_change_no_byte_and_no_place(store: ObjectStore, quality: str, storm: str) -> None:
     """Also where the job goes on from a state in the middle of the storm."""
     calm = [list(batch) for batch in shuffled(store, quality)]
-    store.faults = STORMS[storm]
+    store.faults = FAULTS[storm]
     found, state = stop_after(shuffled(store, quality), 4)
     found += shuffled(store, quality).iterate(state)
     assert [list(batch) for batch in found] == calm
@@ -398,7 +398,7 @@ EARLIER = Path(__file__).parent / "earlier_states.json"
 
 def test_a_state_of_a_later_order_is_refused(data: Indexed) -> None:
     dataset = data.shuffled(quality="blocks", global_batch_size=24)
-    state = stopped(dataset, 2)
+    state = state_after(dataset, 2)
     assert state["position"]["source"]["order"] == 2
     state["position"]["source"]["order"] = 3
     del state["digest"]
@@ -413,7 +413,7 @@ def test_deprecated_arguments_say_so(data: Indexed) -> None:
         with pytest.warns(DeprecationWarning, match="each block once") as warned:
             dataset = data.shuffled(quality="blocks", global_batch_size=24, **more)
         assert Path(warned[0].filename).name == "stored_shards.py"
-        assert sorted(dataset.unbatch()) == everything()
+        assert sorted(dataset.unbatch()) == all_records()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from streamrec.shards import Even
 EVEN: list[Even | None] = [None, "drop", "pad", "cycle"]
 
 
-def specified(total: int, batch: int, even: Even | None, base: int) -> list[list[int]]:
+def specified_batches(total: int, batch: int, even: Even | None, base: int) -> list[list[int]]:
     """The positions of each global batch, slot by slot."""
     steps: list[list[int]] = []
     for first in range(base, total, batch):
@@ -57,7 +57,7 @@ def test_ranks_and_workers_share_the_global_batches(
 ) -> None:
     base = min(base, total)
     batch = share * world_size
-    wanted = specified(total, batch, even, base)
+    wanted = specified_batches(total, batch, even, base)
     for rank in range(world_size):
         for worker in range(workers):
             steps = Steps(
@@ -164,7 +164,9 @@ def state(source: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**saved, "digest": digest_state(saved)}
 
 
-def of_worker(position: int, worker: int, workers: int = 3, began: int = 40) -> dict[str, Any]:
+def state_of_worker(
+    position: int, worker: int, workers: int = 3, began: int = 40
+) -> dict[str, Any]:
     more = {"worker": [worker, workers], "batch": 8, "began": began}
     return state({"index": "digest", "position": position, **more})
 
@@ -178,16 +180,16 @@ def position_in(found: dict[str, Any]) -> int:
 
 
 def test_a_job_resumes_at_its_earliest_worker() -> None:
-    states = [of_worker(88, 0), of_worker(72, 1), of_worker(80, 2)]
+    states = [state_of_worker(88, 0), state_of_worker(72, 1), state_of_worker(80, 2)]
     assert position_in(job_state(states)) == 72
     assert position_in(job_state(states, steps=2)) == 72 + 16
 
 
 def test_workers_that_have_not_begun_wait_at_their_first_step() -> None:
     """Worker n begins n global batches after the job did."""
-    assert position_in(job_state([of_worker(64, 0)])) == 48
-    assert position_in(job_state([of_worker(64, 0), of_worker(72, 1)])) == 56
-    assert position_in(job_state([of_worker(64, 1)])) == 40
+    assert position_in(job_state([state_of_worker(64, 0)])) == 48
+    assert position_in(job_state([state_of_worker(64, 0), state_of_worker(72, 1)])) == 56
+    assert position_in(job_state([state_of_worker(64, 1)])) == 40
 
 
 def test_idle_workers_say_nothing_of_a_job() -> None:
@@ -196,7 +198,7 @@ def test_idle_workers_say_nothing_of_a_job() -> None:
     idle["position"] = {}
     del idle["digest"]
     idle["digest"] = digest_state(idle)
-    begun = [of_worker(70, 0), of_worker(80, 1), of_worker(60, 2)]
+    begun = [state_of_worker(70, 0), state_of_worker(80, 1), state_of_worker(60, 2)]
     assert job_state([*begun, idle]) == job_state(begun)
     with pytest.raises(ValueError, match="has begun"):
         job_state([idle])
