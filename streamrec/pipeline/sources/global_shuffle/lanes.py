@@ -34,6 +34,7 @@ from math import gcd
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from streamrec.pipeline.sources.global_shuffle.order import GroupParts, Numbers, keys_of, permute
 
@@ -321,9 +322,10 @@ class Lane:
         drawn, numbers = np.divmod(indices - self.before[part], self.layout.cycle)
         variants = part * self.layout.cycle + numbers
         mixed = permute(drawn, cells.counts[numbers], self._cell_keys, variants)
-        return (cells.begins[numbers] + mixed + cells.rotation) % self.parts.counts[part]
+        unrotated: Numbers = cells.begins[numbers] + mixed
+        return (unrotated + cells.rotation) % int(self.parts.counts[part])
 
-    def ranges(self, part: int, is_own: Numbers) -> Numbers:
+    def ranges(self, part: int, is_own: npt.NDArray[np.bool_]) -> Numbers:
         """The records of some cells of a part, by their indices in it: int64 [n, 2], sorted.
 
         `is_own` says of each cell of the cycle whether it is one of these.

@@ -463,10 +463,10 @@ class StepPositions(Positions):
         state: dict[str, Any] = {
             "position": steps.position(self.first + index * steps.workers),
             "index": self.digest,
-            "versions": self.versions(),
         }
         if self.is_in_lanes:
             state["order"] = LANES_ORDER
+        state["versions"] = self.versions()
         if steps.workers > 1:
             state |= {
                 "began": steps.base,
