@@ -11,7 +11,7 @@ import pytest
 from streamrec import Dataset
 from streamrec.errors import PositionMismatchError
 from tests.adapters.loops import batches
-from tests.adapters.test_trainer import RANKS, job
+from tests.adapters.test_trainer import RANKS, run_ranks
 
 torch = pytest.importorskip("torch")
 
@@ -44,7 +44,7 @@ def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, lis
     pytest.importorskip("lightning")
     folder = tmp_path_factory.mktemp("found")
     by_name: dict[str, list[Any]] = {}
-    for line in sorted(job(["-m", "tests.adapters.loops", str(data), "."], folder)):
+    for line in sorted(run_ranks(["-m", "tests.adapters.loops", str(data), "."], folder)):
         name, result = json.loads(line[2:])
         by_name.setdefault(name, []).append(result)
     assert {len(results) for results in by_name.values()} == {RANKS}
