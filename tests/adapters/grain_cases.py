@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import grain
+import numpy as np
 import pytest
 from absl import flags
 
+import streamrec.tfds
 from streamrec import Dataset, TFRecordDataset, bridge
 from streamrec.errors import PositionMismatchError
 from streamrec.grain import IterDataset
 from tests.adapters.conftest import FEATURES, LeavingServer, check_bad_input, ids_of, write_numbered
 from tests.runs import in_new_interpreter, until_error
+from tests.tfds.folders import ROBOT_URL
 
 # Grain asks for flags of absl, which a program reads from its command line
 flags.FLAGS.mark_as_parsed()
@@ -137,3 +140,14 @@ def test_an_iteration_may_be_dropped_on_the_loops_thread() -> None:
         elements.close()
 
     bridge.run(drop)
+
+
+def test_steps_of_a_data_set_are_the_same() -> None:
+    steps = streamrec.tfds.open_sync(ROBOT_URL).steps("train")
+    wanted = list(steps)
+    assert len(wanted) > 20
+    for ours, theirs in zip(wanted, IterDataset(steps), strict=True):
+        assert int(theirs["step"]) == int(ours["step"])
+        np.testing.assert_array_equal(theirs["action"], ours["action"])
+        images = theirs["observation"]["image"]
+        np.testing.assert_array_equal(images, ours["observation"]["image"])

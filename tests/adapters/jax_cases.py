@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+import streamrec.tfds
 from streamrec import (
     Dataset,
     FixedLenFeature,
@@ -29,6 +30,7 @@ from tests.adapters.conftest import (
     write_examples,
 )
 from tests.runs import until_error
+from tests.tfds.folders import ROBOT_URL
 
 FEATURES = {"id": FixedLenFeature((), np.int64), "pair": FixedLenFeature((2,), np.float32)}
 ROWS = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec("data"))
@@ -156,3 +158,12 @@ def test_a_loader_counts_what_it_gave_and_shows_it(
     assert (loader.stats().samples, loader.stats().tokens) == (48, sum(range(48)))
     assert "streamrec: 3 elements (48 records read)" in capsys.readouterr().err
     assert json.loads((tmp_path / "run.json").read_text())
+
+
+def test_steps_of_a_data_set_become_global_arrays() -> None:
+    steps = streamrec.tfds.open_sync(ROBOT_URL).steps("train", batch_size=8, drop_remainder=True)
+    for ours, theirs in zip(steps, Loader(steps, ROWS), strict=True):
+        assert theirs["action"].sharding == ROWS
+        np.testing.assert_array_equal(theirs["action"], ours["action"])
+        images = theirs["observation"]["image"]
+        np.testing.assert_array_equal(images, ours["observation"]["image"])

@@ -20,6 +20,7 @@ import ray
 from pyarrow import parquet
 
 import streamrec
+import streamrec.tfds
 from streamrec import Example, FixedLenFeature, RaggedFeature
 from streamrec.cli import program
 from streamrec.ray import TFRecordDatasource, read_tfrecords, write_tfrecords
@@ -30,6 +31,7 @@ from tests.runs import flip_bit
 from tests.servers.faults import Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.real import Store
+from tests.tfds.folders import KINDS_URL
 
 FEATURES = {
     "id": FixedLenFeature([], "int64"),
@@ -556,3 +558,18 @@ def test_two_workers_of_ray_train_read_each_record_once(tmp_path: Path) -> None:
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert len(first) > 100
     assert sorted(first + second) == list(range(400))
+
+
+def test_splits_of_a_data_set_are_read_by_workers() -> None:
+    kinds = streamrec.tfds.open_sync(KINDS_URL)
+    shards = ray.data.from_items([f"train[{number}shard]" for number in range(3)])
+    rows = shards.flat_map(
+        lambda row: [
+            {"number": int(one["scalar_int64"])}
+            for one in kinds.read(row["item"], features=["scalar_int64"])
+        ]
+    ).take_all()
+    wanted = [int(one["scalar_int64"]) for one in kinds.read("train", features=["scalar_int64"])]
+    assert sorted(row["number"] for row in rows) == sorted(wanted)
+    table = pyarrow.table(kinds.read("train", batch_size=8, features=["scalar_int64"]))
+    assert [row["scalar_int64"] for row in ray.data.from_arrow(table).take_all()] == wanted
