@@ -142,6 +142,8 @@ async def begin_range(
 
 
 class _StartSearch:
+    """The search for the first record of a byte range, in bytes that are read as it needs them."""
+
     def __init__(self, stream: RangeStream, byte_range: ShardRange, max_record_bytes: int) -> None:
         self._byte_range = byte_range
         self._max_record_bytes = min(max_record_bytes, stream.info.size or max_record_bytes)
@@ -150,6 +152,7 @@ class _StartSearch:
         self._data = bytearray()
 
     async def find(self) -> OpenRange:
+        """Reads on until it is known where the first record of the range begins."""
         # `reach` is where the run of records stops. A run that stops early may be within the
         # payload of a record that begins before the range, or damaged bytes may stop it: the bytes
         # before the range tell which.
@@ -189,10 +192,12 @@ class _StartSearch:
         return False
 
     def _drop(self, count: int) -> None:
+        """Forgets the first bytes of those that were read."""
         del self._data[:count]
         self._position += count
 
     async def _go_to(self, position: int) -> None:
+        """Drops what lies before a position, and skips what was not read."""
         if position > self._position + len(self._data):
             await self._stream.seek(position)
             self._data.clear()

@@ -318,6 +318,7 @@ class ShardCursor:
         self._sizes.restart(self._opened.place)
 
     async def _reopen(self, offset: int) -> Opened:
+        """Opens the shard again at an offset; its requests count in the same tally."""
         return await self.shard.open_at(offset, self._opened.source.tally)
 
     async def _read_block(self) -> tuple[Frames, StreamrecError | None]:

@@ -61,6 +61,7 @@ class LossLog:
         return on_error == "skip_shard" or (on_error == "resync" and is_compressed)
 
     def _log(self, loss: Loss) -> None:
+        """Logs a loss, if there were few so far."""
         if self.count <= LOGGED:
             LOG.warning("%s", loss, extra={"loss": loss})
         elif self.count == LOGGED + 1:

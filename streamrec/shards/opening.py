@@ -95,6 +95,7 @@ class InflatedStream:
         await self._stream.aclose()
 
     async def _inflate(self, buffer: memoryview) -> int:
+        """Inflates into a buffer: in a thread, unless that would take longer than the work."""
         if len(buffer) <= 64 << 10:  # inflating this takes less time than calling a thread
             return self._inflater.read_into(buffer)
         return await finish(

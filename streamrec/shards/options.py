@@ -130,6 +130,7 @@ class Expected:
             self._differs(path, f"{self.records:,} records", f"{records:,}")
 
     def _differs(self, path: str, expected: str, found: str) -> NoReturn:
+        """Raises the error of whoever expected something else: the manifest or the listing."""
         if self.manifest is not None:
             raise ManifestError(
                 f"{path}: {self.manifest} says that this shard has {expected}, and it has "

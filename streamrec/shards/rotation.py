@@ -59,6 +59,7 @@ class Rotation:
         self._shard = None
 
     def _begin(self, shard: object) -> None:
+        """Begins to finish a shard, in a task of its own."""
         self._finishing = asyncio.get_running_loop().create_task(self._finish(shard))
         # Its error is kept for `check`; asyncio must not log it as never retrieved.
         self._finishing.add_done_callback(lambda task: task.cancelled() or task.exception())

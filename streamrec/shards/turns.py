@@ -76,6 +76,7 @@ class Turns:
         self.are_taken = self._callers > 0 or self._running is not None
 
     async def _finish(self) -> None:
+        """Waits for the task of a call, if there is one, and raises its error."""
         task = self._running
         if task is None:
             return

@@ -1,12 +1,13 @@
 """Counters: fields of frozen descriptions, each with what exporters and readers must know of it.
 
 A counter is written down once, as a field: `requests: int = counter("1", "Requests sent.")`. The
-decorator `explain_counters` adds it to the docstring of the class, and `metrics_of` gives its names
-to exporters.
+decorator `explain_counters` adds it to the docstring of the class, `metrics_of` gives its names to
+exporters, and `sum_counters` and `subtract_counters` reckon with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
@@ -70,6 +71,38 @@ def metrics_of(cls: Any) -> tuple[Metric, ...]:
         full = (f"{of}." if of else "") + (name or each.name) + ("_seconds" if unit == "s" else "")
         metrics.append(Metric(each.name, full, unit, help))
     return tuple(metrics)
+
+
+def sum_counters(parts: Sequence[Any]) -> dict[str, Any]:
+    """The sums of the counters of several objects of one class, by the fields' names.
+
+    >>> @dataclass
+    ... class Written:
+    ...     path: str
+    ...     size: int = counter("By", "Bytes written.")
+    >>> sum_counters([Written("x", 1), Written("y", 2)])
+    {'size': 3}
+    """
+    return {
+        metric.field: sum(getattr(part, metric.field) for part in parts)
+        for metric in metrics_of(type(parts[0]))
+    }
+
+
+def subtract_counters(later: Any, earlier: Any) -> dict[str, Any]:
+    """What the counters of two snapshots of one class differ by, by the fields' names.
+
+    >>> @dataclass
+    ... class Written:
+    ...     path: str
+    ...     size: int = counter("By", "Bytes written.")
+    >>> subtract_counters(Written("x", 5), Written("x", 2))
+    {'size': 3}
+    """
+    return {
+        metric.field: getattr(later, metric.field) - getattr(earlier, metric.field)
+        for metric in metrics_of(type(later))
+    }
 
 
 def explain_counters(cls: type[C]) -> type[C]:

@@ -164,14 +164,20 @@ class FixedPosition(Positions):
 class NumberedPositions(Positions):
     """Positions of elements that their source numbers.
 
-    `origin` says what each number was made of.
+    Args:
+        first: The number of the first element.
+        origin: Says what each number was made of; None if that is unknown.
+        beside: What a state says of an element besides its number, by the number; None: nothing.
     """
 
     first: int
     origin: Positions | None = None
+    beside: Callable[[int], Mapping[str, Any]] | None = None
 
     def at(self, index: int) -> Position:
-        return {"source": {"next": self.first + index}}
+        number = self.first + index
+        more = {} if self.beside is None else self.beside(number)
+        return {"source": {"next": number, **more}}
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
         return self.origin.origins(self.first + index, row) if self.origin is not None else ()

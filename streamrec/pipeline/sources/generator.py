@@ -47,7 +47,7 @@ from streamrec.display import logger
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, weigh_one
 from streamrec.pipeline.elements.codec import digest_values
-from streamrec.pipeline.elements.positions import Position, Positions
+from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.elements.specs import conform, record_spec
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Source, name_of
@@ -274,23 +274,18 @@ def chunk_of(items: Sequence[Item], first: int, saved: str | None) -> Chunk:
     After these, the generator's state was `saved`.
     """
     elements, sizes, states = zip(*items, strict=True)
-    positions = GeneratedPositions(first, (saved, *states))
+    beside = partial(describe_state, first, (saved, *states))
+    positions = NumberedPositions(first, beside=beside)
     if isinstance(elements[0], Unfit):
         return Chunk.failure(elements[0].error, positions, 1)
     is_records = type(elements[0]) is bytes
     return Chunk(Frames.of(elements) if is_records else list(elements), positions, sum(sizes))
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedPositions(Positions):
-    """Positions of numbered elements, each with the generator's state if it has one."""
+def describe_state(first: int, states: Sequence[str | None], number: int) -> dict[str, Any]:
+    """What a position says besides the number: the generator's state before it, if it has one.
 
-    first: int
-    states: Sequence[str | None]
-
-    def at(self, index: int) -> Position:
-        source: dict[str, Any] = {"next": self.first + index}
-        state = self.states[index]
-        if state is not None:
-            source["state"] = json.loads(state)
-        return {"source": source}
+    The first of the `states` is the one before element number `first`.
+    """
+    state = states[number - first]
+    return {} if state is None else {"state": json.loads(state)}

@@ -68,6 +68,7 @@ class ArrivedElements:
         self._before: tuple[ChunkSlices, Position | None] = ((), start)
 
     def _add(self, chunk: Chunk, weight: int) -> None:
+        """Adds a chunk at the end; a failure becomes one element."""
         count = len(chunk.elements)
         if chunk.error is not None:
             self.failures += 1
@@ -179,6 +180,7 @@ class ArrivedElements:
         return TakenElements(windows, Joined(tuple(slices)), nbytes)
 
     def _drop(self) -> None:
+        """Drops the first chunk, of which all was taken."""
         chunk, weight = self._chunks.popleft()
         self.held -= weight
         self._before = ((chunk.positions, self._used, 0),), None
@@ -198,6 +200,7 @@ class InputBuffer(ArrivedElements, Fillable):
         self._room = Signal()
 
     def _fits(self, chunk: Chunk, weight: int) -> bool:
+        """Whether a chunk may be added now; one always fits."""
         return not self._chunks or self.held + weight <= self._limit
 
     def end_with(self, error: Exception) -> None:
@@ -217,6 +220,7 @@ class InputBuffer(ArrivedElements, Fillable):
         return bool(self._chunks)
 
     def _drop(self) -> None:
+        """Drops the first chunk, and wakes the task that waits for its room."""
         super()._drop()
         self._room.notify()
 

@@ -263,6 +263,7 @@ class Interleave(Generic[I]):
         self._fill()
 
     def _leave(self, index: int) -> None:
+        """Frees the slot of an input that has ended, and raises its error."""
         entry = self._slots[index]
         self._slots[index] = None
         entry.check()

@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio.lowlevel
@@ -21,7 +22,7 @@ from streamrec.display import display_repr
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, objects
-from streamrec.pipeline.elements.positions import Position, Positions
+from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.elements.specs import record_spec
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.run import RunContext
@@ -83,7 +84,8 @@ class Names(Source):
         for start in range(first, len(names), CHUNK_NAMES):
             elements = Columns(objects(names[start : start + CHUNK_NAMES]))
             await anyio.lowlevel.checkpoint()
-            yield Chunk.weigh(elements, NamePositions(names, digest, start))
+            beside = partial(describe_names, names, digest)
+            yield Chunk.weigh(elements, NumberedPositions(start, beside=beside))
         if listing.error is not None:
             raise listing.error
 
@@ -110,17 +112,6 @@ def name_at(names: Sequence[bytes], index: int) -> str | None:
     return os.fsdecode(names[index]) if index < len(names) else None
 
 
-@dataclass(frozen=True, slots=True)
-class NamePositions(Positions):
-    """Positions of names, with a digest of all names and the next name."""
-
-    names: Sequence[bytes]
-    digest: str
-    first: int
-
-    def at(self, index: int) -> Position:
-        index += self.first
-        name = name_at(self.names, index)
-        return {
-            "source": {"next": index, "names": len(self.names), "digest": self.digest, "name": name}
-        }
+def describe_names(names: Sequence[bytes], digest: str, index: int) -> dict[str, Any]:
+    """What a state says besides the number of the next name: the name, and a digest of all."""
+    return {"names": len(names), "digest": digest, "name": name_at(names, index)}

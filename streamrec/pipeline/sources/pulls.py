@@ -247,6 +247,7 @@ class PullPlanner:
         return self._all_known or not self.ordered
 
     def _after(self, slot: int) -> int:
+        """The slot whose turn follows."""
         return (slot + 1) % len(self.slots)
 
     def _wanted_bytes(self, typical: int) -> int:

@@ -35,7 +35,13 @@ from typing import Any, Final
 
 from streamrec import html
 from streamrec.storage import Counts, Snapshot
-from streamrec.storage.counters import Metric, counter, explain_counters, metrics_of
+from streamrec.storage.counters import (
+    Metric,
+    counter,
+    explain_counters,
+    metrics_of,
+    subtract_counters,
+)
 from streamrec.store_kinds import kind_of_protocol
 
 
@@ -74,10 +80,7 @@ class StageStats:
         """The difference to an earlier snapshot; queues are not subtracted."""
         if earlier is None:
             return self
-        counters = {
-            each.field: getattr(self, each.field) - getattr(earlier, each.field)
-            for each in metrics_of(StageStats)
-        }
+        counters = subtract_counters(self, earlier)
         # A source may have started chains since.
         before = (*earlier.chains, *[None] * len(self.chains))
         chains = tuple(chain.since(old) for chain, old in zip(self.chains, before, strict=False))
@@ -304,11 +307,8 @@ class Stats:
             self,
             elements=self.elements - earlier.elements,
             bytes=self.bytes - earlier.bytes,
-            consumer_waited=self.consumer_waited - earlier.consumer_waited,
-            consumer_busy=self.consumer_busy - earlier.consumer_busy,
-            samples=self.samples - earlier.samples,
-            tokens=self.tokens - earlier.tokens,
             chain=self.chain.since(earlier.chain),
+            **subtract_counters(self, earlier),
         )
 
     def _repr_html_(self) -> str:

@@ -10,7 +10,7 @@ from itertools import zip_longest
 
 from streamrec.pipeline.telemetry.stats import ChainStats, StageStats, Stats
 from streamrec.storage import Counts, Distribution, Snapshot
-from streamrec.storage.counters import metrics_of
+from streamrec.storage.counters import sum_counters
 
 
 def sum_stats(parts: Sequence[Stats]) -> Stats:
@@ -18,20 +18,11 @@ def sum_stats(parts: Sequence[Stats]) -> Stats:
 
     Seconds are added, too: those of two readers that each waited for a second are two.
     """
-    added = (
-        "elements",
-        "bytes",
-        "consumer_waited",
-        "consumer_busy",
-        "queued",
-        "queue_limit",
-        "samples",
-        "tokens",
-        "readers",
-    )
+    more = ("elements", "bytes", "queued", "queue_limit", "readers")
     return replace(
         parts[0],
-        **{name: sum(getattr(part, name) for part in parts) for name in added},
+        **sum_counters(parts),
+        **{name: sum(getattr(part, name) for part in parts) for name in more},
         chain=reduce(add_chains, (part.chain for part in parts)),
         storage=sum_snapshots([part.storage for part in parts]),
     )
@@ -45,13 +36,16 @@ def add_chains(one: ChainStats, other: ChainStats) -> ChainStats:
 
 def add_stages(one: StageStats, other: StageStats) -> StageStats:
     """The sum of two stages of one description; one may have started more chains."""
-    added = [*(metric.field for metric in metrics_of(StageStats)), "queued", "queue_limit"]
     chains = tuple(
         add_chains(first, second) if first and second else first or second
         for first, second in zip_longest(one.chains, other.chains)
     )
     return replace(
-        one, **{name: getattr(one, name) + getattr(other, name) for name in added}, chains=chains
+        one,
+        **sum_counters([one, other]),
+        queued=one.queued + other.queued,
+        queue_limit=one.queue_limit + other.queue_limit,
+        chains=chains,
     )
 
 
@@ -80,10 +74,7 @@ def sum_counts(parts: Iterable[Counts]) -> Counts:
     seconds = sum(part.first_byte.total for part in counts)
     return replace(
         counts[0],
-        **{
-            metric.field: sum(getattr(part, metric.field) for part in counts)
-            for metric in metrics_of(Counts)
-        },
+        **sum_counters(counts),
         retries=dict(retries),
         first_byte=Distribution(dict(sorted(buckets.items())), seconds),
     )

@@ -95,6 +95,7 @@ class AssignedSource(Source):
         return count
 
     async def _count(self, rank: Rank | None) -> int:
+        """The number of records that a rank gets, in a session that lasts for this question."""
         async with session() as opened:
             return await self.count(opened, rank)
 
@@ -189,6 +190,7 @@ class Distribute(AssignedSource):
         return total if self.even is None else even_count(total, reader.readers, self.even)
 
     async def _share(self, context: RunContext) -> AssignedShards:
+        """This reader's share: assigned in its first run, and kept in the description."""
         reader = reader_here(self.rank or context.rank)
         share: AssignedShards | None = self.memo.get(reader)
         if share is None:
@@ -418,6 +420,7 @@ def share_total(how: Distribute, reader: Reader, total: int) -> int | None:
 
 
 def load_of(portion: Portion, size: int) -> int:
+    """The bytes of a portion of a shard of `size` bytes."""
     cut = portion.byte_range
     return size if cut is None else (size if cut.end is None else cut.end) - cut.start
 

@@ -98,6 +98,7 @@ class Waiters:
             self._wake_next()
 
     def _wake_next(self) -> None:
+        """Wakes the task of one queue that has room, and comes back in the loop's next turn."""
         queue = next((queue for queue in self._resting if queue.is_low), None)
         self._waking = queue is not None
         if queue is not None:
@@ -163,6 +164,7 @@ class Fetching:
         await self.ledger.admit(queue.account, nbytes, partial(self._is_next, queue))
 
     def _is_next(self, queue: ShardQueue) -> bool:
+        """Whether the interleave waits for this shard, so that it may read what does not fit."""
         has_turn = queue.shard < self.interleave.next_shard
         return self.waiters.awaits(queue, has_turn=has_turn)
 

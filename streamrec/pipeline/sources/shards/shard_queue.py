@@ -167,6 +167,7 @@ class ShardQueue(ArrivedElements):
         self.account.hold(self._last_bytes)
 
     def _drop(self) -> None:
+        """Drops the first block, whose bytes the account no longer holds."""
         before = self.held
         super()._drop()
         self.account.release(before - self.held)
@@ -230,6 +231,7 @@ class ShardInterleave(Interleave[ShardQueue]):
         return self.next_shard < self.shards
 
     def _queue(self, start: ShardStart) -> ShardQueue:
+        """Makes the queue of one shard, with its own account."""
         return ShardQueue(start, self._paths, self._account.open("queue"))
 
     def _next(self) -> ShardQueue:
