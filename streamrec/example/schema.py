@@ -300,11 +300,28 @@ def join_schemas(one: Schema, other: Schema) -> Schema:
     Raises:
         FeatureError: A feature has two kinds.
     """
-    records = one.records + other.records
-    known = {item.name: item for item in one.summaries}
-    for item in other.summaries:
-        known[item.name] = join_summaries(known[item.name], item) if item.name in known else item
-    return Schema(records, tuple(replace(known[name], records=records) for name in sorted(known)))
+    parts = [{item.name: item for item in schema.summaries} for schema in (one, other)]
+    summaries = []
+    for name in sorted(parts[0].keys() | parts[1].keys()):
+        first, second = (
+            part.get(name) or _summary_of_none(name, schema.records)
+            for part, schema in zip(parts, (one, other), strict=True)
+        )
+        summaries.append(join_summaries(first, second))
+    return Schema(one.records + other.records, tuple(summaries))
+
+
+def _summary_of_none(name: str, records: int) -> FeatureSummary:
+    """The summary of a feature that none of so many records has."""
+    return FeatureSummary(
+        name=name,
+        dtype=None,
+        records=records,
+        present=0,
+        shortest=0,
+        longest=0,
+        without_values=records,
+    )
 
 
 def join_summaries(one: FeatureSummary, other: FeatureSummary) -> FeatureSummary:
@@ -319,9 +336,10 @@ def join_summaries(one: FeatureSummary, other: FeatureSummary) -> FeatureSummary
         raise FeatureError(f"{names} in different records; a column has one kind", one.name)
     return replace(
         seen[0] if seen else one,
+        records=one.records + other.records,
         present=one.present + other.present,
         without_kind=one.without_kind + other.without_kind,
         shortest=min((item.shortest for item in seen), default=0),
         longest=max((item.longest for item in seen), default=0),
-        without_values=one.records - one.without_values,
+        without_values=one.without_values + other.without_values,
     )

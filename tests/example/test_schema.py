@@ -24,7 +24,7 @@ from streamrec.example.encode import encode_example, encode_sequence_example, fl
 from streamrec.example.features import Dtype
 from streamrec.example.messages import Example, SequenceExample
 from streamrec.example.parse import parse_example, parse_sequence_example
-from streamrec.example.schema import Schema, infer_features
+from streamrec.example.schema import Schema, infer_features, join_schemas
 
 RECORDS = [
     encode_example(
@@ -51,6 +51,30 @@ def test_a_proposal_parses_its_records_and_invents_no_value() -> None:
     assert columns["maybe"].flat_values.tolist() == [0.5] * 3
     assert columns["maybe"].nested_row_splits[0].tolist() == [0, 0, 1, 2, 3]
     assert columns["pair"].nested_row_splits[0].tolist() == [0, 0, 2, 4, 6]
+
+
+@given(
+    parts=st.tuples(*[st.lists(st.sets(st.integers(0, 5)), min_size=1, max_size=4)] * 2),
+)
+def test_the_schema_of_two_parts_is_that_of_all_records(parts: tuple[list[set[int]], ...]) -> None:
+    """Each feature may lack, be without a kind, be empty, or have values."""
+    forms: dict[int, dict[str, Any]] = {
+        0: {"a": []},
+        1: {"a": [1]},
+        2: {"b": [0.5, 1.5]},
+        3: {"b": float_feature([])},
+        4: {"c": [b"x"]},
+        5: {"c": [b"x", b"y", b"z"]},
+    }
+    records = [
+        [
+            encode_example({k: v for form in record for k, v in forms[form].items()})
+            for record in part
+        ]
+        for part in parts
+    ]
+    joined = join_schemas(infer_features(records[0]), infer_features(records[1]))
+    assert joined == infer_features(records[0] + records[1])
 
 
 def test_summaries() -> None:

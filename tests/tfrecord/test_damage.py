@@ -104,6 +104,32 @@ def test_bytes_lost_in_a_record_as_many_as_the_next_one_has() -> None:
     assert loss.nbytes == len(encode_record(long)) - cut
 
 
+def test_bytes_lost_in_a_record_as_many_as_the_last_one_has() -> None:
+    """The length leads to the end of the shard; the last record is found within it."""
+    data = encode_records([b"first", b"x" * 500, b"last"])
+    cut = len(encode_record(b"last"))
+    start = len(encode_record(b"first")) + 100
+    framer = Framer(on_error="resync")
+    assert read(framer, data[:start] + b"y" + data[start + 1 + cut :]) == [b"first", b"last"]
+    (loss,) = framer.take_losses()
+    assert loss.nbytes == len(encode_record(b"x" * 500)) - cut
+
+
+@pytest.mark.parametrize("on_error", ["skip_record", "resync"])
+def test_the_limit_counts_all_losses_of_a_shard(on_error: str) -> None:
+    """Also those that were taken before: the framer gets the shard in pieces."""
+    framer = Framer(on_error=on_error, max_skipped=2)
+    damaged_record = bytearray(encode_record(b"damaged"))
+    damaged_record[14] ^= 1
+    pair = encode_record(b"good") + bytes(damaged_record)
+    found: list[bytes] = []
+    with pytest.raises(CorruptRecordError):
+        for _ in range(4):
+            found += framer.feed(pair)
+            assert len(framer.take_losses()) <= 1
+    assert found == [b"good"] * 3
+
+
 def test_every_byte_changed() -> None:
     """Its record is lost, with its place; nothing else. Where that is an error, what is before it
     comes.
