@@ -695,7 +695,9 @@ def test_public_names() -> None:
         assert generated or value.__doc__, f"{name} has no docstring"
 
 
-@pytest.mark.parametrize("room", ["errors", "images", "notebook", "opentelemetry", "prometheus"])
+@pytest.mark.parametrize(
+    "room", ["errors", "images", "notebook", "opentelemetry", "prometheus", "ray", "tfds"]
+)
 def test_completion_shows_only_public_names(room: str) -> None:
     module = import_module(f"streamrec.{room}")
     assert dir(module) == sorted(module.__all__)

@@ -14,3 +14,8 @@ from streamrec.ray.reading import TFRecordDatasource, read_tfrecords
 from streamrec.ray.writing import TFRecordDatasink, write_tfrecords
 
 __all__ = ["TFRecordDatasink", "TFRecordDatasource", "read_tfrecords", "write_tfrecords"]
+
+
+def __dir__() -> list[str]:
+    """Only what is public: no modules of the package that were imported."""
+    return __all__

@@ -34,3 +34,8 @@ __all__ = [
     "statistics",
     "statistics_sync",
 ]
+
+
+def __dir__() -> list[str]:
+    """Only what is public: no modules of the package that were imported."""
+    return __all__
