@@ -76,6 +76,15 @@ class ShardPlace:
     record: int = 0
     version: str | None = None
 
+    @property
+    def is_beginning(self) -> bool:
+        """Whether it is the place of the first record, in any version."""
+        return not self.offset and not self.record and self.version is None
+
+
+BEGINNING: Final = ShardPlace()
+"""The place of a shard's first record, in any version."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:

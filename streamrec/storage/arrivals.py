@@ -111,7 +111,9 @@ def codings_of(headers: Mapping[str, str]) -> str | None:
     >>> codings_of({"Content-Encoding": "GZIP"}), codings_of({"Content-Encoding": "aws-chunked"})
     ('gzip', None)
     """
-    value = headers.get("Content-Encoding") or headers.get("content-encoding") or ""
+    value = headers.get("Content-Encoding") or headers.get("content-encoding")
+    if not value:  # nearly all answers
+        return None
     codings = [coding.strip().lower() for coding in value.split(",")]
     left = [coding for coding in codings if coding not in ("", "identity", "aws-chunked")]
     return ", ".join(left) or None
@@ -131,10 +133,10 @@ def may_be_page(headers: Mapping[str, str], version: str | None) -> bool:
     """Whether the body's first bytes must be looked at: the answer has no mark of a store, and
     claims to be a text, or has no version.
     """
-    if is_marked(headers):
-        return False
     kind = _content_type(headers)
-    return version is None or kind.startswith("text/") or kind.endswith(("json", "xml"))
+    claims = version is None or kind.startswith("text/") or kind.endswith(("json", "xml"))
+    # All names of headers are looked at last: for a small object that costs as much as its bytes.
+    return claims and not is_marked(headers)
 
 
 def is_page(

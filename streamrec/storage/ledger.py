@@ -25,6 +25,9 @@ from time import perf_counter
 from typing import Final
 from weakref import WeakSet, WeakValueDictionary
 
+COUNT_INTERVAL: Final = 0.001
+"""Seconds between two counts of the bytes of all runs; each run knows its own bytes exactly."""
+
 
 class Account:
     """What one part of a run holds; the parts of it have accounts within it.
@@ -60,22 +63,17 @@ class Account:
     def close(self) -> None:
         """Takes it, and what it holds, out of the account around it. May be called twice."""
         if self.around is not None:
-            self.around.release(self.held)
-            self.around.withdraw(self.promised)
+            if self.held:
+                self.around.release(self.held)
+            if self.promised:
+                self.around.withdraw(self.promised)
             self.around = None
 
     def fits(self, nbytes: int) -> bool:
         """Whether this many more bytes may be read now: here, and in all accounts around it."""
-        account: Account | None = self
-        while account is not None:
-            if not account.allows(nbytes):
-                return False
-            account = account.around
-        return True
-
-    def allows(self, nbytes: int) -> bool:
-        """Whether its own limit allows this many more."""
-        return self.limit is None or self.held + nbytes <= self.limit
+        if self.limit is not None and self.held + nbytes > self.limit:
+            return False
+        return self.around is None or self.around.fits(nbytes)
 
     def hold(self, nbytes: int) -> None:
         """It holds this many more."""
@@ -115,15 +113,19 @@ class AllRuns:
     """The ledgers of all runs of a process: together they have twice the largest budget.
 
     The first may fill its own, and each further one takes at most half of what the others leave.
-    The bytes of all runs are counted again after twenty times the time that it takes, so that
-    thousands of runs cost a twentieth of a core at most.
+    The bytes of all runs are counted again after an interval, or after twenty times the time that
+    it takes if that is longer, so that thousands of runs cost a twentieth of a core at most.
 
     Args:
         clock: Gives the time in seconds.
+        interval: Seconds between two counts.
     """
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = perf_counter, interval: float = COUNT_INTERVAL
+    ) -> None:
         self._clock = clock
+        self._interval = interval
         self._ledgers: WeakValueDictionary[int, Ledger] = WeakValueDictionary()
         self._total = 0
         self._largest = 0
@@ -139,7 +141,7 @@ class AllRuns:
         now = self._clock()
         if now >= self._count_at:
             self._count()
-            self._count_at = now + 20 * (self._clock() - now)
+            self._count_at = now + max(self._interval, 20 * (self._clock() - now))
         if self._total - ledger.counted + 2 * own > 2 * self._largest:
             return False
         self._total += nbytes
@@ -205,7 +207,7 @@ class Ledger(Account):
         """How many it holds, or is about to; the consumer's queue belongs to two threads."""
         return self.queued() + self.held
 
-    def allows(self, nbytes: int) -> bool:
+    def fits(self, nbytes: int) -> bool:
         """Whether the budget, and the other runs, allow this many more."""
         own = self.nbytes + nbytes
         if own > self.budget or own <= self.budget // 64:
@@ -238,8 +240,9 @@ class Ledger(Account):
         more = nbytes - account.reading
         if self._waiting or not account.fits(more):
             await self._wait(account, more, is_next)
-        account.hold(more)
-        account.reading = nbytes
+        if more:
+            account.hold(more)
+            account.reading = nbytes
 
     async def _wait(self, account: Account, more: int, is_next: Callable[[], bool]) -> None:
         has_turn = not self._waiting  # first come, first served
@@ -264,8 +267,9 @@ class Ledger(Account):
 
         The bytes are there and count where they are now, or they will not come.
         """
-        account.release(account.reading)
-        account.reading = 0
+        if account.reading:
+            account.release(account.reading)
+            account.reading = 0
         if self._exceeding is account:
             self._exceeding = None
         self.notify()

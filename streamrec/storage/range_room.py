@@ -41,7 +41,7 @@ class RangeRoom(Account):
         """Promises room for a range to one of `streams` that share it; False without room now."""
         half = (stream.promised + nbytes) // 2
         half_of_all = (self.promised + nbytes) // 2
-        if stream.held + half > self._part(streams, urgent) or not self.allows(half_of_all):
+        if stream.held + half > self._part(streams, urgent) or self.held + half_of_all > self.limit:
             return False
         stream.promise(nbytes)
         return True

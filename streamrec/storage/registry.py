@@ -124,6 +124,9 @@ class Storages:
         """Returns the Storage for a URL: the same one for all URLs that one client serves."""
         _check_name(url)
         scope = client_scope(url) if self._filesystem is None else ""
+        known = self._storages.get(scope)
+        if known is not None and not self._closed:
+            return known  # a lock would cost each short shard 2 us
         async with self._lock:
             if self._closed:
                 raise ClosedError(f"{url}: the storages are closed; create a new Storages")

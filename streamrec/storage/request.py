@@ -178,12 +178,14 @@ class HedgedRequest:
         for pinned, found in ((info.version, body.info.version), (info.size, body.info.size)):
             if pinned is not None and found is not None and pinned != found:
                 raise changed_error(info.path, self._position, self.end)
-        known = (body.info.size, info.size, self._assumed)
-        self.info = replace(
-            body.info,
-            path=info.path,
-            size=next((size for size in known if size is not None), None),
-            version=body.info.version or info.version,
+        answer = body.info
+        size = answer.size if answer.size is not None else info.size
+        size = size if size is not None else self._assumed
+        version = answer.version or info.version
+        complete = (answer.path, answer.size, answer.version) == (info.path, size, version)
+        # `replace` costs a small object 3 us, and an answer seldom lacks something.
+        self.info = (
+            answer if complete else replace(answer, path=info.path, size=size, version=version)
         )
 
     def _hedge_response(self, times: int) -> bool:

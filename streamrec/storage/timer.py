@@ -80,6 +80,8 @@ class Wait:
         silent_after: See there.
     """
 
+    _clock: WaitClock  # since the wait has begun
+
     def __init__(
         self,
         timer: SharedTimer,
@@ -98,14 +100,13 @@ class Wait:
         self._on_late = on_late
         self._on_silent = on_silent
         self._silent_after = silent_after
-        self._clock = WaitClock()
         self._timeout: asyncio.Timeout | None = None
 
     async def __aenter__(self) -> Wait:
         self._timeout = asyncio.timeout(None)
         await self._timeout.__aenter__()
         now = asyncio.get_running_loop().time()
-        self._clock.begin(now)
+        self._clock = WaitClock(now)
         self._timer.add(self.check, now + min(self._floor, self._limit))
         return self
 
@@ -158,9 +159,11 @@ class Wait:
 class WaitClock:
     """When a wait began, since when its answer is awaited, and how often it was late.
 
+    Args:
+        now: When it begins, a time of the event loop in seconds.
+
     Examples:
-        >>> clock = WaitClock()
-        >>> clock.begin(10.0)
+        >>> clock = WaitClock(10.0)
         >>> clock.skip(2.0)  # seconds in which the event loop was blocked
         >>> clock.late(13.0), clock.late(14.0)
         (0, 1)
@@ -168,15 +171,10 @@ class WaitClock:
         (12.0, 14.0)
     """
 
-    def __init__(self) -> None:
-        self.began = 0.0
-        self.late_since = 0.0
-        self._times_late = 0
-
-    def begin(self, now: float) -> None:
-        """Starts at this time of the event loop, in seconds."""
+    def __init__(self, now: float) -> None:
         self.began = now
         self.late_since = now
+        self._times_late = 0
 
     def skip(self, seconds: float) -> None:
         """Leaves out time in which nothing could have arrived."""

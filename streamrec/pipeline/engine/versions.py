@@ -75,20 +75,23 @@ class ShardVersions:
 
     def __init__(self) -> None:
         self._versions: dict[int, str] = {}
-        self._marks: dict[int, str] = {}
+        # of shards that were not opened yet, from a state
+        self._restored: dict[int, str] = {}
+        # Marks by version, made when a state needs them: a digest of each version would cost a
+        # short shard 2 us of its 40.
+        self._made: dict[str, str] = {}
         # the results of `marks` and `of_all`, which every state needs
         self._last: tuple[int, str] | None = None
         self._whole: tuple[int, str] | None = None
 
     def __len__(self) -> int:
         """How many are known."""
-        return len(self._marks)
+        return len(self._versions.keys() | self._restored.keys())
 
     def note(self, shard: int, version: str | None) -> None:
         """Notes the version of an opened shard."""
         if version is not None and self._versions.get(shard) != version:
             self._versions[shard] = version
-            self._marks[shard] = mark_of(version)
             self._last = self._whole = None
 
     def get(self, shard: int) -> str | None:
@@ -104,18 +107,17 @@ class ShardVersions:
         ('----yT9S', 'yT9S', '')
         """
         if self._last is None or self._last[0] != first:
-            last = min(max(self._marks, default=-1) + 1, first + MOST)
-            marks = "".join(self._marks.get(shard, UNKNOWN) for shard in range(first, last))
-            self._last = first, marks
+            highest = max(max(self._versions, default=-1), max(self._restored, default=-1))
+            last = min(highest + 1, first + MOST)
+            self._last = first, "".join(map(self._mark, range(first, last)))
         return self._last[1]
 
     def of_all(self, count: int) -> str:
         """The marks of all of `count` shards; of many, one digest if all are known."""
-        if count <= FEW or len(self._marks) < count:
+        if count <= FEW or len(self) < count:
             return self.marks()
         if self._whole is None or self._whole[0] != count:
-            marks = "".join(self._marks[shard] for shard in range(count))
-            self._whole = count, digest_of(marks)
+            self._whole = count, digest_of("".join(map(self._mark, range(count))))
         return self._whole[1]
 
     def restore(self, saved: SavedVersions) -> None:
@@ -123,8 +125,17 @@ class ShardVersions:
         need them, too.
         """
         for shard, mark in saved.marks.items():
-            self._marks.setdefault(shard, mark)
+            self._restored.setdefault(shard, mark)
         self._last = self._whole = None
+
+    def _mark(self, shard: int) -> str:
+        version = self._versions.get(shard)
+        if version is None:
+            return self._restored.get(shard, UNKNOWN)
+        mark = self._made.get(version)
+        if mark is None:
+            mark = self._made[version] = mark_of(version)
+        return mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +151,9 @@ class ComparedVersions:
 
     def opened(self, shard: int, version: str | None) -> None:
         """Compares an opened shard with the state, and notes its version."""
-        path, listed = self.about(shard)
-        self.saved.check(shard, version, path, listed=listed)
+        if self.saved.has_something_to_check:
+            path, listed = self.about(shard)
+            self.saved.check(shard, version, path, listed=listed)
         self.versions.note(shard, version)
 
 
@@ -149,7 +161,7 @@ class SavedVersions:
     """The marks in a state, by shard, with which a run compares the shards that it opens.
 
     `is_old` says that the state has none because an earlier release saved it; `digest` is that of
-    all marks.
+    all marks. `has_something_to_check` is whether an opened shard may differ from the state.
     """
 
     def __init__(
@@ -158,6 +170,8 @@ class SavedVersions:
         self.marks = marks
         self.is_old = is_old
         self.digest = digest
+        # Without a state, no shard differs from it.
+        self.has_something_to_check = bool(marks) or is_old
 
     @classmethod
     def of(cls, state: Mapping[str, Any] | None, first: int) -> SavedVersions:

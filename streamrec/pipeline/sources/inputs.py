@@ -179,12 +179,13 @@ class ArrivedElements:
                 self._drop()
         return TakenElements(windows, Joined(tuple(slices)), nbytes)
 
-    def _drop(self) -> None:
-        """Drops the first chunk, of which all was taken."""
+    def _drop(self) -> int:
+        """Drops the first chunk, of which all was taken, and returns its weight."""
         chunk, weight = self._chunks.popleft()
         self.held -= weight
         self._before = ((chunk.positions, self._used, 0),), None
         self._used = 0
+        return weight
 
 
 class InputBuffer(ArrivedElements, Fillable):

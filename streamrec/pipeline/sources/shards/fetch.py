@@ -29,7 +29,6 @@ from streamrec.shards import (
     Portion,
     ReadOptions,
     ShardCursor,
-    ShardPlace,
     ShortShard,
     open_short_shard,
     read_short_shards,
@@ -149,7 +148,7 @@ class Fetching:
             tasks.start_soon(fetch_short_shards, self, openings.queues)
         else:
             for queue in openings.queues:
-                tasks.start_soon(fetch_shard, self, queue)
+                tasks.start_soon(fetch_shard, self, queue, self.listing.portion(queue.shard))
 
     def add_sizes(self, sizes: Iterable[int]) -> None:
         """Notes the sizes of opened shards, by which further ones are opened."""
@@ -175,10 +174,11 @@ class Fetching:
         return options if compression is None else replace(options, compression_type=compression)
 
 
-async def fetch_shard(source: Fetching, queue: ShardQueue, maybe_short: bool = False) -> None:
+async def fetch_shard(
+    source: Fetching, queue: ShardQueue, portion: Portion, maybe_short: bool = False
+) -> None:
     """Fetches one shard to its end; whole, if it `maybe_short` and is. Raises nothing."""
     try:
-        portion = source.listing.portion(queue.shard)
         storage = await source.storages.at(portion.path)
         stream = None
         if maybe_short and not storage.reads_short:
@@ -262,7 +262,7 @@ async def fetch_short_shards(source: Fetching, queues: list[ShardQueue]) -> None
     short = [
         queue
         for queue, portion in portions.items()
-        if not needs_reader and queue.start.place == ShardPlace() and portion.is_all
+        if not needs_reader and queue.start.place.is_beginning and portion.is_all
     ]
     found = await read_short_shards(
         source.storages, [portions[queue].path for queue in short], source.options
@@ -275,7 +275,8 @@ async def fetch_short_shards(source: Fetching, queues: list[ShardQueue]) -> None
     async with asyncio.TaskGroup() as tasks:
         for queue in queues:
             if not queue.ended:
-                tasks.create_task(fetch_shard(source, queue, maybe_short=queue in short))
+                portion = portions[queue]
+                tasks.create_task(fetch_shard(source, queue, portion, maybe_short=queue in short))
 
 
 def push_short_shard(
@@ -292,7 +293,7 @@ def push_short_shard(
         if expected is not None and not checked:
             expected.check(short.info)
         source.interleave.versions.opened(queue.shard, short.info.version)
-        queue.open(short.info.version, "", source.memory.queue_bytes(source.known))
+        queue.open(short.info.version, "", queue.limit)  # no block comes after this one
         _, last = portion.within(0, count)
         if last:
             queue.push(short.frames if last == count else short.frames.window(0, last))

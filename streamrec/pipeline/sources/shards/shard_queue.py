@@ -166,11 +166,11 @@ class ShardQueue(ArrivedElements):
         self._add(Chunk(frames, positions, self._last_bytes), self._last_bytes)
         self.account.hold(self._last_bytes)
 
-    def _drop(self) -> None:
+    def _drop(self) -> int:
         """Drops the first block, whose bytes the account no longer holds."""
-        before = self.held
-        super()._drop()
-        self.account.release(before - self.held)
+        weight = super()._drop()
+        self.account.release(weight)
+        return weight
 
 
 class ShardInterleave(Interleave[ShardQueue]):
@@ -235,9 +235,10 @@ class ShardInterleave(Interleave[ShardQueue]):
         return ShardQueue(start, self._paths, self._account.open("queue"))
 
     def _next(self) -> ShardQueue:
-        self.wanted(1)  # makes its queue, unless it is filled already
+        shard = self.next_shard
         self.next_shard += 1
-        return self._ahead.pop(self.next_shard - 1)
+        # It may not have been wanted ahead of its turn.
+        return self._ahead.pop(shard, None) or self._queue(ShardStart(shard))
 
     def _positions(
         self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int

@@ -52,6 +52,7 @@ from streamrec.storage.backends.http.responses import (
     client_timeout,
     first_bytes,
     info_of_answer,
+    is_doubtful,
     range_header,
     session_settings,
     size_of_answer,
@@ -151,8 +152,10 @@ class GcsBackend(Backend):
                 return await body_past_the_end(self.stat, path, start, answer.headers)
             await check(answer, path, start, end)
             found = answer.headers.get("X-Goog-Generation")
-            with translate_errors(path, start, end):
-                head = await first_bytes(answer, path, found, of_store=True)
+            head = b""
+            if is_doubtful(answer, found):
+                with translate_errors(path, start, end):
+                    head = await first_bytes(answer, path, found, of_store=True)
             size = await size_of_answer(answer, self.stat, path, start, end)
             info = info_of_answer(path, size, found or version, answer.headers)
         except NotFoundError as missing:

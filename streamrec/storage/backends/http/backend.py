@@ -34,6 +34,7 @@ from streamrec.storage.backends.http.responses import (
     client_timeout,
     first_bytes,
     info_of_answer,
+    is_doubtful,
     range_header,
     sender,
     session_settings,
@@ -124,8 +125,10 @@ class HttpBackend(Backend):
                 return await body_past_the_end(self.stat, path, start, answer.headers)
             check_answer(answer, path, start, end)
             found = _version(answer.headers)
-            with translate_errors(path, start, end):
-                head = await first_bytes(answer, path, found, of_store=False)
+            head = b""
+            if is_doubtful(answer, found):
+                with translate_errors(path, start, end):
+                    head = await first_bytes(answer, path, found, of_store=False)
             size = await size_of_answer(answer, self.stat, path, start, end)
             info = info_of_answer(path, size, found, answer.headers)
             if version is not None and info.version != version:

@@ -255,7 +255,9 @@ async def size_of_answer(
     A 206 for all the rest that does not tell the object's size (`bytes 0-99/*`) may be a part of
     that: then a HEAD must have the size.
     """
-    size = http_body_range(answer.status, answer.headers, start, end, sender=sender(answer))
+    # Only an error names the sender, and aiohttp works it out of the URL each time.
+    named = "" if answer.status in (200, 206) else sender(answer)
+    size = http_body_range(answer.status, answer.headers, start, end, sender=named)
     if size is not None or answer.status != 206 or end is not None:
         return size
     size = (await stat(path)).size
@@ -276,11 +278,17 @@ def info_of_answer(
     return ObjectInfo(path, size, version, headers.get("Last-Modified"), codings_of(headers))
 
 
+def is_doubtful(response: aiohttp.ClientResponse, version: str | None) -> bool:
+    """Whether `first_bytes` must look at a body before its bytes count."""
+    headers = response.headers
+    return is_unreadable(codings_of(headers)) or may_be_page(headers, version)
+
+
 async def first_bytes(
     response: aiohttp.ClientResponse, path: str, version: str | None, *, of_store: bool
 ) -> bytes:
-    """Returns the first bytes of a body that may be a page in place of the object, b"" for others;
-    a page, and a body in a coding that cannot be read, is a TransientError.
+    """Returns the first bytes of a doubtful body; a page in place of the object, and a body in a
+    coding that cannot be read, is a TransientError.
 
     A captive portal answers 200 to everything. Without this, its page would be an object that was
     written since it was listed, or a damaged shard, which `on_error` may skip.
@@ -291,8 +299,6 @@ async def first_bytes(
         raise TransientError(
             Cause.WRONG_ANSWER, f"{said} where the bytes as they are stored were requested"
         )
-    if not may_be_page(response.headers, version):
-        return head
     while len(head) < HEAD_BYTES and (data := await response.content.readany()):
         head += data
     if is_page(head, response.headers, path, of_store=of_store, version=version):

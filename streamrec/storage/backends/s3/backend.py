@@ -322,8 +322,9 @@ class S3Backend(Backend):
         # The body is aiohttp's, unless the client wraps it in an unknown way: see `fast_paths`.
         try:
             if isinstance(raw, aiohttp.ClientResponse):
-                with translate_errors(path, start, end):
-                    head = await http_body.first_bytes(raw, path, etag, of_store=True)
+                if http_body.is_doubtful(raw, etag):
+                    with translate_errors(path, start, end):
+                        head = await http_body.first_bytes(raw, path, etag, of_store=True)
                 size = await http_body.size_of_answer(raw, self.stat, path, start, end)
             else:
                 size = http_body_range(answer.status, answer.headers, start, end)
