@@ -30,7 +30,15 @@ from streamrec.shards.long_records import LongRecord, LongRecords
 from streamrec.shards.loss_log import LossLog
 from streamrec.shards.opening import Opened, open_range, open_whole
 from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange, encoding_note
-from streamrec.storage import BLOCK_BYTES, ByteStream, Counts, ObjectInfo, Storage, Tally
+from streamrec.storage import (
+    BLOCK_BYTES,
+    ByteStream,
+    Counts,
+    ObjectInfo,
+    Storage,
+    Tally,
+    receiver_of,
+)
 from streamrec.tfrecord import CompressionType, Framer, Frames, Loss
 from streamrec.tfrecord.frames import NO_SPANS
 
@@ -328,12 +336,11 @@ class ShardCursor:
         """
         await self.memory.wait(self._framer, self.block_bytes)
         room = self._framer.reserve(self._next_size())
+        receive = receiver_of(self._opened.source)  # the framer writes to no block twice
         filled = 0
         failure = None
         try:
-            while filled < len(room) and (
-                size := await self._opened.source.readinto(room[filled:])
-            ):
+            while filled < len(room) and (size := await receive(room[filled:])):
                 filled += size
         except StreamrecError as error:
             failure = error  # the records before it come first

@@ -1,5 +1,5 @@
 from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
-from streamrec.storage.base import ByteStream, Existing, Overwrite, Storage, read_full
+from streamrec.storage.base import ByteStream, Existing, Overwrite, Storage, read_full, receiver_of
 from streamrec.storage.cache.contents import CachedSet, examine_cache, list_cache, trim_cache
 from streamrec.storage.connections import MAX_CONNECTIONS
 from streamrec.storage.directory_lock import LEASE_SECONDS, LockedError
@@ -84,6 +84,7 @@ __all__ = [
     "locate",
     "protocol_of",
     "read_full",
+    "receiver_of",
     "recover",
     "secured_object",
     "split_chain",

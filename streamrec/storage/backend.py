@@ -155,7 +155,7 @@ class ShortObject:
     """A small object with all its bytes."""
 
     info: ObjectInfo
-    data: bytes
+    data: bytes | bytearray
 
 
 @dataclass(frozen=True, slots=True)

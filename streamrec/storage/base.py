@@ -23,7 +23,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 from operator import attrgetter
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from streamrec.errors import (
     AlreadyExistsError,
@@ -94,6 +94,16 @@ async def read_full(stream: ByteStream, buffer: memoryview) -> int:
     while filled < len(buffer) and (count := await stream.readinto(buffer[filled:])):
         filled += count
     return filled
+
+
+def receiver_of(stream: Any) -> Callable[[memoryview], Awaitable[int]]:
+    """Returns a stream's `readinto` for memory in which received bytes stay as they are.
+
+    A stream that keeps the bytes, as that of a cache, then needs no copy of them.
+    """
+    receive: Callable[[memoryview], Awaitable[int]]
+    receive = getattr(stream, "readinto_lasting", None) or stream.readinto
+    return receive
 
 
 class Existing(Enum):
@@ -169,6 +179,10 @@ class Storage:
     permanently.
 
     Without `release`, which returns a shared backend, `aclose` closes the backend.
+
+    Attributes:
+        endpoint: The URL of the server, as `Backend.endpoint`.
+        reads_short: Whether `read_short` may read any objects.
     """
 
     def __init__(
@@ -189,6 +203,11 @@ class Storage:
         self._closed = False
         self._unknown: dict[str, Existing] = {}
         self._looking = asyncio.Lock()
+
+    @property
+    def streams_short(self) -> bool:
+        """Whether what `read_short` left out may still be short: not where the store did that."""
+        return not self._backend.reads_short
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         """Reads many small objects in one step; None for one that must be read, or reported as

@@ -18,6 +18,12 @@ SEGMENT_BYTES: Final = 8 << 20
 """A file of the cache holds at most this many bytes, and none that lie on both sides of a multiple
 of it. It is what ranks that want the same bytes wait for."""
 
+UNWRITTEN_BYTES: Final = 64 << 20
+"""How many bytes of a run may wait to be written, if its budget is large."""
+
+UNWRITTEN_SHARE: Final = 8
+"""They may take one of so many parts of a run's memory budget."""
+
 DIRECTORY: Final = "cache_dir"
 LIMIT: Final = "cache_bytes"
 

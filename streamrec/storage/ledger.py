@@ -19,6 +19,7 @@ See docs/internals/memory.md.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -96,6 +97,35 @@ class Account:
     def withdraw(self, nbytes: int) -> None:
         """Takes back a promise for bytes that got room, or will not arrive ahead of their turn."""
         self.promise(-nbytes)
+
+
+class UnwrittenBytes:
+    """Bytes that wait until another thread has written them: at most `limit`, set aside before.
+
+    It has a count of its own, because accounts change on the loop's thread alone.
+
+    >>> unwritten = UnwrittenBytes(10)
+    >>> unwritten.take(8), unwritten.take(3), unwritten.give_back(8), unwritten.take(3)
+    (True, False, None, True)
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> bool:
+        """Adds bytes, if they fit; from any thread."""
+        with self._lock:
+            fits = self._taken + nbytes <= self.limit
+            if fits:
+                self._taken += nbytes
+        return fits
+
+    def give_back(self, nbytes: int) -> None:
+        """Takes away bytes that are written, or will not be; from any thread."""
+        with self._lock:
+            self._taken -= nbytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +208,7 @@ class Ledger(Account):
     Attributes:
         accounts: Those directly in it, which exist.
         shares: What is set aside.
+        reserved: Bytes of the budget that no read may have, because another thread has them.
         is_wanted: Whether the consumer waits. Its thread sets it.
         counted: Its bytes as of the last count of all runs, and those that it was allowed since.
 
@@ -195,6 +226,7 @@ class Ledger(Account):
         self.queued = queued
         self.accounts: WeakSet[Account] = WeakSet()
         self.shares: WeakSet[SetAside] = WeakSet()
+        self.reserved = 0
         self.is_wanted = False
         self.counted = 0
         self._runs = runs
@@ -210,8 +242,10 @@ class Ledger(Account):
     def fits(self, nbytes: int) -> bool:
         """Whether the budget, and the other runs, allow this many more."""
         own = self.nbytes + nbytes
-        if own > self.budget or own <= self.budget // 64:
-            return own <= self.budget
+        if own <= self.budget // 64:
+            return True
+        if own > self.budget - self.reserved:
+            return False
         return self._runs.allow(self, own, nbytes)
 
     def open(self, name: str, limit: int | None = None) -> Account:
@@ -230,6 +264,11 @@ class Ledger(Account):
         share = SetAside(name, nbytes)
         self.shares.add(share)
         return share
+
+    def reserve(self, name: str, nbytes: int) -> SetAside:
+        """Sets aside a share that was not taken off the budget before: reads leave it free."""
+        self.reserved += nbytes
+        return self.set_aside(name, nbytes)
 
     async def admit(self, account: Account, nbytes: int, is_next: Callable[[], bool]) -> None:
         """Waits until an account may read this many bytes.

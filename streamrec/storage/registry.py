@@ -23,13 +23,19 @@ from streamrec.errors import (
 )
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
-from streamrec.storage.cache_settings import CacheSettings, find_settings, without_settings
+from streamrec.storage.cache_settings import (
+    UNWRITTEN_BYTES,
+    CacheSettings,
+    find_settings,
+    without_settings,
+)
 from streamrec.storage.clients import borrow, make_key
 from streamrec.storage.connections import MAX_CONNECTIONS, START, Connections
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.hedging import Hedging
 from streamrec.storage.identity import Identity, identities
 from streamrec.storage.knee_search import KneeSearch
+from streamrec.storage.ledger import UnwrittenBytes
 from streamrec.storage.loading import client_scope, load_backend
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.range_room import BUFFER_BYTES
@@ -66,10 +72,14 @@ class StoreOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ReadTerms:
-    """How requests are repeated, and where their answers are kept; None: nowhere."""
+    """How requests are repeated, and where their answers are kept; None: nowhere.
+
+    `unwritten` are those that wait to be written there.
+    """
 
     retry: RetryPolicy
     cache: CacheSettings | None
+    unwritten: UnwrittenBytes
 
 
 class Storages:
@@ -87,6 +97,7 @@ class Storages:
             `statistics`.
         cached: Whether reads go through the cache on a local disk, if the options or the
             environment name one. Not for what writes, or must see what the store holds.
+        unwritten_bytes: How many bytes may wait to be written to that cache.
 
     Attributes:
         connections: The connection budget that all streams share.
@@ -105,10 +116,12 @@ class Storages:
         max_connections: int = MAX_CONNECTIONS,
         report_interval: float = 60.0,
         cached: bool = False,
+        unwritten_bytes: int = UNWRITTEN_BYTES,
     ) -> None:
         self._terms = ReadTerms(
             check_source(storage_options, filesystem, retry),
             find_settings(storage_options or {}) if cached else None,
+            UnwrittenBytes(unwritten_bytes),
         )
         self.connections = Connections(buffer_bytes, KneeSearch(START, max_connections))
         self.storage_options = without_settings(storage_options or {})
@@ -119,6 +132,11 @@ class Storages:
         self._storages: dict[str, Storage] = {}
         self._lock = asyncio.Lock()
         self._closed = False
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """How many bytes may wait to be written to the cache; 0 without one."""
+        return 0 if self._terms.cache is None else self._terms.unwritten.limit
 
     async def at(self, url: str) -> Storage:
         """Returns the Storage for a URL: the same one for all URLs that one client serves."""
@@ -208,7 +226,8 @@ class Storages:
         opened = await asyncio.to_thread(cache.open_cache, self._terms.cache)
         if opened is None:
             return None
-        storage: Storage = cache.CachedStorage(opened, cache.name_store(source, backend), *parts)
+        place = cache.CachePlace(opened, cache.name_store(source, backend), self._terms.unwritten)
+        storage: Storage = cache.CachedStorage(place, *parts)
         return storage
 
 

@@ -109,6 +109,17 @@ def test_shares_are_listed_while_their_owners_keep_them() -> None:
     assert list(ledger.shares) == [cache]
 
 
+def test_reads_leave_free_what_is_reserved_for_another_thread() -> None:
+    ledger = ledger_of_one_run(6400)
+    share = ledger.reserve("cache", 800)
+    assert [(each.name, each.nbytes) for each in ledger.shares] == [("cache", 800)]
+    assert ledger.fits(5600)
+    assert not ledger.fits(5601)
+    ledger.reserve("the rest", 5600)
+    assert ledger.fits(100)  # a 64th it has in any case
+    del share
+
+
 # Runs.
 
 

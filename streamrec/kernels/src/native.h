@@ -9,7 +9,8 @@
  *
  * Rules for every kernel:
  *  - it takes objects of the buffer protocol and holds them for the call only;
- *  - it releases the GIL around the work and makes no Python object per record;
+ *  - it releases the GIL around the work, unless that is less than getting it back, and makes no Python object
+ *    per record;
  *  - it trusts no length it reads: every offset is checked against the buffer before it is used;
  *  - it reports bad data as a code and an offset, and raises only for wrong arguments and lack of memory.
  */
@@ -20,6 +21,8 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+
+#define GIL_BYTES (128 << 10) /* bytes from which on releasing the GIL for a copy or a CRC costs less than holding it */
 
 /* For method tables: a function of (module, args, kwargs). Docstrings start with a signature line and "--", from
  * which inspect.signature reads it; a test compares it with the stub. */

@@ -23,7 +23,8 @@ from anyio.abc import TaskGroup
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages
-from streamrec.storage.ledger import Ledger
+from streamrec.storage.cache_settings import UNWRITTEN_BYTES, UNWRITTEN_SHARE
+from streamrec.storage.ledger import Ledger, SetAside
 from streamrec.storage.tasks import background
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Session:
         self._stack = stack
         self._run = self if run is None else run
         self._clients: list[tuple[SourceStores, Storages]] = []
+        self._shares: list[SetAside] = []
         self._opened: dict[int, tuple[object, OpenSource]] = {}
         # What a source, by its id, keeps from epoch to epoch.
         self.kept: dict[int, tuple[object, Any]] = {}
@@ -125,12 +127,20 @@ class Session:
             buffer_bytes=0,
             max_connections=options.max_connections,
             cached=True,
+            unwritten_bytes=self._unwritten_bytes(),
         )
         storages = await self._stack.enter_async_context(new)
+        if storages.unwritten_bytes:
+            self._shares.append(self.ledger.reserve("cache", storages.unwritten_bytes))
         self.ledger.adopt(storages.connections.room)
         self._stack.callback(storages.connections.room.close)
         self._clients.append((options, storages))
         return storages
+
+    def _unwritten_bytes(self) -> int:
+        """Returns how many bytes may wait to be written to the cache of the next clients."""
+        left = self.ledger.budget - self.ledger.reserved
+        return min(UNWRITTEN_BYTES, left // UNWRITTEN_SHARE)
 
     @asynccontextmanager
     async def branch(self) -> AsyncGenerator[Session]:

@@ -136,6 +136,18 @@ class OpenBlock:
             os.close(file)
 
 
+def read_block(file: int, digest: bytes, start: int, length: int) -> bytearray:
+    """Reads and checks all of a block by one system call; DamagedBlockError as OpenBlock."""
+    data = bytearray(length)
+    foot = bytearray(file_bytes(length) - length)
+    with memoryview(data) as view:
+        count = _read_vector(file, [view, memoryview(foot)], 0, wait=True)
+        if count != length + len(foot):
+            raise DamagedBlockError("it is cut off")
+        check_chunks(parse_foot(bytes(foot), digest, start, length), view, 0)
+    return data
+
+
 def _read_vector(file: int, buffers: list[memoryview], offset: int, wait: bool) -> int:
     """One preadv(2); without `wait`, BlockingIOError where the page cache has not all of it."""
     if not hasattr(os, "preadv"):

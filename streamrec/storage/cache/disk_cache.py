@@ -28,6 +28,7 @@ from streamrec.storage.cache.block_file import (
     DamagedBlockError,
     OpenBlock,
     file_bytes,
+    read_block,
 )
 from streamrec.storage.cache.eviction import (
     LOCK_SECONDS,
@@ -208,6 +209,26 @@ class DiskCache:
             self.give_up_block(key, span, error)
         return None
 
+    def read_whole(self, key: ObjectKey) -> bytearray | None:
+        """Reads an object that is one block; None if it is gone, damaged or cannot be read."""
+        if self.state is CacheMode.OFF:
+            return None
+        span = Span(0, key.size)
+        directory, index = self._indexes[key.set_name]
+        try:
+            file = open_file(key.block(*span), directory)
+            try:
+                return read_block(file, key.digest, *span)
+            finally:
+                os.close(file)
+        except FileNotFoundError:
+            index.discard(key.path_name, key.version_name, span)
+        except DamagedBlockError as damage:
+            self.drop(key, span, damage)
+        except OSError as error:
+            self.give_up_block(key, span, error)
+        return None
+
     def give_up_block(self, key: ObjectKey, span: Span, error: OSError) -> None:
         """Forgets a block that cannot be read, so that it is a miss whatever the fault means."""
         self._forget(key.set_name, key.block(*span))
@@ -292,14 +313,17 @@ class DiskCache:
             return None
         return BlockWriter(self, key, start, charge, file)
 
-    def commit(self, block: BlockWriter, foot: bytes) -> None:
-        """Gives a complete block its name; its charge becomes that of its bytes."""
+    def commit(self, block: BlockWriter, checksums: Checksums, last: list[memoryview]) -> None:
+        """Writes the last bytes of a block, and gives it its name; its charge becomes that of its
+        bytes.
+        """
         key = block.key
         directory, index = self._indexes[key.set_name]
-        span = Span(block.start, block.checksums.length)
+        span = Span(block.start, checksums.length)
         name = key.block(*span)
         temporary = key.temporary(block.start, self.runs.token)
-        write_all(block.file, foot)
+        foot = checksums.foot(key.digest, block.start)
+        write_all(block.file, [*last, memoryview(foot)])
         block.close()
         charge = charge_of(file_bytes(span.length))
         if exists(name, directory):
@@ -466,7 +490,7 @@ class DiskCache:
             with suppress(FileExistsError):
                 file = create_file(ABOUT, directory)
                 try:
-                    write_all(file, json.dumps(about).encode())
+                    write_all(file, [memoryview(json.dumps(about).encode())])
                 finally:
                     os.close(file)
 
@@ -483,7 +507,6 @@ class BlockWriter:
 
     Attributes:
         key, start: The object, and the block's first byte.
-        checksums: The CRC32Cs of what was written.
         file: The temporary file.
     """
 
@@ -492,19 +515,9 @@ class BlockWriter:
     ) -> None:
         self.key = key
         self.start = start
-        self.checksums = Checksums()
         self.file = file
         self._cache = cache
         self._charge = charge
-
-    def write(self, data: memoryview) -> None:
-        """Writes the next bytes."""
-        self.checksums.add(data)
-        write_all(self.file, data)
-
-    def commit(self) -> None:
-        """Completes the block with what was written."""
-        self._cache.commit(self, self.checksums.foot(self.key.digest, self.start))
 
     def settle(self, charge: int) -> None:
         """Returns what was reserved, but for the charge of what stays on the disk."""

@@ -10,7 +10,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -60,11 +60,14 @@ def read_short_file(name: str, parent: int, most: int = 1 << 20) -> bytes:
         os.close(file)
 
 
-def write_all(file: int, data: memoryview | bytes) -> None:
-    """Writes all of it at the file's position."""
-    data = memoryview(data)
-    while data:
-        data = data[os.write(file, data) :]
+def write_all(file: int, pieces: Sequence[memoryview]) -> None:
+    """Writes all pieces at the file's position, by one system call if the system takes all."""
+    written = os.writev(file, pieces)
+    for piece in pieces:
+        rest = piece[min(written, len(piece)) :]
+        written -= len(piece) - len(rest)
+        while rest:
+            rest = rest[os.write(file, rest) :]
 
 
 def remove_file(name: str, parent: int) -> bool:

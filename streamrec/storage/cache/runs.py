@@ -41,13 +41,14 @@ class Runs:
         self._until = 0.0
         while not try_lock(self._file):  # another process looks at it this moment
             time.sleep(0.001)
-        write_all(self._file, json.dumps(describe_main_process()).encode() + b"\n")
+        main = json.dumps(describe_main_process())
+        write_all(self._file, [memoryview(f"{main}\n".encode())])
 
     def use(self, set_name: str) -> bool:
         """Notes that this process uses a data set; returns whether that is new."""
         if set_name in self._used:
             return False
-        write_all(self._file, f"{set_name}\n".encode())
+        write_all(self._file, [memoryview(f"{set_name}\n".encode())])
         self._used.add(set_name)
         return True
 

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from streamrec.display import SENSITIVE, warn_once
 from streamrec.errors import StreamrecError
-from streamrec.storage.backend import Backend, ObjectInfo, Replaced
+from streamrec.storage.backend import Backend, ObjectInfo, Replaced, ShortObject
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.cache.disk_cache import CacheMode
 from streamrec.storage.cache.names import ObjectKey, identifies_bytes
 from streamrec.storage.cache.opening import OpenCache
 from streamrec.storage.cache.set_index import SetIndex
 from streamrec.storage.cache.stream import CachedStream, StreamContext
+from streamrec.storage.ledger import UnwrittenBytes
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.statistics import Tally
 from streamrec.storage.tasks import finish
@@ -40,6 +42,9 @@ FLUSH_SECONDS: Final = 5.0
 ASKED: Final = 4
 """After so many HEADs in one directory, it is listed."""
 
+SHORT_BYTES: Final = 256 << 10
+"""Objects of up to this many bytes are read many at a time."""
+
 LISTED: Final = 20_000
 """A directory with more objects is not listed to learn their versions."""
 
@@ -47,26 +52,74 @@ STATISTICS: Final = "cache"
 """The name of the cache's disk among the stores of the statistics."""
 
 
-class CachedStorage(Storage):
-    """A Storage in front of which there is a cache.
+@dataclass(frozen=True, slots=True)
+class CachePlace:
+    """Where the bytes of a store are kept.
 
-    Args:
+    Attributes:
         cache: The cache of this process.
         store: What tells this store from others with the same URLs.
-        others: The arguments of Storage.
+        unwritten: The bytes of the run that wait to be written.
     """
 
-    def __init__(self, cache: OpenCache, store: str, *others: Any) -> None:
+    cache: OpenCache
+    store: str
+    unwritten: UnwrittenBytes
+
+
+class CachedStorage(Storage):
+    """A Storage in front of which there is a cache, with the arguments of Storage as `others`."""
+
+    def __init__(self, place: CachePlace, *others: Any) -> None:
         super().__init__(*others)
-        self.cache = cache
+        self.cache = place.cache
+        self.reads_short = True
         self.disk_tally = self._traffic.statistics.backend(STATISTICS)
-        self._store = store
+        self._place = place
         self._known: dict[str, ObjectInfo] = {}
         self._keys: dict[str, ObjectKey] = {}
         self._indexes: dict[str, SetIndex | None] = {}
         self._asked: dict[str, int] = {}
         self._listed: set[str] = set()
         self._listing = asyncio.Lock()
+
+    async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
+        """Reads from the disk those that are short and whole there, in one thread; None for others.
+
+        Switching to a thread for each of them would be most of their cost.
+        """
+        self._check_open(paths[0])
+        found: list[ShortObject | None] = [None] * len(paths)
+        wanted: list[tuple[int, ObjectInfo, ObjectKey]] = []
+        for number, path in enumerate(paths):
+            info = self._known.get(path)
+            key = await self._key_of_short(info)
+            if info is not None and key is not None:
+                wanted.append((number, replace(info, path=path), key))
+        if not wanted:
+            return found
+        began = time.monotonic()
+        keys = [key for _, _, key in wanted]
+        contents = await finish(asyncio.to_thread(list, map(self.cache.disk.read_whole, keys)))
+        seconds = (time.monotonic() - began) / len(wanted)
+        for (number, info, _), data in zip(wanted, contents, strict=True):
+            if data is not None:
+                found[number] = ShortObject(info, data)
+                self.disk_tally.request()
+                self.disk_tally.first_byte(seconds)
+                self.disk_tally.block(len(data), seconds, 0.0)
+                self.cache.disk.speeds.disk.record(len(data), seconds)
+        return found
+
+    async def _key_of_short(self, info: ObjectInfo | None) -> ObjectKey | None:
+        """Returns what identifies an object that is short and one block; None for any other."""
+        key = None if info is None else self.key_of(info)
+        if key is None or not 0 < key.size <= SHORT_BYTES:
+            return None
+        index = await self.find_index(key)
+        if index is None or index.covering(key, 0) != (0, key.size):
+            return None
+        return key if self.cache.disk.speeds.takes_disk() else None
 
     async def list(
         self, prefix: str, glob: Glob | None = None, hidden: bool = False, most: int | None = None
@@ -105,6 +158,7 @@ class CachedStorage(Storage):
             return inner or await super().stream(path, start, end, version, tally, size=size)
         context = StreamContext(
             cache=self.cache,
+            unwritten=self._place.unwritten,
             index=index,
             open_store=self._open_store,
             key_of=self.key_of,
@@ -173,7 +227,7 @@ class CachedStorage(Storage):
         known = self._known.get(path)
         if known is not None:
             return known
-        key = ObjectKey(self._store, path, "", 0)
+        key = ObjectKey(self._place.store, path, "", 0)
         index = await self.find_index(key)
         if index is None or not index.has_path(key.path_name):
             return None
@@ -203,7 +257,9 @@ class CachedStorage(Storage):
             return None
         if not identifies_bytes(info.version):
             return None
-        key = self._keys[info.path] = ObjectKey(self._store, info.path, info.version, info.size)
+        key = self._keys[info.path] = ObjectKey(
+            self._place.store, info.path, info.version, info.size
+        )
         return key
 
     def _say_why(self, info: ObjectInfo) -> None:

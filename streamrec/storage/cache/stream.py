@@ -25,6 +25,7 @@ from streamrec.storage.cache.set_index import SetIndex
 from streamrec.storage.cache.spans import Span, segment_end
 from streamrec.storage.cache.writer import Fill
 from streamrec.storage.faults import changed_error
+from streamrec.storage.ledger import UnwrittenBytes
 from streamrec.storage.statistics import Statistics, Tally
 from streamrec.storage.stream import CLOSED, stop_of
 from streamrec.storage.tasks import call_in_thread, finish
@@ -57,6 +58,7 @@ class StreamContext:
 
     Attributes:
         cache: The cache of this process.
+        unwritten: The bytes of the run that wait to be written.
         index: The known blocks of the object's data set.
         open_store: Opens the store's own streams.
         key_of: What identifies the bytes of an answer; None if they are not cached.
@@ -66,6 +68,7 @@ class StreamContext:
     """
 
     cache: OpenCache
+    unwritten: UnwrittenBytes
     index: SetIndex
     open_store: OpenStore
     key_of: Callable[[ObjectInfo], ObjectKey | None]
@@ -124,6 +127,15 @@ class CachedStream:
 
         0 only at the end.
         """
+        return await self._readinto(buffer, lasting=False)
+
+    async def readinto_lasting(self, buffer: memoryview) -> int:
+        """Does the same; the caller promises never to change the bytes, so that they are written to
+        the disk from where they are.
+        """
+        return await self._readinto(buffer, lasting=True)
+
+    async def _readinto(self, buffer: memoryview, *, lasting: bool) -> int:
         if self._closed:
             raise ClosedError(CLOSED.format(self.info.path))
         buffer = buffer[: max(0, self._stop - self.position)]
@@ -133,7 +145,7 @@ class CachedStream:
                 if self._disk.has(self.position):
                     count = await self._disk.readinto(buffer, self.position)
                 elif self._store.is_open:
-                    count = await self._store.readinto(buffer, self.position)
+                    count = await self._store.readinto(buffer, self.position, lasting=lasting)
                 else:
                     await self._advance()
         except BaseException:
@@ -367,7 +379,7 @@ class StoreReader:
         if locked:
             self._fill = self._begin_fill(inner.position, locked=True)
 
-    async def readinto(self, buffer: memoryview, position: int) -> int:
+    async def readinto(self, buffer: memoryview, position: int, *, lasting: bool) -> int:
         """Reads the next bytes; 0 at the stop, where the stream is closed."""
         assert self._inner is not None
         began = time.monotonic()
@@ -378,7 +390,7 @@ class StoreReader:
                 raise changed_error(self._inner.info.path, position)
             await self.aclose()
             return 0
-        self._keep(buffer[:count], position)
+        self._keep(buffer[:count], position, lasting=lasting)
         return count
 
     async def aclose(self) -> None:
@@ -390,7 +402,7 @@ class StoreReader:
         if inner is not None:
             await inner.aclose()
 
-    def _keep(self, data: memoryview, position: int) -> None:
+    def _keep(self, data: memoryview, position: int, *, lasting: bool) -> None:
         """Gives bytes to the block that they are in, if it is admitted."""
         while data:
             stop = min(segment_end(position), self._stop)
@@ -401,7 +413,7 @@ class StoreReader:
                 self._passes_until = stop
                 self._refuse(len(piece))
             else:
-                self._fill.add(piece)
+                self._fill.add(piece, lasting=lasting)
             position += len(piece)
             data = data[len(piece) :]
             if position == stop and self._fill is not None:
@@ -431,6 +443,7 @@ class StoreReader:
             self._key,
             position,
             min(segment_end(position), self._stop),
+            unwritten=self._context.unwritten,
             on_refused=partial(self._refuse_later, asyncio.get_running_loop()),
             locked=locked,
             after=after,

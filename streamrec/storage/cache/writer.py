@@ -1,8 +1,9 @@
 """Writing blocks while they are read: a thread of its own writes, and no reader waits for it.
 
-A stream copies what it reads into buffers of half a megabyte, and the thread writes them. When all
-buffers are in use, because the disk is slower than the network, the block ends there: what was
-written of it stays, and what cannot be written in time is not cached.
+A stream hands on what it reads, a megabyte at a time: the memory in which it arrived, where that
+stays as it is, and else a copy. When too much waits, because the disk is slower than the network,
+the block ends there: what was written of it stays, and what cannot be written in time is not
+cached.
 """
 
 from __future__ import annotations
@@ -14,52 +15,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from streamrec import kernels
+from streamrec.storage.cache.block_file import Checksums
 from streamrec.storage.cache.disk_cache import BlockWriter, DiskCache, Lock
+from streamrec.storage.cache.files import write_all
 from streamrec.storage.cache.names import ObjectKey
+from streamrec.storage.ledger import UnwrittenBytes
 
-BUFFER_BYTES: Final = 512 << 10
+WRITE_BYTES: Final = 1 << 20
 """Bytes that are written at a time."""
 
-MEMORY_BYTES: Final = 64 << 20
-"""How many bytes all buffers of a process may take."""
-
-KEPT_BUFFERS: Final = 16
-"""Buffers that stay allocated for the next ones: fresh memory costs a page fault per 4 KiB."""
-
-
-class Buffers:
-    """The memory of what waits to be written."""
-
-    def __init__(self, limit: int = MEMORY_BYTES) -> None:
-        self._limit = limit
-        self._taken = 0
-        self._free: list[bytearray] = []
-        self._lock = threading.Lock()
-
-    def take(self, size: int) -> bytearray | None:
-        """Returns a buffer of `size` bytes; None if all memory is in use."""
-        with self._lock:
-            if self._taken + size > self._limit:
-                return None
-            self._taken += size
-            if size == BUFFER_BYTES and self._free:
-                return self._free.pop()
-        return bytearray(size)
-
-    def give_back(self, buffer: bytearray) -> None:
-        """Takes a buffer back."""
-        with self._lock:
-            self._taken -= len(buffer)
-            if len(buffer) == BUFFER_BYTES and len(self._free) < KEPT_BUFFERS:
-                self._free.append(buffer)
+MOST_PIECES: Final = 64
+"""Pieces that are written at a time; the system takes a thousand."""
 
 
 class Writer:
     """The thread that writes the blocks of one cache, in the order in which they were given."""
 
-    def __init__(self, cache: DiskCache, buffers: Buffers | None = None) -> None:
+    def __init__(self, cache: DiskCache) -> None:
         self.cache = cache
-        self.buffers = buffers or Buffers()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -108,6 +82,7 @@ class Fill:
 
     The loop's thread calls `add` and then `end`; the other methods run in the writer's thread, in
     order. Bytes that are not admitted are reported by `on_refused`, in the writer's thread.
+    `unwritten` has room for those that wait.
 
     Attributes:
         stop: Where the block ends at the latest.
@@ -120,6 +95,7 @@ class Fill:
         start: int,
         stop: int,
         *,
+        unwritten: UnwrittenBytes,
         on_refused: Callable[[int], None],
         locked: bool = False,
         after: Fill | None = None,
@@ -128,79 +104,84 @@ class Fill:
         self._writer = writer
         self._key = key
         self._start = start
+        self._unwritten = unwritten
         self._on_refused = on_refused
         self._steps: BlockSteps = BlockSteps(
             locked=locked, after=None if after is None else after._steps
         )
-        self._buffer: bytearray | None = None
-        self._filled = 0
-        self._position = start
+        self._checksums = Checksums()
+        self._pieces: list[memoryview] = []
         self._cut = False
 
-    def add(self, data: memoryview) -> None:
-        """Adds the next bytes, copied."""
-        while data and not self._cut and not self._steps.refused:
-            if self._buffer is None:
-                size = min(BUFFER_BYTES, self.stop - self._position)
-                self._buffer = self._writer.buffers.take(size)
-                self._filled = 0
-                if self._buffer is None:
-                    self._cut = True
-                    break
-            count = min(len(data), len(self._buffer) - self._filled)
-            self._buffer[self._filled : self._filled + count] = data[:count]
-            self._filled += count
-            self._position += count
-            data = data[count:]
-            if self._filled == len(self._buffer):
-                self._give()
-        if data:
+    def add(self, data: memoryview, *, lasting: bool) -> None:
+        """Adds the next bytes: a copy, unless they are `lasting`, and nothing changes them."""
+        if not self._cut and not self._steps.refused:
+            self._cut = not self._unwritten.take(len(data))
+        if self._cut or self._steps.refused:
             self._on_refused(len(data))
+            return
+        # Here the bytes are in the processor's cache; and if anything does change them, the block
+        # is damaged, and never right with wrong bytes.
+        self._checksums.add(data)
+        if not lasting:
+            copy = memoryview(kernels.allocate(len(data)))
+            copy[:] = data
+            data = copy
+        self._pieces.append(data)
+        if sum(map(len, self._pieces)) >= WRITE_BYTES or len(self._pieces) == MOST_PIECES:
+            self._writer.submit(partial(self._write, self._pieces))
+            self._pieces = []
 
     def end(self, *, goes_on: bool = False) -> None:
         """Completes the block with the bytes so far; the stream `goes_on` with the next block."""
-        if self._buffer is not None:
-            self._give()
-        next_start = self.stop if goes_on and self._position == self.stop else None
-        self._writer.submit(partial(self._finish, next_start))
+        position = self._start + self._checksums.length
+        next_start = self.stop if goes_on and position == self.stop else None
+        self._writer.submit(partial(self._finish, self._pieces, next_start))
 
-    def _give(self) -> None:
-        buffer, self._buffer = self._buffer, None
-        assert buffer is not None
-        self._writer.submit(partial(self._write, buffer, self._filled))
-
-    def _write(self, buffer: bytearray, count: int) -> None:
+    def _write(self, pieces: list[memoryview]) -> None:
+        """Writes the next bytes."""
         steps = self._steps
         cache = self._writer.cache
+        count = sum(map(len, pieces))
         try:
-            if steps.block is None and not steps.refused:
-                steps.begin(cache, self._key, self._start, self.stop)
-            if steps.refused or steps.block is None:
-                self._on_refused(count)
-                return
-            with memoryview(buffer) as view:
-                steps.block.write(view[:count])
-            steps.touch(cache, self._key, self._start)
+            block = self._block_for(count)
+            if block is not None:
+                write_all(block.file, pieces)
+                steps.touch(cache, self._key, self._start)
         except OSError:
             steps.give_up(cache)
             raise
         finally:
-            self._writer.buffers.give_back(buffer)
+            self._unwritten.give_back(count)
 
-    def _finish(self, next_start: int | None) -> None:
+    def _finish(self, pieces: list[memoryview], next_start: int | None) -> None:
+        """Writes the last bytes, and completes the block."""
         steps = self._steps
         cache = self._writer.cache
+        count = sum(map(len, pieces))
         try:
-            if next_start is not None and steps.block is not None and steps.locked:
+            block = self._block_for(count) if self._checksums.length else None
+            if next_start is not None and block is not None and steps.locked:
                 # before the lock of this block is freed, so that no other process comes between
                 steps.next_locked = cache.lock(self._key, next_start) is Lock.HELD
-            if steps.block is not None:
-                steps.block.commit()
+            if block is not None:
+                cache.commit(block, self._checksums, pieces)
         except OSError:
             steps.give_up(cache)
             raise
         finally:
+            self._unwritten.give_back(count)
             steps.unlock(cache, self._key, self._start)
+
+    def _block_for(self, count: int) -> BlockWriter | None:
+        """Returns the block to write bytes to; None, and they are reported, if it is refused."""
+        steps = self._steps
+        if steps.block is None and not steps.refused:
+            steps.begin(self._writer.cache, self._key, self._start, self.stop)
+        if steps.refused or steps.block is None:
+            self._on_refused(count)
+            return None
+        return steps.block
 
 
 class BlockSteps:

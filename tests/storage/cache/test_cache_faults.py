@@ -43,7 +43,18 @@ from tests.storage.cache.test_cached_reads import (
 )
 
 CALLS = (
-    *("open", "write", "pwrite", "pread", "preadv", "mkdir", "makedirs", "rename", "unlink"),
+    *(
+        "open",
+        "write",
+        "writev",
+        "pwrite",
+        "pread",
+        "preadv",
+        "mkdir",
+        "makedirs",
+        "rename",
+        "unlink",
+    ),
     *("utime", "listdir", "stat", "fstat", "rmdir"),
 )
 MODULES = (block_file, disk_cache, files, runs, set_index, usage)
@@ -116,7 +127,7 @@ def test_a_fault_at_any_call_costs_nothing_but_the_cache(
     install(monkeypatch, counting)
     read_three_times(store, tmp_path / "whole")
     total = len(counting.calls)
-    assert {"open", "write", "pwrite", "mkdir", "rename", "unlink", "listdir"} <= {*counting.calls}
+    assert {"open", "writev", "pwrite", "mkdir", "rename", "unlink", "listdir"} <= {*counting.calls}
     assert warned(caplog) == []
     step = (1 if THOROUGH else 3) if number == errno.EIO else 7
     for begin in range(number % step, total, step):
@@ -140,7 +151,7 @@ def test_a_full_disk_stops_writing_and_not_reading(
 ) -> None:
     options = store.options("s3") | {"cache_dir": tmp_path / "c", "cache_bytes": 8 << 20}
     first = list(TFRecordDataset(store.url("s3", "d/s-0"), storage_options=options))
-    install(monkeypatch, Disk(lambda at, name: errno.ENOSPC if name == "write" else None))
+    install(monkeypatch, Disk(lambda at, name: errno.ENOSPC if name == "writev" else None))
     everything = TFRecordDataset(names(store), storage_options=options)
     found = list(everything)
     assert found[: len(first)] == first

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +22,12 @@ from hypothesis import strategies as st
 import streamrec
 from streamrec import TFRecordDataset
 from streamrec.storage import Storages
-from streamrec.storage.cache import close_caches
+from streamrec.storage.cache import close_caches, open_cache
 from streamrec.storage.cache.eviction import LOCK_SECONDS
-from streamrec.storage.cache.names import parse_block
+from streamrec.storage.cache.names import ObjectKey, parse_block
+from streamrec.storage.cache.writer import Fill
+from streamrec.storage.cache_settings import CacheSettings
+from streamrec.storage.ledger import UnwrittenBytes
 from streamrec.tfrecord import Framer
 from tests.effort import drawn_examples
 from tests.servers.answering import Answer, Asked
@@ -107,6 +111,44 @@ def test_many_shards_of_one_directory_cost_few_requests(
     assert asked.get("read", 0) == 0
     assert asked["list"] == 1
     assert asked["stat"] < 30
+
+
+def test_short_shards_are_read_from_the_disk_many_at_a_time(
+    store: SmallStore, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.objects |= {f"d/s-{index:03d}": shard(index, 3) for index in range(200)}
+    first = list(TFRecordDataset(store.url("s3", "d/*"), storage_options=options))
+    new_process()
+    threads = []
+    to_thread = asyncio.to_thread
+    monkeypatch.setattr(
+        "streamrec.storage.cache.store.asyncio.to_thread",
+        lambda *call: threads.append(call) or to_thread(*call),  # type: ignore[func-returns-value]
+    )
+    before = len(store.asked)
+    records = TFRecordDataset(store.url("s3", "d/*"), storage_options=options).iterate()
+    assert list(records) == first
+    assert records.stats().storage.backends["cache"].requests == len(store.objects)
+    assert asked_since(store, before) == {"list": 1}
+    assert len(threads) < 60
+
+
+def test_a_gateway_that_lists_other_versions_than_it_answers_with_is_cached(
+    store: SmallStore, options: dict[str, Any]
+) -> None:
+    def other_tag(asked: Asked, answer: Answer) -> Answer:
+        if "ETag" in answer.headers:
+            answer.headers["ETag"] = '"other"'
+        return answer
+
+    store.replace = other_tag
+    store.objects |= {f"d/s-{index:03d}": shard(index, 3) for index in range(40)}
+    pattern = store.url("s3", "d/*")
+    plain = list(TFRecordDataset(pattern, storage_options=store.options("s3")))
+    for _ in range(2):
+        dataset = TFRecordDataset(pattern, storage_options=options).repeat(2)
+        assert list(dataset) == plain * 2
+        new_process()
 
 
 def test_everything_that_reads_takes_it(store: SmallStore, options: dict[str, Any]) -> None:
@@ -295,6 +337,64 @@ def test_damage_is_one_line_in_the_log_that_says_where(
     [line] = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
     assert "d/s-0, bytes 0 to " in line
     assert str(options["cache_dir"]) in line
+
+
+def test_bytes_that_change_before_they_are_written_are_damage_and_never_wrong(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = open_cache(CacheSettings(str(tmp_path / "c"), 64 << 20))
+    assert cache is not None
+    key = ObjectKey("store", "s3://b/d/x", "v", 100_000)
+    assert cache.disk.index(key) is not None
+    data = bytearray(random.Random(0).randbytes(100_000))
+    may_write = threading.Event()
+    cache.writer.submit(lambda: may_write.wait(10) and None)
+    refused: list[int] = []
+    unwritten = UnwrittenBytes(1 << 20)
+    fill = Fill(cache.writer, key, 0, key.size, unwritten=unwritten, on_refused=refused.append)
+    fill.add(memoryview(data), lasting=True)
+    fill.end()
+    data[70_000] ^= 1  # the caller breaks its promise
+    may_write.set()
+    assert cache.writer.flush(10)
+    assert refused == []
+    assert cache.disk.read_whole(key) is None
+    assert ["damaged" in line for line in warnings_in(caplog)] == [True]
+    assert unwritten.take(1 << 20)  # all is given back
+    close_caches()
+
+
+def test_what_waits_to_be_written_is_a_share_of_the_memory_budget(
+    store: SmallStore, options: dict[str, Any]
+) -> None:
+    dataset = TFRecordDataset(names(store), storage_options=options)
+    records = dataset.with_options(memory_budget=32 << 20).iterate()
+    next(records)
+    ledger = records._run.ledger  # type: ignore[attr-defined]
+    assert [(share.name, share.nbytes) for share in ledger.shares] == [("cache", 4 << 20)]
+    assert ledger.reserved == 4 << 20
+    records.close()
+
+
+def test_what_cannot_be_written_in_time_is_not_cached(
+    store: SmallStore, options: dict[str, Any]
+) -> None:
+    store.objects = many_shards("d")
+    total = sum(map(len, store.objects.values()))
+    cache = open_cache(CacheSettings(str(options["cache_dir"]), 64 << 20))
+    assert cache is not None
+    may_write = threading.Event()
+    cache.writer.submit(lambda: may_write.wait(60) and None)
+    dataset = TFRecordDataset(store.url("s3", "d/*"), storage_options=options)
+    try:
+        records = dataset.with_options(memory_budget=32 << 20).iterate()
+        assert sum(1 for _, _ in zip(range(MANY * 10), records, strict=False)) == MANY * 10
+        refused = records.stats().storage.backends["cache"].bytes_not_admitted
+        assert total - (4 << 20) <= refused <= total
+    finally:
+        may_write.set()
+    records.close()
+    assert on_disk(options["cache_dir"]) <= 4 << 20
 
 
 def test_nothing_that_the_cache_did_not_write_is_removed(

@@ -35,7 +35,6 @@
 #define PAGE ((size_t)64 << 10)       /* the largest that Linux has anywhere: 4 KiB on x86, up to 64 KiB on ARM */
 #define MAPPED ((size_t)256 << 10)    /* from here on memory is mapped, and unmapped when it is given back */
 #define CLASSES 22                    /* two sizes in each doubling, from SMALLEST to LARGEST: few, or each had its reserve */
-#define COPY_LARGE (128 << 10)        /* bytes from which on releasing the GIL costs less than holding it */
 #define LARGER 1                      /* memory of so many sizes above will do too */
 
 struct block {
@@ -403,7 +402,7 @@ py_copy_bytes(PyObject *module, PyObject *args, PyObject *kwargs)
     if (!fits) {
         PyErr_Format(PyExc_ValueError, "%zd bytes where %zd are expected", source.len, target.len);
     } else if (source.len > 0) { /* an empty buffer may have no address, which memcpy must not see */
-        PyThreadState *released = source.len >= COPY_LARGE ? PyEval_SaveThread() : NULL;
+        PyThreadState *released = source.len >= GIL_BYTES ? PyEval_SaveThread() : NULL;
         memcpy(target.buf, source.buf, (size_t)source.len);
         if (released != NULL) {
             PyEval_RestoreThread(released);

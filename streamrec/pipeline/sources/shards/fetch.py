@@ -181,7 +181,7 @@ async def fetch_shard(
     try:
         storage = await source.storages.at(portion.path)
         stream = None
-        if maybe_short and not storage.reads_short:
+        if maybe_short and storage.streams_short:
             found = await open_short_shard(storage, portion.path, source.options, portion.expected)
             if isinstance(found, ShortShard):
                 source.add_sizes([found.info.size or 0])
@@ -269,7 +269,8 @@ async def fetch_short_shards(source: Fetching, queues: list[ShardQueue]) -> None
     )
     source.add_sizes(shard.info.size or 0 for shard in found if shard is not None)
     for queue, shard in zip(short, found, strict=True):
-        if shard is not None:
+        # some gateways list other versions than they answer with: opening the shard compares them
+        if shard is not None and not _needs_comparison(portions[queue], shard):
             push_short_shard(source, queue, portions[queue], shard)
     # One scope for all of them: a scope of its own would cost each a tenth.
     async with asyncio.TaskGroup() as tasks:
@@ -277,6 +278,10 @@ async def fetch_short_shards(source: Fetching, queues: list[ShardQueue]) -> None
             if not queue.ended:
                 portion = portions[queue]
                 tasks.create_task(fetch_shard(source, queue, portion, maybe_short=queue in short))
+
+
+def _needs_comparison(portion: Portion, short: ShortShard) -> bool:
+    return portion.expected is not None and portion.expected.differs_in_version_only(short.info)
 
 
 def push_short_shard(
