@@ -9,7 +9,7 @@ import pytest
 
 import streamrec
 from streamrec.errors import PermissionDeniedError
-from streamrec.shards.leftovers import Described, Leftovers
+from streamrec.shards.leftovers import Described, Leftovers, warn_of_staging
 from streamrec.storage import Storages
 from tests.servers.real import Store
 
@@ -155,6 +155,23 @@ def test_a_directory_that_cannot_be_listed_does_not_stop_a_writer(
     [said] = messages_of_close(warnings)
     assert "1 shard of an earlier run was replaced and whether others stay is unknown" in said
     assert stat.S_ISREG((tmp_path / "events-00000.tfrecord").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "warned"),
+    [
+        ("d/x-{shard:03d}", "d/x-007", True),
+        ("d/x-{shard:03d}", "d/y-007", False),
+        ("d/x.tfrecord", "d/x.tfrecord", False),  # one shard: there are no later ones to hide
+    ],
+)
+def test_a_shard_that_is_there_already_is_warned_of_if_others_follow(
+    warnings: pytest.LogCaptureFixture, pattern: str, path: str, warned: bool
+) -> None:
+    warn_of_staging(pattern, path)
+    assert ["stay hidden until the writer closes" in text for text in warnings.messages] == (
+        [True] if warned else []
+    )
 
 
 def test_the_store_is_listed_once_at_the_most(
