@@ -12,70 +12,83 @@ go to benchmarks/results/clients.json.
 from __future__ import annotations
 
 import asyncio
-import json
-import statistics
-import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import Any
 
 import s3fs
 
 import streamrec
-from benchmarks.machine import describe, save
+from benchmarks import stores
+from benchmarks.harness.meter import Figures, Meter
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 from tests.servers.real import seaweedfs
 
-ROUNDS = 5
 ONE_BY_ONE, AT_ONCE = 300, 1000
 
-
-async def cost(call: Callable[[], Awaitable[Any]], count: int, together: bool) -> float:
-    """Milliseconds of the processor for one of so many calls."""
-    began = time.process_time()
-    if together:
-        await asyncio.gather(*(call() for _ in range(count)))
-    else:
-        for _ in range(count):
-            await call()
-    return (time.process_time() - began) / count * 1e3
+Call = Callable[[], Awaitable[Any]]
 
 
-async def main() -> None:
+def main(*, rounds: int = 5) -> None:
     """Both, in turn."""
-    with seaweedfs() as store:
+    with ExitStack() as stack:
+        with stores.last_core():
+            store = stack.enter_context(seaweedfs())
         url, options = f"{store.url}/small.tfrecord", dict(store.options)
-        async with streamrec.ShardWriter(url, storage_options=options) as writer:
-            await writer.write(bytes(10_000))
-        fs = s3fs.S3FileSystem(**options, asynchronous=True, skip_instance_cache=True)
-        await fs.set_session()
+        with streamrec.TFRecordWriter(url, storage_options=options) as writer:
+            writer.write(bytes(10_000))
+        # one event loop for all rounds: the client of s3fs belongs to it
+        with asyncio.Runner() as runner:
+            rows = runner_rows(runner, url, options, rounds)
+    save("clients", ["s3fs", "aiobotocore"], rounds=rounds, unit="CPU ms a request", rows=rows)
 
-        async def ours() -> None:
-            async with streamrec.open_shard(url, storage_options=options) as shard:
-                assert await shard.read() is not None
 
-        async def theirs() -> None:
-            await fs._cat_file(url)
+def runner_rows(
+    runner: asyncio.Runner, url: str, options: dict[str, Any], rounds: int
+) -> list[dict[str, Any]]:
+    """A row for requests one after the other, and one for requests at once."""
+    fs = s3fs.S3FileSystem(**options, asynchronous=True, skip_instance_cache=True)
+    runner.run(fs.set_session())
 
-        rows = []
-        for together, count in ((False, ONE_BY_ONE), (True, AT_ONCE)):
-            found: dict[str, list[float]] = {"open_shard": [], "_cat_file": []}
-            await ours()
-            await theirs()
-            for _ in range(ROUNDS):
-                found["open_shard"].append(await cost(ours, count, together))
-                found["_cat_file"].append(await cost(theirs, count, together))
-            row: dict[str, Any] = {"requests": count, "at once": together}
-            row |= {name: round(statistics.median(values), 2) for name, values in found.items()}
-            row["ratio"] = round(
-                statistics.median(a / b for a, b in zip(*found.values(), strict=True)), 2
-            )
-            rows.append(row)
-            print(json.dumps(row))
-        await fs._s3creator.__aexit__(None, None, None)
-    save(
-        "clients",
-        {"machine": describe("s3fs", "aiobotocore"), "unit": "CPU ms a request", "rows": rows},
-    )
+    async def ours() -> None:
+        async with streamrec.open_shard(url, storage_options=options) as shard:
+            assert await shard.read() is not None
+
+    async def theirs() -> None:
+        await fs._cat_file(url)
+
+    rows = []
+    for together, count in ((False, ONE_BY_ONE), (True, AT_ONCE)):
+        sides = {
+            name: lambda call=call: runner.run(cost(call, count, together))  # noqa: B023
+            for name, call in (("open_shard", ours), ("_cat_file", theirs))
+        }
+        taken = in_turn(sides, rounds, warm=1)
+        row: dict[str, Any] = {"requests": count, "at once": together, **taken.by_side("cpu_ms")}
+        row["ratio"] = taken.ratio("cpu_ms", "open_shard", "_cat_file")
+        rows.append({**row, **taken.calm})
+        print(rows[-1], flush=True)
+    runner.run(closed(fs))
+    return rows
+
+
+async def cost(call: Call, count: int, together: bool) -> Figures:
+    """Milliseconds of the processor for one of so many calls."""
+    with Meter() as meter:
+        if together:
+            await asyncio.gather(*(call() for _ in range(count)))
+        else:
+            for _ in range(count):
+                await call()
+    return {"cpu_ms": meter.each(count)["cpu_us"] / 1e3}
+
+
+async def closed(fs: s3fs.S3FileSystem) -> None:
+    """Closes the client's connections."""
+    await fs._s3creator.__aexit__(None, None, None)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main)

@@ -20,18 +20,21 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import streamrec
-from benchmarks.machine import describe, median, save
+from benchmarks.harness.meter import Figures
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 from tests.servers.real import seaweedfs
 
 RECORDS = 1800
 IMAGE_BYTES = 110_000
-ROUNDS = 5
 LINKS = {"info": 50, "verify": 50, "stat": 50, "reshard": 50}
 STREAM = (
     "import json, sys, streamrec\n"
@@ -41,16 +44,15 @@ STREAM = (
 )
 
 
-def main() -> None:
+def main(*, rounds: int = 5) -> None:
     """Measures all, and saves it."""
     with tempfile.TemporaryDirectory(prefix="streamrec-commands-") as name:
         shard = write_shard(Path(name))
         memory = [peak(command, links, shard) for command, links in LINKS.items()]
-        speed = [beside("local file", linked(shard, 15), {}), on_store(shard)]
-    save(
-        "commands",
-        {"machine": describe("numpy", "s3fs"), "rounds": ROUNDS, "memory": memory, "verify": speed},
-    )
+        speed = [compared("local file", linked(shard, 15), {}, rounds)]
+        with filled_store(shard) as (url, options):
+            speed.append(compared("SeaweedFS", url, options, rounds))
+    save("commands", ["numpy", "s3fs"], rounds=rounds, memory=memory, verify=speed)
 
 
 def write_shard(directory: Path) -> Path:
@@ -93,7 +95,7 @@ def peak(command: str, links: int, shard: Path) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "peak_mb": peak_mb,
     }
-    print(json.dumps(row), flush=True)
+    print(row, flush=True)
     return row
 
 
@@ -107,45 +109,28 @@ def finished(command: list[str]) -> resource.struct_rusage:
     return usage
 
 
-def beside(store: str, url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """`verify` and streaming alone in turn; the ratio of their MB/s is that of the seconds, or of
-    the processor's.
-    """
-    typed = [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+def compared(store: str, url: str, options: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+    """`verify` and streaming alone in turn: above 1, `verify` takes less time."""
+    words = [
+        f"-o{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in options.items()
     ]
-    verify = [
-        sys.executable,
-        "-m",
-        "streamrec",
-        "verify",
-        *(part for one in typed for part in ("-o", one)),
-        f"{url}/",
-    ]
+    verify = [sys.executable, "-m", "streamrec", "verify", *words, f"{url}/"]
     stream = [sys.executable, "-c", STREAM, f"{url}/*", json.dumps(options)]
-    took = [[timed(command) for command in (verify, stream)] for _ in range(ROUNDS)]
-    row = {
-        "store": store,
-        "ratio": median(alone[0] / verified[0] for verified, alone in took),
-        "cpu_ratio": median(alone[1] / verified[1] for verified, alone in took),
-        "seconds_and_cpu": took,
-    }
-    print(json.dumps(row), flush=True)
-    return row
+    taken = in_turn({"verify": partial(timed, verify), "stream": partial(timed, stream)}, rounds)
+    row: dict[str, Any] = {"store": store, "ratio": taken.ratio("seconds", "stream", "verify")}
+    row["cpu_ratio"] = taken.ratio("cpu_seconds", "stream", "verify")
+    row |= {side: taken.medians(side) for side in ("verify", "stream")}
+    print(row, flush=True)
+    return {**row, **taken.calm}
 
 
-def timed(command: list[str]) -> tuple[float, float]:
-    """How many seconds a process takes, and how many of the processor's."""
+def timed(command: list[str]) -> Figures:
+    """How many seconds a process takes, and how many of the processor."""
     began = time.perf_counter()
     usage = finished(command)
-    return round(time.perf_counter() - began, 2), round(usage.ru_utime + usage.ru_stime, 2)
-
-
-def on_store(shard: Path) -> dict[str, Any]:
-    """The same shard, five times in SeaweedFS."""
-    with filled_store(shard) as (url, options):
-        return beside("SeaweedFS", url, options)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "cpu_seconds": usage.ru_utime + usage.ru_stime}
 
 
 @contextmanager
@@ -162,4 +147,4 @@ def filled_store(shard: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,12 +10,8 @@ records; beside it the library inflates the same bytes and drops them.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import tempfile
 import zlib
-from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,43 +19,37 @@ from typing import Any
 import numpy as np
 
 import streamrec
-from benchmarks.machine import describe, save
-from benchmarks.writing import MEMORY, by_records, by_tensorflow, measured, row
+from benchmarks.harness.meter import Figures
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.writing import MEMORY, Work, by_records, by_tensorflow, row_of, second_pass
 from streamrec import TFRecordOptions
 from streamrec.tfrecord.compression import zstd_module
 
 SHARDS, PLAIN = 4, 30_000_000
 
 
-def main() -> None:
-    """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        side, folder, size, cores = arguments.child
-        work = {**GZIP_SIDES, **ZSTD_SIDES, **INFLATE_SIDES, **ZSTD_INFLATE_SIDES}[side]
-        print(json.dumps(measured(work, Path(folder), int(size), int(cores))))
-        return
+def main(*, rounds: int = 3) -> None:
+    """A row for each kind of work, on one core or on two."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         fill(Path(folder))
-        of = partial(row, folder=folder, rounds=arguments.rounds, module="benchmarks.compression")
+        of = partial(row_of, function=measured, rounds=rounds, folder=folder, size=1_000)
         rows = [
-            of("write GZIP", GZIP_SIDES, size=1_000),
-            of("inflate", INFLATE_SIDES),
-            of("inflate, two cores", INFLATE_SIDES, cores=2),
-            of("inflate ZSTD", ZSTD_INFLATE_SIDES),
-            of("inflate ZSTD, two cores", ZSTD_INFLATE_SIDES, cores=2),
-            of("write ZSTD, two cores", ZSTD_SIDES, cores=2),
+            of("write GZIP", sides=GZIP_SIDES, cores=1),
+            of("inflate", sides=INFLATE_SIDES, cores=1),
+            of("inflate, two cores", sides=INFLATE_SIDES, cores=2),
+            of("inflate ZSTD", sides=ZSTD_INFLATE_SIDES, cores=1),
+            of("inflate ZSTD, two cores", sides=ZSTD_INFLATE_SIDES, cores=2),
+            of("write ZSTD, two cores", sides=ZSTD_SIDES, cores=2),
         ]
-    machine = describe("tensorflow-cpu", "isal", "backports.zstd", "numpy")
-    load = round(os.getloadavg()[2], 1)
-    save(
-        "compression", {"machine": machine, "load": load, "rounds": arguments.rounds, "rows": rows}
-    )
+    packages = ["tensorflow-cpu", "isal", "backports.zstd", "numpy"]
+    save("compression", packages, rounds=rounds, rows=rows)
+
+
+def measured(side: str, folder: str, size: int, cores: int) -> Figures:
+    """One side, in a process of its own."""
+    works = {**GZIP_SIDES, **ZSTD_SIDES, **INFLATE_SIDES, **ZSTD_INFLATE_SIDES}
+    return second_pass(works[side], folder, size, cores)
 
 
 @cache
@@ -72,7 +62,7 @@ def texts() -> list[bytes]:
     ]
 
 
-def by_threads(threads: int | None) -> Callable[[Path, int], int]:
+def by_threads(threads: int | None) -> Work:
     """A shard of text, compressed by so many threads of zstd."""
 
     def write(folder: Path, size: int) -> int:
@@ -133,7 +123,7 @@ def by_zstd(folder: Path, size: int) -> int:
     return nbytes
 
 
-def inflated(reads: int, ending: str = "gz") -> Callable[[Path, int], int]:
+def inflated(reads: int, ending: str = "gz") -> Work:
     """Records of so many shards at a time."""
 
     def read(folder: Path, size: int) -> int:
@@ -143,7 +133,7 @@ def inflated(reads: int, ending: str = "gz") -> Callable[[Path, int], int]:
     return read
 
 
-def inflated_by_tensorflow(reads: int) -> Callable[[Path, int], int]:
+def inflated_by_tensorflow(reads: int) -> Work:
     """tf.data's records in batches, of so many shards at a time."""
 
     def read(folder: Path, size: int) -> int:
@@ -162,17 +152,17 @@ def by_size(folder: Path) -> int:
     return sum(int.from_bytes(path.read_bytes()[-4:], "little") for path in folder.glob("*.gz"))
 
 
-GZIP_SIDES: dict[str, Callable[[Path, int], int]] = {
+GZIP_SIDES: dict[str, Work] = {
     "tensorflow, GZIP": lambda folder, size: by_tensorflow(folder, size, "GZIP"),
     "zlib": lambda folder, size: by_records(folder, size, TFRecordOptions("GZIP")),
     "isal": lambda folder, size: by_records(folder, size, TFRecordOptions("GZIP", library="isal")),
 }
-ZSTD_SIDES: dict[str, Callable[[Path, int], int]] = {
+ZSTD_SIDES: dict[str, Work] = {
     "zstd": by_threads(None),
     "zstd, one thread": by_threads(1),
     "zstd, two threads": by_threads(2),
 }
-INFLATE_SIDES: dict[str, Callable[[Path, int], int]] = {
+INFLATE_SIDES: dict[str, Work] = {
     "tf.data": inflated_by_tensorflow(1),
     "tf.data, four at a time": inflated_by_tensorflow(4),
     "zlib alone": by_library,
@@ -180,7 +170,7 @@ INFLATE_SIDES: dict[str, Callable[[Path, int], int]] = {
     "one at a time": inflated(1),
     "four at a time": inflated(4),
 }
-ZSTD_INFLATE_SIDES: dict[str, Callable[[Path, int], int]] = {
+ZSTD_INFLATE_SIDES: dict[str, Work] = {
     "zstd alone": by_zstd,
     "ZSTD, one at a time": inflated(1, "zst"),
     "ZSTD, four at a time": inflated(4, "zst"),
@@ -188,4 +178,4 @@ ZSTD_INFLATE_SIDES: dict[str, Callable[[Path, int], int]] = {
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,9 +1,6 @@
 """Writing Examples against TensorFlow's Python path, as ratios measured in one run.
 
-Run it from the project's root, where TensorFlow is installed and nothing else keeps the machine
-busy:
-
-    python -m benchmarks.encode [--rounds 7]
+    python -m benchmarks.encode [--rounds 3]
 
 - TensorFlow: `tf.train.Example(features=...)` out of the tutorial's helpers, then
   `SerializeToString()`. Its input is Python scalars and lists, made before the clock starts: the
@@ -12,16 +9,13 @@ busy:
 - encode_examples: columns (NumPy arrays, a RaggedTensor, lists of bytes) in batches of 1,024, one
   core. Its bar is 10 times TensorFlow.
 
-The contenders take turns in each round, so that what disturbs the machine disturbs them alike;
-medians of the rounds count. Every record is checked, once, to be the same message as TensorFlow's.
-The result goes to results/encode.json.
+The contenders take turns in each round. Every record is checked, once, to be the same message as
+TensorFlow's.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +25,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.machine import describe, median, save
+from benchmarks.harness.meter import Figures, Meter
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 from streamrec.example import RaggedTensor, encode_example, encode_examples
 
 BATCH = 1024
@@ -115,12 +112,12 @@ def tf_record(row: dict[str, Any]) -> bytes:
     return bytes(tf.train.Example(features=features).SerializeToString())
 
 
-def seconds(work: Callable[[], Any], times: int) -> float:
-    """Wall time of one run."""
-    start = time.perf_counter()
-    for _ in range(times):
-        work()
-    return (time.perf_counter() - start) / times
+def speed(work: Callable[[], Any], records: int, times: int) -> Figures:
+    """Records a second of so many runs."""
+    with Meter() as meter:
+        for _ in range(times):
+            work()
+    return {"records_s": records * times / meter.seconds}
 
 
 def check(load: Workload) -> None:
@@ -132,57 +129,39 @@ def check(load: Workload) -> None:
 
 
 def measure(load: Workload, rounds: int) -> dict[str, Any]:
-    """One line of the result: records per second."""
+    """One row."""
     check(load)
-    contenders: dict[str, Callable[[], Any]] = {
-        "tensorflow": lambda: [tf_record(row) for row in load.rows],
-        "encode_example": lambda: [encode_example(row) for row in load.rows],
-        "encode_examples": lambda: encode_examples(load.columns),
+    count = len(load.rows)
+    by_rows, by_columns = load.batches, load.batches * 10
+    sides = {
+        "tensorflow": lambda: speed(lambda: [tf_record(row) for row in load.rows], count, by_rows),
+        "encode_example": lambda: speed(
+            lambda: [encode_example(row) for row in load.rows], count, by_rows
+        ),
+        "encode_examples": lambda: speed(lambda: encode_examples(load.columns), count, by_columns),
     }
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, work in contenders.items():
-            times[name].append(
-                seconds(work, load.batches * 10 if name == "encode_examples" else load.batches)
-            )
-    speeds = {
-        name: median(len(load.rows) / taken for taken in values) for name, values in times.items()
-    }
-    ratio = round(speeds["encode_examples"] / speeds["tensorflow"], 1)
+    taken = in_turn(sides, rounds)
+    ratio = taken.ratio("records_s", "encode_examples", "tensorflow")
     return {
         "records": load.name,
-        "records_per_second": speeds,
+        "records_per_second": taken.by_side("records_s"),
         "ratio": ratio,
-        "ratio_record_by_record": round(speeds["encode_example"] / speeds["tensorflow"], 2),
+        "ratio_record_by_record": taken.ratio("records_s", "encode_example", "tensorflow"),
         "bar": BAR,
         "met": ratio >= BAR,
         "note": "" if ratio >= BAR else load.limit,
+        **taken.calm,
     }
 
 
-def main() -> None:
-    """Measures, prints and saves."""
-    parser = argparse.ArgumentParser(
-        description="Writing Examples against TensorFlow's Python path."
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
-    rows = [measure(load, rounds) for load in workloads()]
-    for row in rows:
-        print(
-            f"{row['records']:34} {row['ratio']:8.1f} x, record by record "
-            f"{row['ratio_record_by_record']:.2f} x"
-        )
-        print(
-            "    "
-            + ", ".join(
-                f"{name} {speed:,.0f}/s" for name, speed in row["records_per_second"].items()
-            )
-        )
-    load_now = round(os.getloadavg()[0], 1)
-    machine = describe("numpy", "protobuf", "tensorflow-cpu") | {"load": load_now, "rounds": rounds}
-    save("encode", {"machine": machine, "rows": rows})
+def main(*, rounds: int = 3) -> None:
+    """A row for each kind of records."""
+    rows = []
+    for load in workloads():
+        rows.append(measure(load, rounds))
+        print(rows[-1], flush=True)
+    save("encode", ["numpy", "protobuf", "tensorflow-cpu"], rounds=rounds, rows=rows)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

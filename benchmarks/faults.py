@@ -19,7 +19,6 @@ The data goes to results/faults.json, the tables to docs/faults.md.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import hashlib
@@ -38,7 +37,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.harness.results import RESULTS, describe, save
+from benchmarks.harness.program import Names, run
+from benchmarks.harness.results import load, save
 from streamrec import encode_records
 from tests.servers.faults import NO_FAULTS, Faults, decide
 from tests.servers.objectstore import ObjectStore
@@ -361,23 +361,15 @@ def with_tables(text: str, made: str) -> str:
     return f"{head}{begin}\n{made}\n{end}{tail}"
 
 
-def main() -> None:
+def main(*, only: Names = tuple(ROWS), parallel: int = 12, table: bool = False) -> None:
     """Measures, unless only the table is wanted, and writes the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default=",".join(ROWS))
-    parser.add_argument("--parallel", type=int, default=12)
-    parser.add_argument("--table", action="store_true")
-    given = parser.parse_args()
-    if not given.table:
-        rows = measure_all(given.only.split(","), given.parallel)
-        if given.only != ",".join(ROWS):
+    if not table:
+        rows = measure_all(only, parallel)
+        if set(only) != set(ROWS):
             return
-        save("faults", {"machine": describe("s3fs", "gcsfs", "obstore", "aiohttp"), "rows": rows})
-    results = json.loads((RESULTS / "faults.json").read_text())
-    DOCS.write_text(with_tables(DOCS.read_text(), tables(results)))
+        save("faults", ["s3fs", "gcsfs", "obstore", "aiohttp"], rows=rows)
+    DOCS.write_text(with_tables(DOCS.read_text(), tables(load("faults"))))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

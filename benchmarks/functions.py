@@ -10,49 +10,35 @@ that are objects already: the limit.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import streamrec
-from benchmarks.machine import describe, median, save
+from benchmarks.harness.meter import Figures, Meter
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 from benchmarks.writing import MEMORY
 
 COUNT, SIZE, BATCH = 1_000_000, 100, 1000
 
 
-def main() -> None:
+def main(*, rounds: int = 5) -> None:
     """Runs the rows in turn."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         path = Path(folder) / "records"
         with streamrec.TFRecordWriter(path) as writer:
             for index in range(COUNT):
                 writer.write(index.to_bytes(4, "little") * (SIZE // 4))
-        rows = rows_over(path)
-        runs: dict[str, list[tuple[float, float]]] = {name: [] for name in rows}
-        for _ in range(rounds):
-            for name, row in rows.items():
-                runs[name].append(timed(row))
-    result = [
-        {
-            "row": name,
-            "m_s": median(run[0] for run in taken),
-            "cpu_us": median(run[1] for run in taken),
-        }
-        for name, taken in runs.items()
-    ]
-    for one in result:
-        print(one, flush=True)
-    save("functions", {"machine": describe("numpy"), "rounds": rounds, "rows": result})
+        sides = {name: partial(timed, row) for name, row in rows_over(path).items()}
+        taken = in_turn(sides, rounds)
+    rows = [{"row": name, **taken.medians(name)} for name in sides]
+    for row in rows:
+        print(row, flush=True)
+    save("functions", ["numpy"], rounds=rounds, rows=rows)
 
 
 def rows_over(path: Path) -> dict[str, Callable[[], int]]:
@@ -80,12 +66,12 @@ def in_batches(dataset: streamrec.Dataset[Any]) -> int:
     return sum(len(batch) for batch in dataset.batch(BATCH))
 
 
-def timed(row: Callable[[], int]) -> tuple[float, float]:
+def timed(row: Callable[[], int]) -> Figures:
     """Millions of elements a second, and microseconds of processor time an element."""
-    began, cpu = time.perf_counter(), time.process_time()
-    count = row()
-    return count / (time.perf_counter() - began) / 1e6, (time.process_time() - cpu) / count * 1e6
+    with Meter() as meter:
+        count = row()
+    return {"m_s": count / meter.seconds / 1e6, "cpu_us": meter.each(count)["cpu_us"]}
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,7 +19,6 @@ without one; the step then sleeps, and nothing is saved.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,7 +28,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import streamrec
-from benchmarks.machine import describe, save
+from benchmarks.harness.program import Names, run
+from benchmarks.harness.results import save
 from streamrec.torch import IterableDataset, Loader
 from tests.servers.real import nginx
 
@@ -42,19 +42,13 @@ WIDTH = 4096
 WARM_STEPS = 2
 
 
-def main() -> None:
-    """Measures each loader at each rate."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rates", default="0.5,1,2,4", help="GB/s")
-    parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    arguments = parser.parse_args()
-    if arguments.device == "cuda" and not torch.cuda.is_available():
+def main(
+    *, rates: Names = ("0.5", "1", "2", "4"), seconds: float = 5.0, device: str = "cuda"
+) -> None:
+    """Measures each loader at each rate, in GB/s."""
+    if device == "cuda" and not torch.cuda.is_available():
         print("benchmarks.gpu measures nothing: torch finds no CUDA device here")
         return
-    rates = [float(rate) for rate in arguments.rates.split(",")]
     with nginx() as store:
         folder = store.directory / "data"
         folder.mkdir()
@@ -66,15 +60,14 @@ def main() -> None:
         batches = records.distribute().repeat().batch(BATCH, drop_remainder=True)
         dataset = batches.parse_example(FEATURES)
         rows = []
-        for rate in rates:
-            step = step_of(BATCH_BYTES / rate / 1e9, arguments.device)
+        for rate in map(float, rates):
+            step = step_of(BATCH_BYTES / rate / 1e9, device)
             for side, loader in (("Loader", by_loader), ("DataLoader", by_dataloader)):
-                row = measured(loader(dataset, arguments.device), step, arguments.seconds)
+                row = measured(loader(dataset, device), step, seconds)
                 rows.append({"side": side, "asked_gb_s": rate, **row})
                 print(rows[-1], flush=True)
-    if arguments.device == "cuda":
-        machine = describe("torch", "numpy") | {"gpu": torch.cuda.get_device_name()}
-        save("gpu", {"machine": machine, "rows": rows})
+    if device == "cuda":
+        save("gpu", ["torch", "numpy"], gpu=torch.cuda.get_device_name(), rows=rows)
 
 
 def write(pattern: str) -> None:
@@ -147,4 +140,4 @@ def measured(
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,13 +12,7 @@ its own, one after the other; ratios are those of one round, and their medians c
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -26,8 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.calm import calmest
-from benchmarks.machine import describe, median, save
+from benchmarks.harness.meter import Figures, Meter
+from benchmarks.harness.process import sides_of
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 
 KINDS = {"500 x 375": (375, 500, 1, 400), "2000 x 1500, ratio=4": (1500, 2000, 4, 40)}
 """Height, width, ratio, and how many."""
@@ -36,26 +33,16 @@ BATCH = 16
 SIDES = ("streamrec", "streamrec, a record a call", "Pillow in map", "tf.data", "tf.data, accurate")
 
 
-def main() -> None:
-    """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        side, path, ratio = arguments.child
-        print(json.dumps(child(side, path, int(ratio))))
-        return
+def main(*, rounds: int = 3) -> None:
+    """A row for each size of images."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, (height, width, ratio, count) in KINDS.items():
             path = write(Path(folder) / f"{height}.tfrecord", height, width, count)
-            rows.append({"images": name, "count": count, **row(path, ratio, arguments.rounds)})
-            print(json.dumps(rows[-1]), flush=True)
-    machine = describe("simplejpeg", "pillow", "tensorflow-cpu", "numpy")
-    save("images", {"machine": machine, "rounds": arguments.rounds, "batch": BATCH, "rows": rows})
+            rows.append({"images": name, "count": count, **compared(path, ratio, rounds)})
+            print(rows[-1], flush=True)
+    packages = ["simplejpeg", "pillow", "tensorflow-cpu", "numpy"]
+    save("images", packages, rounds=rounds, batch=BATCH, rows=rows)
 
 
 def write(path: Path, height: int, width: int, count: int) -> str:
@@ -83,40 +70,24 @@ def write(path: Path, height: int, width: int, count: int) -> str:
     return str(path)
 
 
-def row(path: str, ratio: int, rounds: int) -> dict[str, Any]:
-    """All sides in turn; the ratios of neighbours in time, and their medians."""
-    runs, calm = calmest(lambda: {side: spawn(side, path, ratio) for side in SIDES}, rounds)
-    speed = {side: median(run[side]["a_second"] for run in runs) for side in SIDES}
+def compared(path: str, ratio: int, rounds: int) -> dict[str, Any]:
+    """All sides in turn."""
+    taken = in_turn(sides_of(measured, SIDES, path=path, ratio=ratio), rounds)
     return {
-        "images_a_second": speed,
-        "cpu_ms_an_image": {side: median(run[side]["cpu_ms"] for run in runs) for side in SIDES},
-        "ratio_to": {
-            side: median(run["streamrec"]["a_second"] / run[side]["a_second"] for run in runs)
-            for side in SIDES[1:]
-        },
-        **calm,
+        "images_a_second": taken.by_side("a_second"),
+        "cpu_ms_an_image": taken.by_side("cpu_ms"),
+        "ratio_to": {side: taken.ratio("a_second", SIDES[0], side) for side in SIDES[1:]},
+        **taken.calm,
     }
 
 
-def spawn(side: str, path: str, ratio: int) -> dict[str, float]:
-    """One side, in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.images", "--child", side, path, str(ratio)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    )
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
-def child(side: str, path: str, ratio: int) -> dict[str, float]:
+def measured(side: str, path: str, ratio: int) -> Figures:
     """Images a second and processor time of the second of two passes."""
     images = SIDE[side](path, ratio)
-    sum(1 for _ in images())
-    began, busy = time.perf_counter(), time.process_time()
-    count = sum(images())
-    seconds, cpu = time.perf_counter() - began, time.process_time() - busy
-    return {"a_second": count / seconds, "cpu_ms": 1e3 * cpu / count}
+    sum(images())
+    with Meter() as meter:
+        count = sum(images())
+    return {"a_second": count / meter.seconds, "cpu_ms": meter.each(count)["cpu_us"] / 1e3}
 
 
 def by_streamrec(path: str, ratio: int, batch: int = BATCH) -> Callable[[], Iterator[int]]:
@@ -192,4 +163,4 @@ SIDE: dict[str, Callable[[str, int], Callable[[], Iterator[int]]]] = {
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

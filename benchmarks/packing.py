@@ -1,6 +1,6 @@
 """Packing documents of tokens into rows of 2,048: tokens for each second of processor time.
 
-    python -m benchmarks.packing [--documents 6000]
+    python -m benchmarks.packing [--count 6000]
 
 The functions are those of docs/guides/language-models.md. Streamrec reads a shard, parses it and
 packs; Grain and Hugging Face datasets pack the same documents from arrays in memory, which saves
@@ -10,9 +10,7 @@ are left out. `filled` is the share of the rows that is not padding.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import chain
@@ -22,6 +20,8 @@ from typing import Any
 import numpy as np
 
 import streamrec
+from benchmarks.harness.meter import Meter
+from benchmarks.harness.program import run
 from tests.pages import ROOT, blocks
 
 LENGTH, BATCH, PASSES = 2048, 8, 3
@@ -30,13 +30,8 @@ Rows = Callable[[], int]
 """A pass; returns how many rows it made."""
 
 
-def main() -> None:
-    """Prints a line for each way."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--documents", type=int, default=6000)
-    count = parser.parse_args().documents
+def main(*, count: int = 6000) -> None:
+    """Prints a line for each way to pack so many documents."""
     random = np.random.default_rng(0)
     lengths = np.clip(random.lognormal(6, 1, count).astype(int), 8, LENGTH)
     documents = [random.integers(0, 50_000, length) for length in lengths]
@@ -120,11 +115,11 @@ def fastest(rows: Rows) -> tuple[int, float]:
     seconds = []
     made = 0
     for _ in range(PASSES):
-        began = time.process_time()
-        made = rows()
-        seconds.append(time.process_time() - began)
+        with Meter() as meter:
+            made = rows()
+        seconds.append(meter.cpu_seconds)
     return made, min(seconds)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

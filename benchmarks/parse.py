@@ -1,9 +1,6 @@
 """Parsing Examples against TensorFlow and vahidk's tfrecord, as ratios measured in one run.
 
-Run it from the project's root, where TensorFlow is installed and nothing else keeps the machine
-busy:
-
-    python -m benchmarks.parse [--rounds 7]
+    python -m benchmarks.parse [--rounds 3]
 
 Each kind of records is measured in two ways, in batches of 1,024.
 
@@ -23,25 +20,21 @@ Parsing alone, the records in memory (no bars):
 - TensorFlow: `tf.io.parse_example` on a ready string tensor, on all cores: called eagerly, as a
   `tf.function`, and mapped by `tf.data` with AUTOTUNE; the fastest counts.
 
-The contenders take turns in each round, so that what disturbs the machine disturbs them alike;
-medians of the rounds count.
+The contenders take turns in each round, after one that does not count.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import gc
 import importlib.util
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -50,33 +43,48 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.machine import describe, save
-from streamrec.example.features import Feature, FixedLenFeature, RaggedFeature
-from streamrec.example.messages import Example
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import seconds_of
+from benchmarks.shards import KINDS, Columns
+from streamrec.example import encode_examples
+from streamrec.example.features import Feature, FixedLenFeature
 from streamrec.example.parse import parse_example
 from streamrec.kernels import encode_frames
 from streamrec.tfrecord import Framer, Frames
 
 BATCH = 1024
 ONE_CORE = "tf.data on one core"
-WORDS = [b"cat", b"dog", b"chicken", b"horse", b"goat"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One kind of records, what is parsed out of them, and how many times TensorFlow's speed is
-    wanted.
+    """One kind of records, and what is parsed out of them.
+
+    Attributes:
+        name: For the table.
+        bar: How many times TensorFlow's speed is wanted.
+        columns: Makes so many records.
+        features: What is parsed.
+        batches: How many batches of `BATCH` records are parsed.
+        tfrecord_types: The features for the package `tfrecord`.
     """
 
     name: str
     bar: float
-    records: list[bytes]
-    features: dict[str, Feature]
+    columns: Callable[[np.random.Generator, int], Columns]
+    features: Mapping[str, Feature]
     batches: int
-    vahidk: dict[str, str]
+    tfrecord_types: Mapping[str, str]
+
+    @cached_property
+    def records(self) -> list[bytes]:
+        """One batch, with features in the order of their names, as protobuf writes them."""
+        columns = self.columns(np.random.default_rng(7), BATCH)
+        return encode_examples(dict(sorted(columns.items())))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One line of the result: records per second, medians of the rounds."""
 
@@ -86,110 +94,45 @@ class Row:
     peer: str
     peer_speed: float
     ratio: float
-    bar: float | None
+    bar: float | None = None
     note: str = ""
 
 
-def serialized(values: dict[str, Any]) -> bytes:
-    """An Example of lists of int, float and bytes."""
-    example = Example()
-    for key, value in values.items():
-        feature = example.features.feature[key]
-        if isinstance(value[0], bytes):
-            feature.bytes_list.value.extend(value)
-        elif isinstance(value[0], float):
-            feature.float_list.value.extend(value)
-        else:
-            feature.int64_list.value.extend(value)
-    return example.SerializeToString(deterministic=True)
+VECTORS = [f"vector_{index}" for index in range(8)]
 
 
-def workloads() -> Iterator[Workload]:
-    """The five kinds of records of the bars."""
-    rng = np.random.default_rng(7)
-    for make in (scalars, many_scalars, ragged, vectors, images):
-        yield make(rng)
-
-
-def scalars(rng: np.random.Generator) -> Workload:
-    """The four scalar features of TensorFlow's tutorial."""
-
-    def record() -> bytes:
-        choice = int(rng.integers(5))
-        values = {
-            "feature0": [int(rng.integers(2))],
-            "feature1": [choice],
-            "feature2": [WORDS[choice]],
-        }
-        return serialized({**values, "feature3": [float(rng.normal())]})
-
-    features: dict[str, Feature] = {
-        "feature0": FixedLenFeature([], np.int64, 0),
-        "feature1": FixedLenFeature([], np.int64, 0),
-        "feature2": FixedLenFeature([], bytes, ""),
-        "feature3": FixedLenFeature([], np.float32, 0.0),
-    }
-    names = {"feature0": "int", "feature1": "int", "feature2": "byte", "feature3": "float"}
-    return Workload(
-        "four scalar features", 20, [record() for _ in range(BATCH)], features, 256, names
-    )
-
-
-def many_scalars(rng: np.random.Generator) -> Workload:
-    """Forty scalar features, as of a table of clicks: 20 of int64 below a million, 20 of
-    float32.
-    """
-    ints = [f"int_feature_{index}" for index in range(20)]
-    floats = [f"float_feature_{index}" for index in range(20)]
-
-    def record() -> bytes:
-        values: dict[str, Any] = {name: [int(rng.integers(1_000_000))] for name in ints}
-        return serialized({**values, **{name: [float(rng.normal())] for name in floats}})
-
-    features: dict[str, Feature] = {name: FixedLenFeature([], np.int64) for name in ints}
-    features |= {name: FixedLenFeature([], np.float32) for name in floats}
-    names = dict.fromkeys(ints, "int") | dict.fromkeys(floats, "float")
-    return Workload(
-        "forty scalar features", 8, [record() for _ in range(BATCH)], features, 64, names
-    )
-
-
-def ragged(rng: np.random.Generator) -> Workload:
-    """One list of 200 to 1,000 token numbers of a vocabulary of 32,000."""
-    lengths = rng.integers(200, 1001, BATCH)
-    records = [
-        serialized({"tokens": rng.integers(0, 32_000, length).tolist()}) for length in lengths
-    ]
-    name = "ragged int64, 200-1,000 values"
-    return Workload(name, 10, records, {"tokens": RaggedFeature(np.int64)}, 64, {"tokens": "int"})
-
-
-def vectors(rng: np.random.Generator) -> Workload:
+def vectors(rng: np.random.Generator, count: int) -> Columns:
     """Eight dense features of 64 floats."""
-    names = [f"vector_{index}" for index in range(8)]
-    records = [
-        serialized({name: rng.normal(size=64).tolist() for name in names}) for _ in range(BATCH)
-    ]
-    features: dict[str, Feature] = {name: FixedLenFeature([64], np.float32) for name in names}
+    return {name: rng.standard_normal((count, 64)).astype(np.float32) for name in VECTORS}
+
+
+def of_kind(name: str, key: str, bar: float, batches: int) -> Workload:
+    """The records of a kind of `benchmarks.shards`."""
+    kind = KINDS[key]
     return Workload(
-        "eight float[64] features", 5, records, features, 96, dict.fromkeys(names, "float")
+        name=name,
+        bar=bar,
+        columns=kind.columns,
+        features=kind.features,
+        batches=batches,
+        tfrecord_types=kind.tfrecord_types,
     )
 
 
-def images(rng: np.random.Generator) -> Workload:
-    """Bytes of about 110 kB, as of a JPEG image, and a label."""
-    sizes = rng.integers(90_000, 130_000, BATCH)
-    labelled = enumerate(sizes.tolist())
-    records = [
-        serialized({"image": [rng.bytes(size)], "label": [index % 10]}) for index, size in labelled
-    ]
-    features: dict[str, Feature] = {
-        "image": FixedLenFeature([], bytes),
-        "label": FixedLenFeature([], np.int64),
-    }
-    return Workload(
-        "image bytes and label", 3, records, features, 4, {"image": "byte", "label": "int"}
-    )
+WORKLOADS = (
+    of_kind("four scalar features", "four", 20, 256),
+    of_kind("forty scalar features", "forty", 8, 64),
+    of_kind("ragged int64, 200-1,000 values", "padded", 10, 64),
+    Workload(
+        name="eight float[64] features",
+        bar=5,
+        columns=vectors,
+        features={name: FixedLenFeature([64], np.float32) for name in VECTORS},
+        batches=96,
+        tfrecord_types=dict.fromkeys(VECTORS, "float"),
+    ),
+    of_kind("image bytes and label", "images", 3, 4),
+)
 
 
 def framed(records: list[bytes]) -> tuple[bytes, Frames]:
@@ -353,7 +296,7 @@ def file_contenders(
     return our_ways(workload, ours), peers
 
 
-VAHIDK = """
+TFRECORD_LOADER = """
 import json, os, sys
 from tfrecord.reader import example_loader
 path, description = json.loads(sys.argv[1])
@@ -367,14 +310,21 @@ for line in sys.stdin:
 
 
 @contextlib.contextmanager
-def vahidk_contenders(workload: Workload, path: str) -> Iterator[dict[str, Callable[[], object]]]:
+def tfrecord_contenders(workload: Workload, path: str) -> Iterator[dict[str, Callable[[], object]]]:
     """Tfrecord's example_loader, if it is installed; in a process without TensorFlow, as its protos
     need.
     """
     if importlib.util.find_spec("tfrecord") is None:
         yield {}
         return
-    command = [sys.executable, "-W", "ignore", "-c", VAHIDK, json.dumps([path, workload.vahidk])]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        TFRECORD_LOADER,
+        json.dumps([path, dict(workload.tfrecord_types)]),
+    ]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as worker:
@@ -389,25 +339,6 @@ def vahidk_contenders(workload: Workload, path: str) -> Iterator[dict[str, Calla
         yield {"tfrecord example_loader": load}
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    gc.collect()
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def medians(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Seconds of each contender: they take turns, after a first round that does not count."""
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(rounds + 1):
-        for name, work in contenders.items():
-            spent = seconds(work)
-            if turn > 0:
-                taken[name].append(spent)
-    return {name: statistics.median(times) for name, times in taken.items()}
-
-
 def file_rows(workload: Workload, rounds: int) -> list[Row]:
     """From file to columns, against TensorFlow and tfrecord."""
     file, _ = framed(workload.records)
@@ -416,51 +347,43 @@ def file_rows(workload: Workload, rounds: int) -> list[Row]:
         whole.write_bytes(file * workload.batches)
         short.write_bytes(file)
         ours, tensorflow = file_contenders(workload, str(whole))
-        with vahidk_contenders(workload, str(short)) as others:
-            times = medians(ours | tensorflow | others, rounds)
+        with tfrecord_contenders(workload, str(short)) as others:
+            times = seconds_of(ours | tensorflow | others, rounds)
     speeds = {name: workload.batches * BATCH / spent for name, spent in times.items()}
     speeds |= {name: BATCH / times[name] for name in others}
     best = max(tensorflow.keys() - {ONE_CORE}, key=speeds.__getitem__)
     more = [name for name in times if name == ONE_CORE or name in others]
     rows = []
     for mine in ours:
-        name = workload.name + mine.removeprefix("streamrec")
-        ratio = speeds[mine] / speeds[best]
-        note = note_of(workload, ratio)
-        rows.append(Row(name, "file", speeds[mine], best, speeds[best], ratio, workload.bar, note))
-        for peer in more:
-            rows.append(
-                Row(
-                    name,
-                    "file",
-                    speeds[mine],
-                    peer,
-                    speeds[peer],
-                    speeds[mine] / speeds[peer],
-                    None,
-                )
-            )
+        row = partial(row_of, workload.name, "file", mine, speeds)
+        note = note_of(workload, speeds[mine] / speeds[best])
+        rows.append(row(best, bar=workload.bar, note=note))
+        rows += [row(peer) for peer in more]
     return rows
+
+
+def row_of(
+    name: str, way: str, mine: str, speeds: Mapping[str, float], peer: str, **more: Any
+) -> Row:
+    """One of our ways beside one of the others."""
+    return Row(
+        name=name + mine.removeprefix("streamrec"),
+        way=way,
+        streamrec=speeds[mine],
+        peer=peer,
+        peer_speed=speeds[peer],
+        ratio=speeds[mine] / speeds[peer],
+        **more,
+    )
 
 
 def memory_rows(workload: Workload, rounds: int) -> list[Row]:
     """Parsing alone, against TensorFlow's fastest."""
     ours, tensorflow = memory_contenders(workload)
-    times = medians(ours | tensorflow, rounds)
+    times = seconds_of(ours | tensorflow, rounds)
     speeds = {name: workload.batches * BATCH / spent for name, spent in times.items()}
     best = max(tensorflow, key=speeds.__getitem__)
-    return [
-        Row(
-            workload.name + mine.removeprefix("streamrec"),
-            "memory",
-            speeds[mine],
-            best,
-            speeds[best],
-            speeds[mine] / speeds[best],
-            None,
-        )
-        for mine in ours
-    ]
+    return [row_of(workload.name, "memory", mine, speeds, best) for mine in ours]
 
 
 def note_of(workload: Workload, ratio: float) -> str:
@@ -500,28 +423,20 @@ def show(row: Row) -> None:
     )
 
 
-def main() -> None:
-    """Measures, prints the table and writes the data."""
-    parser = argparse.ArgumentParser(
-        description="Parsing Examples against TensorFlow and tfrecord."
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+def main(*, rounds: int = 3) -> None:
+    """A row for each kind of records, each way, and each contender."""
     rows = []
-    for workload in workloads():
-        for row in file_rows(workload, options.rounds) + memory_rows(workload, options.rounds):
+    for workload in WORKLOADS:
+        for row in file_rows(workload, rounds) + memory_rows(workload, rounds):
             show(row)
             rows.append(row)
-    packages = ["numpy", "tensorflow-cpu"] + ["tfrecord"] * any(
-        "example_loader" in row.peer for row in rows
-    )
+    packages = ["numpy", "tensorflow-cpu"]
+    if any("example_loader" in row.peer for row in rows):
+        packages.append("tfrecord")
     cores = {"streamrec_and_tfrecord": 1, "tensorflow": os.cpu_count()}
-    load = round(
-        os.getloadavg()[0], 1
-    )  # of the run's own last minute: at least one, above two on two cores is others
-    machine = describe(*packages) | {"cores_used": cores, "load": load, "rounds": options.rounds}
-    save("parse", {"machine": machine, "rows": [asdict(row) for row in rows]})
+    found = [asdict(row) for row in rows]
+    save("parse", packages, rounds=rounds, cores_used=cores, rows=found)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

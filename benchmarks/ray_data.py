@@ -1,8 +1,5 @@
 """Reading tabular records into Ray Data: streamrec.ray beside Ray's own reader, and beside Parquet.
 
-Run it from the project's root, where Ray and TensorFlow are installed and nothing else keeps the
-machine busy:
-
     python -m benchmarks.ray_data [--rounds 3] [--rows 40000]
 
 - streamrec.ray.read_tfrecords with a feature description.
@@ -12,18 +9,17 @@ machine busy:
 
 A record has an id, a label, six floats and a short string; there are eight shards. All read with
 eight tasks on two workers, and every batch is taken by the driver as Arrow. A round of few records
-starts workers and imports, and does not count. The contenders take turns, and medians count. Sums
-of the ids are compared. The result goes to results/ray_data.json.
+starts workers and imports, and does not count. The contenders take turns. Sums of the ids are
+compared.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +33,17 @@ import pyarrow.compute
 import ray
 
 import streamrec
-from benchmarks.machine import describe, median, save
+from benchmarks.harness.meter import Figures, Meter
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 from streamrec.cli import program
 from streamrec.ray import read_tfrecords
 
 SHARDS = 8
 WORKERS = 2
 WARM_ROWS = 100 * SHARDS
+OURS = "streamrec.ray.read_tfrecords"
 SLOW = "ray.data.read_tfrecords"
 FLOATS = [f"x{number}" for number in range(6)]
 FEATURES: dict[str, Any] = {
@@ -83,27 +83,26 @@ def contenders(folder: Path) -> dict[str, Callable[[], Any]]:
     shards = [str(folder / f"train-{shard}.tfrecord") for shard in range(SHARDS)]
     tables = [str(folder / f"train-{shard}.parquet") for shard in range(SHARDS)]
     return {
-        "streamrec.ray.read_tfrecords": lambda: read_tfrecords(
-            shards, FEATURES, override_num_blocks=SHARDS
-        ),
+        OURS: lambda: read_tfrecords(shards, FEATURES, override_num_blocks=SHARDS),
         SLOW: lambda: ray.data.read_tfrecords(shards, override_num_blocks=SHARDS),
         "ray.data.read_parquet": lambda: ray.data.read_parquet(tables, override_num_blocks=SHARDS),
     }
 
 
-def rate(name: str, make: Callable[[], Any], rows: int) -> float:
+def rate(name: str, make: Callable[[], Any], rows: int) -> Figures:
     """Rows a second of a contender, which must read all of them."""
-    start = time.perf_counter()
-    assert taken(make()) == (rows, rows * (rows - 1) // 2), name
-    return rows / (time.perf_counter() - start)
+    with Meter() as meter:
+        assert taken(make()) == (rows, rows * (rows - 1) // 2), name
+    return {"rows_s": rows / meter.seconds}
 
 
-def main() -> None:
-    """Measures, prints and saves."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=40_000)
-    arguments = parser.parse_args()
+def sides(folder: Path, rows: int) -> dict[str, Callable[[], Figures]]:
+    """The contenders over a folder."""
+    return {name: partial(rate, name, make, rows) for name, make in contenders(folder).items()}
+
+
+def main(*, rounds: int = 3, rows: int = 40_000) -> None:
+    """All contenders in turn."""
     ray.init(
         num_cpus=WORKERS, include_dashboard=False, object_store_memory=1 << 30, log_to_driver=False
     )
@@ -111,33 +110,23 @@ def main() -> None:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as few, tempfile.TemporaryDirectory() as many:
         write(Path(few), WARM_ROWS)
-        size = write(Path(many), arguments.rows)
-        for name, make in contenders(Path(few)).items():
-            rate(name, make, WARM_ROWS)
-        speeds: dict[str, list[float]] = {}
-        for number in range(arguments.rounds):
-            for name, make in contenders(Path(many)).items():
-                if number == 0 or name != SLOW:
-                    speeds.setdefault(name, []).append(rate(name, make, arguments.rows))
+        size = write(Path(many), rows)
+        for warm in sides(Path(few), WARM_ROWS).values():
+            warm()
+        found = in_turn(sides(Path(many), rows), rounds, once=[SLOW])
     ray.shutdown()
-    medians = {name: median(values) for name, values in speeds.items()}
-    ours = medians["streamrec.ray.read_tfrecords"]
-    ratios = {name: float(f"{ours / speed:.3g}") for name, speed in medians.items()}
-    found = {"rows": arguments.rows, "record_bytes": size, "shards": SHARDS, "workers": WORKERS}
-    machine = describe("streamrec", "ray", "tensorflow-cpu", "pyarrow")
-    save(
-        "ray_data",
-        {
-            "machine": machine,
-            **found,
-            "rows_per_second": medians,
-            "ratio": ratios,
-            "rounds": speeds,
-        },
-    )
-    for name, speed in medians.items():
+    names = list(found.taken[0])
+    speeds = found.by_side("rows_s")
+    ratios = {name: found.ratio("rows_s", OURS, name) for name in names}
+    each = {name: [one[name]["rows_s"] for one in found.taken] for name in names}
+    each[SLOW] = each[SLOW][:1]
+    settings = {"rows": rows, "record_bytes": size, "shards": SHARDS, "workers": WORKERS}
+    packages = ["streamrec", "ray", "tensorflow-cpu", "pyarrow"]
+    measures = {"rows_per_second": speeds, "ratio": ratios, "rounds": each}
+    save("ray_data", packages, **settings, **measures)
+    for name, speed in speeds.items():
         print(f"{name:32} {speed:12,.0f} rows/s   streamrec is {ratios[name]:.3g} times as fast")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,62 +12,79 @@ results go to benchmarks/results/repeated_gets.json.
 from __future__ import annotations
 
 import asyncio
-import json
-import statistics
-import time
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
-from benchmarks.machine import describe, save
+from benchmarks import stores
+from benchmarks.harness.meter import Figures, Meter
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 from streamrec.storage import Storages
 from tests.servers.real import seaweedfs
 
 SIZES = {100_000: 400, 1 << 20: 200, 5 << 20: 60}
-ROUNDS = 5
+OBJECTS = 8
 
 
-async def read_all(storage: Any, url: str, size: int, count: int) -> tuple[float, float]:
-    """Seconds and processor seconds for so many GETs."""
+def main(*, rounds: int = 5) -> None:
+    """A row for each size of objects."""
+    with ExitStack() as stack:
+        with stores.last_core():
+            store = stack.enter_context(seaweedfs())
+        # the rounds go on in one event loop, because the client belongs to it
+        runner = stack.enter_context(asyncio.Runner())
+        rows = [row_of(runner, store.url, store.options, size, rounds) for size in SIZES]
+    save("repeated_gets", ["s3fs", "aiobotocore", "botocore"], rounds=rounds, rows=rows)
+
+
+def row_of(
+    runner: asyncio.Runner, url: str, options: Any, size: int, rounds: int
+) -> dict[str, Any]:
+    """Both ways in turn, with one client."""
+    stack = AsyncExitStack()
+    storages = runner.run(stack.enter_async_context(Storages(options)))
+    storage = runner.run(filled(storages, url, size))
+    fast_path = storage._backend._repeated_gets.fast_path
+
+    def side(repeated: bool) -> Figures:
+        fast_path.is_open = lambda bucket: repeated
+        return runner.run(read_all(storage, url, size))
+
+    taken = in_turn({"repeated": lambda: side(True), "client": lambda: side(False)}, rounds)
+    runner.run(stack.aclose())
+    row = {"bytes": size, **{name: taken.medians(name) for name in ("repeated", "client")}}
+    print(row, flush=True)
+    return {**row, **taken.calm}
+
+
+async def filled(storages: Storages, url: str, size: int) -> Any:
+    """The storage of a URL, with objects of this size."""
+    storage = await storages.at(url)
+    for number in range(OBJECTS):
+        async with await storage.upload(f"{url}/{size}-{number}") as upload:
+            await upload.write(bytes(size))
+    return storage
+
+
+async def read_all(storage: Any, url: str, size: int) -> Figures:
+    """So many GETs, one after the other."""
     buffer = memoryview(bytearray(size))
-    began, cpu = time.perf_counter(), time.process_time()
-    for number in range(count):
-        stream = await storage.stream(f"{url}/{size}-{number % 8}")
-        filled = 0
-        while filled < size:
-            filled += await stream.readinto(buffer[filled:])
-        await stream.aclose()
-    return time.perf_counter() - began, time.process_time() - cpu
-
-
-async def main() -> None:
-    """All sizes, both ways in turn."""
-    rows = []
-    with seaweedfs() as store:
-        async with Storages(store.options) as storages:
-            storage = await storages.at(store.url)
-            gets = storage._backend._repeated_gets  # type: ignore[attr-defined]
-            for size, count in SIZES.items():
-                for number in range(8):
-                    async with await storage.upload(f"{store.url}/{size}-{number}") as upload:
-                        await upload.write(bytes(size))
-                found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-                for _ in range(ROUNDS):
-                    for repeated in (True, False):
-                        gets.fast_path.is_open = lambda bucket, repeated=repeated: repeated
-                        found[repeated].append(await read_all(storage, store.url, size, count))
-                row: dict[str, Any] = {"bytes": size}
-                for repeated, name in ((True, "repeated"), (False, "client")):
-                    seconds, cpu = (
-                        statistics.median(part) for part in zip(*found[repeated], strict=True)
-                    )
-                    row[name] = {
-                        "MB/s": round(size * count / seconds / 1e6),
-                        "CPU-s/GB": round(cpu / (size * count) * 1e9, 2),
-                        "CPU ms a request": round(cpu / count * 1e3, 2),
-                    }
-                rows.append(row)
-                print(json.dumps(row))
-    save("repeated_gets", {"machine": describe("s3fs", "aiobotocore", "botocore"), "rows": rows})
+    count = SIZES[size]
+    with Meter() as meter:
+        for number in range(count):
+            stream = await storage.stream(f"{url}/{size}-{number % OBJECTS}")
+            received = 0
+            while received < size:
+                received += await stream.readinto(buffer[received:])
+            await stream.aclose()
+    rates = meter.rates(size * count)
+    return {
+        "MB/s": rates["mb_s"],
+        "CPU-s/GB": rates["cpu_s_gb"],
+        "CPU ms a request": meter.each(count)["cpu_us"] / 1e3,
+    }
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main)

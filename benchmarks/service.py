@@ -12,20 +12,23 @@ does nothing but measure, in the same seconds: what the machine itself adds.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import streamrec
-from benchmarks.machine import describe, save
+from benchmarks.harness.meter import Figures
+from benchmarks.harness.process import in_own_process
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
 from examples.service.app import Settings
 from examples.service.process import Running, serving
 from tests.servers.real import seaweedfs
@@ -39,36 +42,20 @@ STREAMS = 50
 IMAGES, ROWS, SHARD_BYTES = 500, 60_000, 4 << 20
 
 
-def main() -> None:
-    """Runs all rows, or measures a loop that does nothing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--priority", type=int, default=0, help="the service's; below 0 needs root")
-    parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.bare:
-        print(json.dumps(asyncio.run(bare(given.seconds))))
-        return
+def main(*, seconds: float = 10.0, priority: int = 0) -> None:
+    """Runs all rows; a priority below 0 is that of root."""
     with seaweedfs() as store, tempfile.TemporaryDirectory() as folder:
         settings = Settings(f"{store.url}/served", store.options)
         asyncio.run(write(settings))
         rows = []
         with serving(settings, Path(folder) / "log") as running:
-            os.setpriority(os.PRIO_PROCESS, running.process.pid, given.priority)
+            os.setpriority(os.PRIO_PROCESS, running.process.pid, priority)
             loaded(running, 3.0, KINDS["both"])  # clients are made, modules loaded
             for kind, accept in KINDS.items():
-                rows.append({"bodies": kind, **loaded(running, given.seconds, accept)})
-                print(json.dumps(rows[-1]), flush=True)
-    machine = {
-        **describe("starlette", "uvicorn", "s3fs", "aiohttp"),
-        "load": round(os.getloadavg()[0], 1),
-    }
-    save(
-        "service",
-        {"machine": machine, "streams": STREAMS, "priority": given.priority, "rows": rows},
-    )
+                rows.append({"bodies": kind, **loaded(running, seconds, accept)})
+                print(rows[-1], flush=True)
+    packages = ["starlette", "uvicorn", "s3fs", "aiohttp"]
+    save("service", packages, streams=STREAMS, priority=priority, rows=rows)
 
 
 async def write(settings: Settings) -> None:
@@ -92,19 +79,15 @@ async def write(settings: Settings) -> None:
 
 def loaded(running: Running, seconds: float, accept: list[str]) -> dict[str, Any]:
     """One row."""
-    bare = [sys.executable, "-m", "benchmarks.service", "--bare", "--seconds", str(seconds)]
     load = [sys.executable, "-m", "examples.service.load", running.url, "--streams", str(STREAMS)]
+    load += ["--seconds", str(seconds), "--accept", *accept]
     began = processor_seconds(running)
-    with subprocess.Popen(bare, stdout=subprocess.PIPE) as measuring:
-        done = subprocess.run(
-            [*load, "--seconds", str(seconds), "--accept", *accept],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        told, _ = measuring.communicate()
+    with ThreadPoolExecutor(1) as thread:
+        alone = thread.submit(in_own_process, bare_delay, seconds=seconds)
+        done = subprocess.run(load, capture_output=True, text=True, check=True)
+        delay = alone.result()
     used = processor_seconds(running) - began
-    return {**json.loads(done.stdout), "bare_delay_ms": json.loads(told), "cpu_s": round(used, 2)}
+    return {**json.loads(done.stdout), "bare_delay_ms": delay, "cpu_s": round(used, 2)}
 
 
 def processor_seconds(running: Running) -> float:
@@ -113,8 +96,13 @@ def processor_seconds(running: Running) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def bare(seconds: float) -> dict[str, float]:
+def bare_delay(seconds: float) -> Figures:
     """The delay of a loop that does nothing else, in milliseconds."""
+    return asyncio.run(delays_of_loop(seconds))
+
+
+async def delays_of_loop(seconds: float) -> Figures:
+    """The same, in the loop."""
     loop = asyncio.get_running_loop()
     delays, end = [], loop.time() + seconds
     while (due := loop.time() + 0.005) < end:
@@ -124,4 +112,4 @@ async def bare(seconds: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

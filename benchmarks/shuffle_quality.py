@@ -17,14 +17,13 @@ algorithms). Columns:
 
 from __future__ import annotations
 
-import argparse
-import json
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.machine import describe, save
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
 from benchmarks.shuffles import SHUFFLES, Order
 
 __all__ = ["accuracy", "neighbours", "sorted_by_label"]
@@ -36,25 +35,13 @@ SHARDS, PART = 64, 16
 CLASSES, FEATURES = 10, 20
 
 
-def main() -> None:
+def main(*, records: int = 1 << 20, trained: int = 1 << 18, seeds: int = 3) -> None:
     """Prints and keeps the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--records", type=int, default=1 << 20)
-    parser.add_argument("--trained", type=int, default=1 << 18)
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
     rows = []
     for name in SHUFFLES:
-        rows.append(
-            {
-                "shuffle": name,
-                **measured(name, arguments.records, arguments.trained, arguments.seeds),
-            }
-        )
-        print(json.dumps(rows[-1]), flush=True)
-    save("shuffle_quality", {"machine": describe("numpy"), **vars(arguments), "rows": rows})
+        rows.append({"shuffle": name, **measured(name, records, trained, seeds)})
+        print(rows[-1], flush=True)
+    save("shuffle_quality", ["numpy"], records=records, trained=trained, seeds=seeds, rows=rows)
 
 
 def measured(name: str, records: int, trained: int, seeds: int) -> dict[str, Any]:
@@ -128,4 +115,4 @@ def accuracy(
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

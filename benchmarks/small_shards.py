@@ -13,21 +13,21 @@ the client's own GET of the whole object, 16 at a time, whose bytes are dropped:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import streamrec
-from benchmarks.machine import describe, median, save
+from benchmarks import stores
+from benchmarks.harness.meter import Figures, Meter
+from benchmarks.harness.process import sides_of
+from benchmarks.harness.program import Names, run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 from streamrec.storage import Storage, Storages
 from tests.servers.real import Store, nginx, seaweedfs
 
@@ -36,37 +36,26 @@ ITERATIONS = 300
 AT_ONCE = 16
 
 
-def main() -> None:
-    """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="local,s3")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        side, url, options = arguments.child
-        print(json.dumps(measured(side, url, json.loads(options))))
-        return
-    only = arguments.only.split(",")
-    data: dict[str, Any] = {
-        "machine": describe("tensorflow-cpu", "numpy", "s3fs", "aiohttp"),
-        "rounds": arguments.rounds,
-    }
+def main(*, rounds: int = 3, only: Names = ("local", "s3")) -> None:
+    """A row for each side, of each place."""
+    found: dict[str, Any] = {}
     if "local" in only:
         with tempfile.TemporaryDirectory() as folder:
             fill(Path(folder), SHARDS)
-            rows = taken_in_turn(SIDES, folder, {}, arguments.rounds)
-        data["rows"] = rows
-    for name in sorted({"s3", "http"} & set(only)):
-        with nginx() if name == "http" else seaweedfs() as store:
-            if name == "http":
-                fill(store.directory, OBJECTS)
-            else:
-                asyncio.run(upload(store))
-            data[name] = taken_in_turn(STORE_SIDES, store.url, store.options, arguments.rounds)
-    save("small_shards", data)
+            found["rows"] = compared(sides_of(read_files, SIDES, folder=folder), rounds)
+    for name, serving in (("s3", seaweedfs), ("http", nginx)):
+        if name in only:
+            with ExitStack() as stack:
+                with stores.last_core():
+                    store = stack.enter_context(serving())
+                if name == "http":
+                    fill(store.directory, OBJECTS)
+                else:
+                    asyncio.run(upload(store))
+                task = {"url": store.url, "options": dict(store.options), "count": OBJECTS}
+                found[name] = compared(sides_of(read_objects, STORE_SIDES, **task), rounds)
+    packages = ["tensorflow-cpu", "numpy", "s3fs", "aiohttp"]
+    save("small_shards", packages, rounds=rounds, **found)
 
 
 def shard_of(number: int) -> bytes:
@@ -99,66 +88,39 @@ async def upload(store: Store) -> None:
             )
 
 
-def taken_in_turn(
-    sides: Iterable[str], url: str, options: Mapping[str, Any], rounds: int
-) -> list[dict[str, Any]]:
-    """A row for each side."""
-    runs: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
-    for _ in range(rounds):
-        for side, taken in runs.items():
-            taken.append(spawn(side, url, options))
-    rows = [
-        {
-            "side": side,
-            "us": median(run[0] for run in taken),
-            "cpu_us": median(run[1] for run in taken),
-        }
-        for side, taken in runs.items()
-    ]
+def compared(sides: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
+    """A row for each side: microseconds, and those of the processor, of each shard."""
+    taken = in_turn(sides, rounds)
+    rows = [{"side": side, **taken.medians(side), **taken.calm} for side in sides]
     for row in rows:
         print(row, flush=True)
     return rows
 
 
-def spawn(side: str, url: str, options: Mapping[str, Any]) -> tuple[float, float]:
-    """One side, in a fresh process."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.small_shards",
-        "--child",
-        side,
-        url,
-        json.dumps(dict(options)),
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    )
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    us, cpu_us = json.loads(done.stdout)
-    return us, cpu_us
+def read_files(side: str, folder: str) -> Figures:
+    """One side over local files; the second time that it reads some of them."""
+    return second_time(SIDES[side], sorted(map(str, Path(folder).iterdir())))
 
 
-def measured(side: str, url: str, options: dict[str, Any]) -> tuple[float, float]:
-    """Microseconds, and those of processor time, of each shard or iteration; the second time that
-    it is done.
-    """
-    work: Callable[[Sequence[str]], int]
-    if "://" in url:
-        paths = [f"{url}/{number:05}.tfrecord" for number in range(OBJECTS)]
-        if side == "client":
-            return asyncio.run((by_s3fs if url.startswith("s3:") else by_aiohttp)(paths, options))
-        work = partial(by_streamrec, reads=16 if "in turn" in side else None, options=options)
-    else:
-        paths, work = sorted(map(str, Path(url).iterdir())), SIDES[side]
+def read_objects(side: str, url: str, options: dict[str, Any], count: int) -> Figures:
+    """One side over the objects of a store."""
+    paths = [f"{url}/{number:05}.tfrecord" for number in range(count)]
+    if side == "client":
+        get = by_s3fs if url.startswith("s3:") else by_aiohttp
+        return asyncio.run(get(paths, options))
+    reads = 16 if "in turn" in side else None
+    return second_time(partial(by_streamrec, reads=reads, options=options), paths)
+
+
+def second_time(work: Callable[[Sequence[str]], int], paths: Sequence[str]) -> Figures:
+    """Microseconds of each shard or iteration, after a hundred shards that do not count."""
     work(paths[:100])
-    began, cpu = time.perf_counter(), time.process_time()
-    count = work(paths)
-    return (time.perf_counter() - began) / count * 1e6, (time.process_time() - cpu) / count * 1e6
+    with Meter() as meter:
+        count = work(paths)
+    return meter.each(count)
 
 
-async def by_s3fs(paths: Sequence[str], options: dict[str, Any]) -> tuple[float, float]:
+async def by_s3fs(paths: Sequence[str], options: dict[str, Any]) -> Figures:
     """Whole objects, by s3fs."""
     import s3fs
 
@@ -170,7 +132,7 @@ async def by_s3fs(paths: Sequence[str], options: dict[str, Any]) -> tuple[float,
         await fs._s3creator.__aexit__(None, None, None)
 
 
-async def by_aiohttp(paths: Sequence[str], options: dict[str, Any]) -> tuple[float, float]:
+async def by_aiohttp(paths: Sequence[str], options: dict[str, Any]) -> Figures:
     """Whole objects, by aiohttp."""
     import aiohttp
 
@@ -183,10 +145,8 @@ async def by_aiohttp(paths: Sequence[str], options: dict[str, Any]) -> tuple[flo
         return await got(get, paths)
 
 
-async def got(get: Callable[[str], Awaitable[bytes]], paths: Sequence[str]) -> tuple[float, float]:
-    """Microseconds, and those of processor time, of each object; behind a hundred that do not
-    count.
-    """
+async def got(get: Callable[[str], Awaitable[bytes]], paths: Sequence[str]) -> Figures:
+    """Microseconds of each object, after a hundred objects that do not count."""
 
     async def some(left: Iterable[str]) -> None:
         for path in left:
@@ -197,11 +157,9 @@ async def got(get: Callable[[str], Awaitable[bytes]], paths: Sequence[str]) -> t
         await asyncio.gather(*(some(left) for _ in range(AT_ONCE)))
 
     await every(paths[:100])
-    began, cpu = time.perf_counter(), time.process_time()
-    await every(paths)
-    return (time.perf_counter() - began) / len(paths) * 1e6, (time.process_time() - cpu) / len(
-        paths
-    ) * 1e6
+    with Meter() as meter:
+        await every(paths)
+    return meter.each(len(paths))
 
 
 def by_streamrec(
@@ -248,4 +206,4 @@ STORE_SIDES = ("streamrec", "streamrec, in turn", "client")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

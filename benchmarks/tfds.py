@@ -16,21 +16,18 @@ their medians count.
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
-import os
-import resource
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import describe, median, save
+from benchmarks.harness.meter import Figures, Meter, peak_mb
+from benchmarks.harness.process import in_own_process, seconds_since_start, sides_of
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import Rounds, in_turn
 
 BATCH = 64
 SIDES = ("streamrec", "tfds")
@@ -40,81 +37,46 @@ COUNTS = {"small": 60_000, "images": 600, "robot": 40}
 STEPS = 60
 
 
-def main() -> None:
-    """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        side, folder, kind = arguments.child
-        print(json.dumps(child(side, folder, kind)))
-        return
+def main(*, rounds: int = 3) -> None:
+    """A row for each folder."""
     rows = []
     with tempfile.TemporaryDirectory() as directory:
-        run_child("write", directory, "all")
-        for kind in COUNTS:
-            folder = f"{directory}/{kind}/1.0.0"
-            rounds = [
-                {side: run_child(side, folder, kind) for side in SIDES}
-                for _ in range(arguments.rounds)
-            ]
-            rows.append({"data": kind, **summary(rounds)})
-            print(json.dumps(rows[-1]), flush=True)
-    machine = describe("tensorflow-datasets", "tensorflow-cpu", "simplejpeg", "numpy")
-    save("tfds", {"machine": machine, "rounds": arguments.rounds, "batch": BATCH, "rows": rows})
+        in_own_process(write, directory=directory, counts=COUNTS)
+        for kind, count in COUNTS.items():
+            wanted = count * (STEPS if kind == "robot" else 1)
+            task = {"folder": f"{directory}/{kind}/1.0.0", "kind": kind, "wanted": wanted}
+            taken = in_turn(sides_of(measured, SIDES, **task), rounds)
+            rows.append({"data": kind, **row_of(taken)})
+            print(rows[-1], flush=True)
+    packages = ["tensorflow-datasets", "tensorflow-cpu", "simplejpeg", "numpy"]
+    save("tfds", packages, rounds=rounds, batch=BATCH, rows=rows)
 
 
-def run_child(*arguments: str) -> dict[str, Any]:
-    """What one side measured, in a process of its own."""
-    began = time.time()
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "BEGAN": repr(began)}
-    command = [sys.executable, "-m", "benchmarks.tfds", "--child", *arguments]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    measured: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return measured
+def row_of(taken: Rounds) -> dict[str, Any]:
+    """The medians of each side, and the ratios: above 1, streamrec is better."""
+    row: dict[str, Any] = {side: taken.medians(side) for side in SIDES}
+    for name in row["tfds"]:
+        better_if_small = name != "elements/s"
+        sides = reversed(SIDES) if better_if_small else SIDES
+        row[f"ratio, {name}"] = taken.ratio(name, *sides)
+    return {**row, **taken.calm}
 
 
-def summary(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """The medians of all rounds, and of the ratios within each: above 1, streamrec is better."""
-    found: dict[str, Any] = {
-        side: {
-            name: round(median([one[side][name] for one in rounds]), 3) for name in rounds[0][side]
-        }
-        for side in SIDES
-    }
-    better_if_small = ("first batch s", "processor s", "memory MB")
-    for name in rounds[0]["tfds"]:
-        ratios = [one["streamrec"][name] / one["tfds"][name] for one in rounds]
-        if name in better_if_small:
-            ratios = [1 / ratio for ratio in ratios]
-        found[f"ratio, {name}"] = round(median(ratios), 2)
-    return found
-
-
-def child(side: str, folder: str, kind: str) -> dict[str, float]:
-    """One side: reads all of a split."""
-    if side == "write":
-        write(folder)
-        return {}
+def measured(side: str, folder: str, kind: str, wanted: int) -> Figures:
+    """One side reads all of a split, twice."""
     read = {"streamrec": with_streamrec, "tfds": with_tfds}[side]
     batches = read(folder, kind)
-    wanted = COUNTS[kind] * (STEPS if kind == "robot" else 1)
     count = next(batches)
-    first = time.time() - float(os.environ["BEGAN"])
+    first = seconds_since_start()
     assert count + sum(batches) == wanted
-    # A second pass is measured: imports, traces of graphs and the first files are behind it.
-    began = time.perf_counter()
-    used = time.process_time()
-    assert sum(read(folder, kind)) == wanted
-    seconds = time.perf_counter() - began
+    # The second pass is measured: imports, traces of graphs and the first files are behind it.
+    with Meter() as meter:
+        assert sum(read(folder, kind)) == wanted
     return {
-        "elements/s": wanted / seconds,
-        "processor s": time.process_time() - used,
+        "elements/s": wanted / meter.seconds,
+        "processor s": meter.cpu_seconds,
         "first batch s": first,
-        "memory MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "memory MB": peak_mb(),
     }
 
 
@@ -145,7 +107,7 @@ def with_tfds(folder: str, kind: str) -> Iterator[int]:
         yield len(batch["action" if kind == "robot" else "label"])
 
 
-def write(directory: str) -> None:
+def write(directory: str, counts: dict[str, int]) -> None:
     """Writes the folders with tfds."""
     import tensorflow_datasets as tfds
 
@@ -200,10 +162,10 @@ def write(directory: str) -> None:
             return {"train": self._generate_examples()}
 
         def _generate_examples(self) -> Any:
-            for number in range(COUNTS[self.name]):
+            for number in range(counts[self.name]):
                 yield number, example(self.name, number)
 
-    for kind in COUNTS:
+    for kind in counts:
         builder = type(kind.capitalize(), (Base,), {"name": kind})(data_dir=directory)
         options = tfds.download.DownloadConfig(num_shards=4)
         builder.download_and_prepare(download_config=options)
@@ -223,4 +185,4 @@ def jpeg(random: np.random.Generator, height: int, width: int) -> bytes:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

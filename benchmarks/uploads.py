@@ -15,17 +15,12 @@ takes over plain HTTP.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import http.client
-import json
-import os
 import ssl
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,7 +30,12 @@ import numpy as np
 import s3fs
 
 import streamrec
-from benchmarks.machine import describe, median, save
+from benchmarks import stores
+from benchmarks.harness.meter import Figures, Meter, pin
+from benchmarks.harness.process import sides_of
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 from streamrec import Frames
 from tests.servers.real import make_certificate, seaweedfs
 
@@ -46,74 +46,41 @@ NBYTES = 128 << 20
 PART = 8 << 20
 
 
-def main() -> None:
-    """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        side, url, options, size = arguments.child
-        print(json.dumps(measured(SIDES[side], url, json.loads(options), int(size))))
-        return
+def main(*, rounds: int = 3) -> None:
+    """Over plain HTTP and over TLS, a row for each length of records."""
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         for certificate in (None, make_certificate(Path(directory))):
-            with seaweedfs(certificate=certificate) as store:
-                options = json.dumps(dict(store.options))
-                rows += [
-                    row(size, certificate is not None, store.url, options, arguments.rounds)
-                    for size in SIZES
-                ]
-    machine = describe("s3fs", "botocore", "aiohttp")
-    save(
-        "uploads",
-        {"machine": machine, "load": os.getloadavg()[0], "rounds": arguments.rounds, "rows": rows},
-    )
+            with ExitStack() as stack:
+                with stores.last_core():
+                    store = stack.enter_context(seaweedfs(certificate=certificate))
+                task = {"url": store.url, "options": dict(store.options)}
+                for size in SIZES:
+                    rows.append(compared({**task, "size": size}, certificate is not None, rounds))
+                    print(rows[-1], flush=True)
+    save("uploads", ["s3fs", "botocore", "aiohttp"], rounds=rounds, rows=rows)
 
 
-def row(size: int, tls: bool, url: str, options: str, rounds: int) -> dict[str, Any]:
-    """All sides in turn: medians of MB/s and of CPU-s/GB."""
-    sides = [
-        side for side in SIDES if not tls or side != "unsigned"
-    ]  # over TLS nobody signs bodies
-    runs: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
-    for _ in range(rounds):
-        for side, taken in runs.items():
-            taken.append(spawn(side, url, options, size))
-    mb_s = {side: median(run[0] for run in taken) for side, taken in runs.items()}
-    cpu = {side: median(run[1] for run in taken) for side, taken in runs.items()}
-    told = {side: f"{mb_s[side]:.0f} MB/s, {cpu[side]:.2f} CPU-s/GB" for side in sides}
-    print(size, "TLS" if tls else "plain HTTP", told, flush=True)
-    return {"record": size, "tls": tls, "mb_s": mb_s, "cpu_s_gb": cpu}
+def compared(task: dict[str, Any], tls: bool, rounds: int) -> dict[str, Any]:
+    """All sides in turn."""
+    # over TLS botocore does not sign bodies, and so "unsigned" would be "frames"
+    names = [side for side in SIDES if not tls or side != "unsigned"]
+    taken = in_turn(sides_of(measured, names, **task), rounds)
+    figures = {figure: taken.by_side(figure) for figure in ("mb_s", "cpu_s_gb")}
+    return {"record": task["size"], "tls": tls, **figures, **taken.calm}
 
 
-def spawn(side: str, url: str, options: str, size: int) -> tuple[float, float]:
-    """One side, in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.uploads", "--child", side, url, options, str(size)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    mb_s, cpu = json.loads(done.stdout)
-    return mb_s, cpu
-
-
-def measured(
-    side: Callable[..., Callable[[], None]], url: str, options: dict[str, Any], size: int
-) -> Any:
-    """MB/s and CPU-s/GB of the second upload."""
-    os.sched_setaffinity(0, {0})
-    rng = np.random.default_rng(0)
-    some = [rng.bytes(size) for _ in range(SIZES[size])]
+def measured(side: str, url: str, options: dict[str, Any], size: int) -> Figures:
+    """The second upload of one side."""
+    pin()
+    random = np.random.default_rng(0)
+    some = [random.bytes(size) for _ in range(SIZES[size])]
     records = some * (NBYTES // size // len(some))
-    upload = side(f"{url}/uploaded", options, records)
+    upload = SIDES[side](f"{url}/uploaded", options, records)
     upload()
-    began, cpu = time.perf_counter(), time.process_time()
-    upload()
-    nbytes = size * len(records)
-    return nbytes / (time.perf_counter() - began) / 1e6, (time.process_time() - cpu) / nbytes * 1e9
+    with Meter() as meter:
+        upload()
+    return meter.rates(size * len(records))
 
 
 def parts_of(records: list[bytes]) -> list[bytes]:
@@ -231,4 +198,4 @@ SIDES: dict[str, Callable[..., Callable[[], None]]] = {
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,24 +11,26 @@ CRC32C over bytes that are framed already, and the system's write, a megabyte at
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import streamrec
-from benchmarks.machine import describe, median, save
+from benchmarks.harness.meter import Figures, Meter, pin
+from benchmarks.harness.process import sides_of
+from benchmarks.harness.program import run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 from streamrec import Frames, TFRecordOptions
 from streamrec.kernels import crc32c
+
+Work = Callable[[Path, int], int]
+"""Writes or reads in a folder; returns the bytes of the records."""
 
 SIZES = {84: 600_000, 1_000: 150_000, 110_000: 3_000}
 """Record length: number of records."""
@@ -36,75 +38,38 @@ SIZES = {84: 600_000, 1_000: 150_000, 110_000: 3_000}
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
-def main() -> None:
-    """Runs the comparison, or one side of it as a child process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        side, folder, size, cores = arguments.child
-        print(json.dumps(measured(PLAIN_SIDES[side], Path(folder), int(size), int(cores))))
-        return
+def main(*, rounds: int = 3) -> None:
+    """A row for each length of records."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         rows = [
-            row(f"write {size} B", PLAIN_SIDES, folder, arguments.rounds, size) for size in SIZES
+            row_of(f"write {size} B", measured, PLAIN_SIDES, rounds, folder=folder, size=size)
+            for size in SIZES
         ]
-    save(
-        "writing",
-        {"machine": describe("tensorflow-cpu", "numpy"), "rounds": arguments.rounds, "rows": rows},
-    )
+    save("writing", ["tensorflow-cpu", "numpy"], rounds=rounds, rows=rows)
 
 
-def row(
-    name: str,
-    sides: dict[str, Any],
-    folder: str,
-    rounds: int,
-    size: int = 0,
-    cores: int = 1,
-    module: str = "benchmarks.writing",
+def row_of(
+    name: str, function: Callable[..., Figures], sides: Iterable[str], rounds: int, **task: Any
 ) -> dict[str, Any]:
-    """All sides in turn, which are sides of that module: medians of MB/s of plain bytes, and of
-    CPU-s/GB.
-    """
-    runs: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
-    for _ in range(rounds):
-        for side, taken in runs.items():
-            taken.append(spawn(module, side, folder, size, cores))
-    mb_s = {side: median(run[0] for run in taken) for side, taken in runs.items()}
-    cpu = {side: median(run[1] for run in taken) for side, taken in runs.items()}
-    print(
-        name,
-        {side: f"{mb_s[side]:.0f} MB/s, {cpu[side]:.2f} CPU-s/GB" for side in sides},
-        flush=True,
-    )
-    return {"row": name, "mb_s": mb_s, "cpu_s_gb": cpu}
+    """All sides in turn: medians of MB/s of plain bytes, and of CPU-s/GB."""
+    taken = in_turn(sides_of(function, sides, **task), rounds)
+    row = {"row": name, "mb_s": taken.by_side("mb_s"), "cpu_s_gb": taken.by_side("cpu_s_gb")}
+    print(row, flush=True)
+    return {**row, **taken.calm}
 
 
-def spawn(module: str, side: str, folder: str, size: int, cores: int) -> tuple[float, float]:
-    """One side, in a fresh process."""
-    command = [sys.executable, "-m", module, "--child", side, folder, str(size), str(cores)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    )
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    mb_s, cpu = json.loads(done.stdout)
-    return mb_s, cpu
+def measured(side: str, folder: str, size: int) -> Figures:
+    """One side of this benchmark, on one core."""
+    return second_pass(PLAIN_SIDES[side], folder, size)
 
 
-def measured(
-    work: Callable[[Path, int], int], folder: Path, size: int, cores: int
-) -> tuple[float, float]:
-    """MB/s and CPU-s/GB of the second pass."""
-    os.sched_setaffinity(0, range(cores))
-    work(folder, size)
-    began, cpu = time.perf_counter(), time.process_time()
-    nbytes = work(folder, size)
-    return nbytes / (time.perf_counter() - began) / 1e6, (time.process_time() - cpu) / nbytes * 1e9
+def second_pass(work: Work, folder: str, size: int, cores: int = 1) -> Figures:
+    """MB/s and CPU-s/GB of the second of two passes."""
+    pin(range(cores))
+    work(Path(folder), size)
+    with Meter() as meter:
+        nbytes = work(Path(folder), size)
+    return meter.rates(nbytes)
 
 
 def records_of(size: int) -> list[bytes]:
@@ -172,7 +137,7 @@ def by_system(folder: Path, size: int) -> int:
     return count * len(records) * size
 
 
-PLAIN_SIDES: dict[str, Callable[[Path, int], int]] = {
+PLAIN_SIDES: dict[str, Work] = {
     "tensorflow": by_tensorflow,
     "records": by_records,
     "frames": by_frames,
@@ -181,4 +146,4 @@ PLAIN_SIDES: dict[str, Callable[[Path, int], int]] = {
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

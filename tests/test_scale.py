@@ -2,23 +2,33 @@
 invariants.
 """
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
-from benchmarks import scale
-from benchmarks.scale_store import Shape
+from benchmarks.scale.__main__ import EPOCHS, Simulation
+from benchmarks.scale.job import WAYS, Job, check_each_once, serving
+from benchmarks.scale.shape import Shape
 from streamrec import bridge
 from tests.servers.faults import NO_FAULTS
 
 
+def in_this_process(function: Callable[..., Any], **task: Any) -> Any:
+    """Calls a function of the simulation as its process would, without the process."""
+    return json.loads(json.dumps(function(**json.loads(json.dumps(task)))))
+
+
 def test_few_ranks_read_each_record_once() -> None:
-    job = scale.Job(Shape(200, 30, 40), "", "", 8, 2, 48)
-    rows = scale.simulate(job, [], 6, 1, scale.child, NO_FAULTS)
+    job = Job(shape=Shape(200, 30, 40), ranks=8, workers=2, batch=48)
+    rows = Simulation(job, 6, 1, NO_FAULTS, call=in_this_process).run([])
     assert {row["way"]: row["lists"] for row in rows["start"]} == dict(
-        zip(scale.WAYS, (1, 0, 0), strict=True)
+        zip(WAYS, (1, 0, 0), strict=True)
     )
     read = {row["way"]: row["records"] for row in rows["read"]}
-    assert read["distribute"] == pytest.approx(scale.EPOCHS * 6000 / 8, rel=0.05)
+    assert read["distribute"] == pytest.approx(EPOCHS * 6000 / 8, rel=0.05)
     assert "reader 0 of 12" in next(row["refused"] for row in rows["read"] if "refused" in row)
     [changed] = [row for row in rows["plan"] if "repeated_by_restart" in row]
     assert changed["repeated"] == 0
@@ -31,12 +41,13 @@ def test_few_ranks_read_each_record_once() -> None:
 )
 def test_a_record_that_comes_twice_or_never_is_found(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(RuntimeError, match="not each record once"):
-        scale.check_each_once(np.array(ranges), 9, "these")
-    scale.check_each_once(np.array([(5, 9), (0, 5), (3, 3)]), 9, "these")
+        check_each_once(np.array(ranges), 9, "these")
+    check_each_once(np.array([(5, 9), (0, 5), (3, 3)]), 9, "these")
 
 
 def test_a_listing_has_no_date_parsed_by_dateutil(monkeypatch: pytest.MonkeyPatch) -> None:
     """It took three quarters of a listing's processor time."""
     monkeypatch.delattr("dateutil.parser.parse")
-    with scale.serving(scale.Job(Shape(1500, 1, 40), "", "", 1, 1, 1), NO_FAULTS) as job:
-        assert len(bridge.run(job.listing).paths) == 1500
+    job = Job(shape=Shape(1500, 1, 40), ranks=1, workers=1, batch=1)
+    with serving(job, NO_FAULTS) as here:
+        assert len(bridge.run(here.listing).paths) == 1500

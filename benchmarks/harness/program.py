@@ -61,8 +61,8 @@ def parser(main: Callable[..., Any]) -> argparse.ArgumentParser:
 def names(text: str) -> Names:
     """The names of an option.
 
-    >>> names("four,forty"), names("tf.data;streamrec, in turn")
-    (('four', 'forty'), ('tf.data', 'streamrec, in turn'))
+    >>> names("four,forty"), names("tf.data;streamrec, in turn"), names("streamrec, in turn;")
+    (('four', 'forty'), ('tf.data', 'streamrec, in turn'), ('streamrec, in turn',))
     """
     separator = ";" if ";" in text else ","
-    return tuple(name.strip() for name in text.split(separator))
+    return tuple(name.strip() for name in text.split(separator) if name.strip())

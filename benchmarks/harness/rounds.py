@@ -8,12 +8,14 @@ always the first.
 
 from __future__ import annotations
 
+import gc
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.harness.calm import calmest
-from benchmarks.harness.meter import Figures
+from benchmarks.harness.meter import Figures, Meter
 
 Side = Callable[[], Figures]
 """Measures one side once."""
@@ -91,6 +93,22 @@ def in_turn(
 
     found = calmest(run, rounds)
     return Rounds(taken=found.results, runs=found.runs, stolen_cores=found.stolen_cores)
+
+
+def seconds_of(works: Mapping[str, Callable[[], object]], rounds: int) -> Figures:
+    """The median seconds of each of several works in this process.
+
+    A round before the others does not count: it loads modules and touches memory.
+    """
+
+    def timed(work: Callable[[], object]) -> Figures:
+        gc.collect()  # of what the work before this one left
+        with Meter() as meter:
+            work()
+        return {"seconds": meter.seconds}
+
+    sides = {name: partial(timed, work) for name, work in works.items()}
+    return in_turn(sides, rounds, warm=1).by_side("seconds")
 
 
 def median(values: Iterable[float]) -> float:

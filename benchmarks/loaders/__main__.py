@@ -20,19 +20,22 @@ All JPEGs are decoded by simplejpeg; tokens become int64, padded to the longest 
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
-import os
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.meter import Figures
+from benchmarks.harness.program import Names, run
+from benchmarks.harness.results import save
+from benchmarks.harness.rounds import in_turn
 from benchmarks.loaders.data import KINDS, write
 from benchmarks.loaders.measure import measured
 from benchmarks.loaders.sides import PACKAGE_OF, PACKAGES, SIDES
-from benchmarks.machine import describe, median, save
 from tests.servers.faults import Faults
 from tests.servers.program import ServerProcess
 
@@ -47,48 +50,41 @@ VERSIONS = (
     "tfrecord",
     "tensorflow-cpu",
 )
-FIGURES = ("samples_s", "first_s", "steady_s", "cpu_ms")
 
 
-def main() -> None:
+def main(*, rounds: int = 2, only: Names = tuple(KINDS), sides: Names = tuple(SIDES)) -> None:
     """Runs all sides in turn."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", default=",".join(KINDS))
-    parser.add_argument("--sides", default=";".join(SIDES), help="with ; between them")
-    given = parser.parse_args()
-    sides = given.sides.split(";")
-    machine, rows = describe(*VERSIONS, "simplejpeg", "s3fs") | {"rounds": given.rounds}, []
-    for kind in given.only.split(","):
-        rows += compared(kind, sides, given.rounds)
-        save("loaders", {"machine": machine | {"load": round(os.getloadavg()[0], 1)}, "rows": rows})
+    rows = []
+    for kind in only:
+        rows += compared(kind, sides, rounds)
+        save("loaders", [*VERSIONS, "simplejpeg", "s3fs"], rounds=rounds, rows=rows)
 
 
-def compared(kind: str, sides: list[str], rounds: int) -> list[dict[str, Any]]:
+def compared(kind: str, names: Sequence[str], rounds: int) -> list[dict[str, Any]]:
     """A row for each side."""
     forkserver = multiprocessing.get_context("forkserver")
     forkserver.set_forkserver_preload(
-        [*PACKAGES, *(PACKAGE_OF[side] for side in sides if side in PACKAGE_OF)]
+        [*PACKAGES, *(PACKAGE_OF[name] for name in names if name in PACKAGE_OF)]
     )
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+
+    def side(name: str, url: str) -> Figures:
+        # A child of the fork server: what is imported before the clock starts is imported once.
+        with ProcessPoolExecutor(1, forkserver) as process:
+            figures = process.submit(measured, kind, name, url).result()
+        print(json.dumps({"side": name, **figures}), flush=True)
+        return figures
+
     with tempfile.TemporaryDirectory() as root:
-        sizes = write(kind, Path(root) / "data", {FORMATS.get(side, "tfrecord") for side in sides})
+        formats = {name: FORMATS.get(name, "tfrecord") for name in names}
+        sizes = write(kind, Path(root) / "data", set(formats.values()))
         with ServerProcess("tests.servers.objectstore", ("--root", root), FAR) as store:
-            for _ in range(rounds):
-                for side in sides:
-                    with ProcessPoolExecutor(1, forkserver) as process:
-                        found[side].append(process.submit(measured, kind, side, store.url).result())
-                        print(json.dumps({"side": side, **found[side][-1]}), flush=True)
-    rows = []
-    for side, runs in found.items():
-        size = sizes[FORMATS.get(side, "tfrecord")]
-        row = {"kind": kind, "side": side, "samples": KINDS[kind][0], "bytes": size}
-        row |= {key: median(run[key] for run in runs) for key in FIGURES}
-        rows.append(row)
-    return rows
+            taken = in_turn({name: partial(side, name, store.url) for name in names}, rounds)
+    about = {"kind": kind, "samples": KINDS[kind][0]}
+    return [
+        {**about, "side": name, "bytes": sizes[formats[name]], **taken.medians(name), **taken.calm}
+        for name in names
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import tempfile
 import time
 
+from benchmarks.harness.meter import cpu_seconds
 from benchmarks.loaders.data import KINDS
 from benchmarks.loaders.sides import SIDES
 
@@ -21,7 +21,7 @@ def measured(kind: str, side: str, url: str) -> dict[str, float]:
     first, counts = 0.0, []
     with tempfile.TemporaryDirectory() as folder:
         begun = SIDES[side](kind, url, folder)
-        before, began = used(), time.perf_counter()
+        before, began = cpu_seconds(), time.perf_counter()
         for batch in begun():
             first = first or time.perf_counter() - began
             counts.append(len(batch["tokens" if kind == "tokens" else "image"]))
@@ -31,11 +31,5 @@ def measured(kind: str, side: str, url: str) -> dict[str, float]:
         "samples_s": count / seconds,
         "first_s": first,
         "steady_s": (count - counts[0]) / (seconds - first),
-        "cpu_ms": 1e3 * (used() - before) / count,
+        "cpu_ms": 1e3 * (cpu_seconds() - before) / count,
     }
-
-
-def used() -> float:
-    """Processor time of this process and of its children that have ended."""
-    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in both)
