@@ -1,3 +1,4 @@
+from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.description import AUTOTUNE
@@ -22,6 +23,7 @@ __all__ = [
     "TFRecordDataset",
     "TensorSpec",
     "WriteProgress",
+    "read_batches",
     "read_counted",
     "read_portions",
 ]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias, TypeVar
 
 import numpy as np
 
+from streamrec import pipeline
 from streamrec.arguments import (
     check_flag,
     check_function,
@@ -28,7 +29,6 @@ from streamrec.arguments import (
     describe_value,
 )
 from streamrec.pipeline import sources, stages
-from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.elements.columns import leaves, map_nest
 from streamrec.pipeline.elements.positions import Positions
 from streamrec.pipeline.elements.specs import signature_of
@@ -1210,7 +1210,7 @@ class Dataset(Runnable[T]):
             >>> dataset.to_arrow(text=["name"]).read_all().to_pydict()
             {'name': ['a', 'b']}
         """
-        return read_batches(
+        return pipeline.read_batches(
             self.chain, text, lambda chain: DatasetIterator(self._begun(None, None, False, chain))
         )
 

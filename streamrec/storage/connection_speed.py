@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Final
 
 MEASURED_BYTES: Final = 1 << 20
@@ -12,6 +12,16 @@ MEASURED_BYTES: Final = 1 << 20
 
 MIN_WINDOW: Final = 0.1
 """Seconds of the shortest window in which the total rate is measured."""
+
+
+def median(values: Collection[float]) -> float:
+    """The median of at least one number.
+
+    That of `statistics` imports fractions and decimals, which delays the first batch.
+    """
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,18 @@ would get answered.
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, UnknownServiceError
+from botocore.loaders import Loader
 
 from streamrec.storage import Storages, backend
+from streamrec.storage.backends.s3 import backend as backend_of_s3
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets
 from tests.effort import OTHER_CLIENT, newest_client_only
 from tests.runs import in_new_interpreter
@@ -231,3 +234,21 @@ def test_large_descriptions_are_parsed_in_a_thread() -> None:
     large = {"endpoints", "service-2", "endpoint-rule-set-1"}
     assert large <= {name for name, _ in opened}
     assert not large & {name for name, on_the_loop in opened if on_the_loop}
+
+
+def test_descriptions_are_those_that_botocore_loads(tmp_path: Path) -> None:
+    """Also from the user's folders (AWS_DATA_PATH), and what is unknown is botocore's error."""
+    own = tmp_path / "s3" / "2006-03-01"
+    own.mkdir(parents=True)
+    (own / "own-1.json").write_text('{"version": "of the user"}')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DATA", str(tmp_path))
+        loader = backend_of_s3._load_descriptions(f"$DATA{os.pathsep}{tmp_path / 'missing'}")
+    for service, kind in (("s3", "service-2"), ("s3", "endpoint-rule-set-1"), ("sts", "service-2")):
+        assert loader.load_service_model(service, kind) == Loader().load_service_model(
+            service, kind
+        )
+    assert loader.load_service_model("s3", "own-1") == {"version": "of the user"}
+    for service, kind in (("s4", "service-2"), ("sts", "own-1")):
+        with pytest.raises(UnknownServiceError, match=service):
+            loader.load_service_model(service, kind)

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, ShardQueue
 from streamrec.shards import ReadOptions
 from streamrec.storage import BLOCK_BYTES
+from streamrec.storage.connection_speed import median
 
 if TYPE_CHECKING:
     from streamrec.storage.connections import Connections

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,8 +27,14 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.awsrequest import HeadersDict
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ParamValidationError, ProfileNotFound
-from botocore.loaders import Loader, create_loader
+from botocore.exceptions import (
+    BotoCoreError,
+    DataNotFoundError,
+    ParamValidationError,
+    ProfileNotFound,
+    UnknownServiceError,
+)
+from botocore.loaders import Loader
 from botocore.session import Session
 from botocore.utils import parse_timestamp
 from s3fs import S3FileSystem
@@ -225,10 +232,40 @@ def _parse_time(value: Any) -> datetime:
     return datetime.fromisoformat(value) if is_iso else parse_timestamp(value)
 
 
+class DescriptionLoader(Loader):  # type: ignore[misc]
+    """Loads service descriptions, and does not look into the folders of other services.
+
+    To find out whether there is an "s3", botocore's own looks for each type of description in the
+    folders of all 400 services: half of the time that loading takes.
+    """
+
+    def list_available_services(self, type_name: str) -> list[str]:
+        """The names of all services, also of those that lack the type."""
+        found = set()
+        for folder in self.search_paths:
+            with suppress(OSError), os.scandir(folder) as entries:
+                found |= {entry.name for entry in entries if entry.is_dir()}
+        return sorted(found)
+
+    def load_service_model(
+        self, service_name: str, type_name: str, api_version: str | None = None
+    ) -> Any:
+        """Loads a description; UnknownServiceError if the service lacks the type."""
+        try:
+            return super().load_service_model(service_name, type_name, api_version)
+        except DataNotFoundError as error:
+            known = ", ".join(self.list_available_services(type_name))
+            raise UnknownServiceError(
+                service_name=service_name, known_service_names=known
+            ) from error
+
+
 @cache
 def _load_descriptions(data_path: str | None) -> Loader:
     """Returns a loader that has parsed the large service descriptions, once per process."""
-    loader = create_loader(data_path)
+    folders = data_path.split(os.pathsep) if data_path else []
+    expanded = [os.path.expanduser(os.path.expandvars(folder)) for folder in folders]
+    loader = DescriptionLoader(extra_search_paths=expanded)
     with suppress(BotoCoreError):  # making the client raises it
         loader.load_data("endpoints")
         for kind in ("service-2", "endpoint-rule-set-1"):
