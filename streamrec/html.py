@@ -93,6 +93,7 @@ h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 2.5rem 0 .3rem;
   padding-top: 1rem }
 p { margin: .3rem 0 } .faint { color: var(--faint) } code { overflow-wrap: anywhere }
 .beside { display: flex; flex-wrap: wrap; gap: 2rem; align-items: flex-start }
+.beside > * { max-width: 100% }
 .plot { display: flex; align-items: flex-end; width: 520px; max-width: 100%; height: 112px;
   border-bottom: 1px solid var(--faint) } .plot span { flex: 1; background: var(--bar) }
 svg { width: 520px; max-width: 100%; height: auto } .bar { fill: var(--bar) } .axis {
@@ -100,6 +101,7 @@ svg { width: 520px; max-width: 100%; height: auto } .bar { fill: var(--bar) } .a
 text { font-size: 11px; fill: var(--faint) } .curve { fill: none; stroke: var(--bar);
   stroke-width: 2 }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }
+.wide .number { white-space: nowrap } .wide + .wide { margin-top: 1.5rem }
 th, td { text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px solid var(--line) }
 .number { text-align: right } th { font-weight: 600 } a { color: inherit }
 .images { display: flex; flex-wrap: wrap; gap: .5rem; margin-top: .7rem }

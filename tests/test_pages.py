@@ -384,6 +384,33 @@ def test_code_is_never_cut_in_a_browser(site: Path) -> None:
     assert "<title>done: []</title>" in done.stdout, done.stdout[:3000]
 
 
+SEARCHED = {
+    "trainer": "guides/trainer/",
+    "keras": "guides/keras/",
+    "rlds": "guides/tfds/",
+    "tfds": "guides/tfds/",
+    "packing": "guides/language-models/",
+    "append": "guides/append/",
+    "rotate": "guides/append/",
+    "local cache": "guides/epochs/",
+    "steps per epoch": "guides/recipes/",
+    "gradient accumulation": "guides/recipes/",
+    "mixed precision": "guides/recipes/",
+    "license": "#license-and-security",
+    "security": "#license-and-security",
+}
+"""What people search for, and the page that answers it."""
+
+
+def test_the_search_finds_the_page_for_each_word(site: Path) -> None:
+    """It ranks titles a thousand times as high as text. Words are divided at spaces and hyphens."""
+    found = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    for searched, page in SEARCHED.items():
+        titles = [entry["title"] for entry in found if entry["location"].startswith(page)]
+        words = [{word.strip(",:") for word in title.lower().split()} for title in titles]
+        assert any(set(searched.split()) <= each for each in words), (searched, titles)
+
+
 def test_the_page_is_made_from_the_data() -> None:
     page = DOCS.read_text()
     assert with_tables(page, tables(load("faults"))) == page

@@ -92,4 +92,5 @@ def knee_line(x: float) -> Iterator[str]:
         f'<line class="axis" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{BASE}" '
         'stroke-dasharray="3 3"/>'
     )
-    yield f'<text x="{x:.1f}" y="{top - 6}" text-anchor="middle">knee</text>'
+    # Right of its line, so that it is never written over the name of the axis.
+    yield f'<text x="{x + 4:.1f}" y="{top - 6}">knee</text>'
