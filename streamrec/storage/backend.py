@@ -141,6 +141,10 @@ class Body(Protocol):
     def info(self) -> ObjectInfo:
         """The whole object's size and version, from this response."""
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the next bytes, or the end, are here, so that `readinto` does not wait."""
+
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for at least one byte and copies the bytes available; returns 0 only at the end of
         the response.
@@ -348,6 +352,7 @@ class BytesBody:
     __slots__ = ("_left", "info")
 
     splits = False
+    has_arrived = True
 
     def __init__(self, info: ObjectInfo, data: bytes | memoryview = b"") -> None:
         self.info = info

@@ -91,6 +91,7 @@ class Scattered(MemoryBackend):
 
 class ScatteredBody:
     splits = True
+    has_arrived = False
 
     def __init__(
         self, backend: Scattered, info: ObjectInfo, asked: Asked, breaks_at: int, stop: int

@@ -420,6 +420,8 @@ async def test_a_second_request_is_waited_for_when_the_first_failed() -> None:
 class StandingStill:
     """A body that never gives anything."""
 
+    has_arrived = False
+
     def __init__(self, body: Body) -> None:
         self.info, self.splits, self.aclose = body.info, body.splits, body.aclose
 

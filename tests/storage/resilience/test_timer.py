@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamrec.storage.timer import SharedTimer, Wait
+from streamrec.storage.timer import SharedTimer, Wait, WaitClock
 
 
 class FakeLoop:
@@ -69,6 +69,7 @@ class Waiting:
             on_silent=self.silent.append,
             silent_after=10.0,
         )
+        self.wait._clock = WaitClock(0.0)  # as if it had begun, without a loop
 
     def _on_late(self, times: int) -> bool:
         self.late.append(times)

@@ -424,6 +424,7 @@ class _BlocksBody:
     """
 
     splits = False
+    has_arrived = False  # a block is requested, or must be read
 
     def __init__(
         self,

@@ -122,6 +122,13 @@ class AiohttpBody:
             None if response.content.exception() else _read_past_aiohttp(response, self._unseen)
         )
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether bytes are left of those that aiohttp has received: usually the whole of a small
+        object, which came with the head.
+        """
+        return len(self._left) > 0
+
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes: those that aiohttp has received, then the rest by a SocketBody
         if possible.

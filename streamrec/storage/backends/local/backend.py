@@ -265,6 +265,7 @@ class LocalBackend(Backend):
 
 class _LocalBody:
     splits = False
+    has_arrived = False
 
     def __init__(self, file: Any, info: ObjectInfo, position: int, turns: asyncio.Lock) -> None:
         self.info = info

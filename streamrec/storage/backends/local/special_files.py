@@ -33,6 +33,7 @@ class SpecialBody:
     """A Body over an open file that is read in order, by a thread."""
 
     splits = False
+    has_arrived = False
 
     def __init__(self, path: str, number: int) -> None:
         self.info = ObjectInfo(path, None, None)

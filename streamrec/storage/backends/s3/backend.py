@@ -499,6 +499,7 @@ class ClientBody:
     """A Body over the client's own body, read by its public interface."""
 
     splits = True
+    has_arrived = False  # as far as can be known
 
     def __init__(self, body: Any, info: ObjectInfo, start: int, end: int | None) -> None:
         self.info = info
