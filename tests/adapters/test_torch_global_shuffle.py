@@ -110,6 +110,21 @@ def test_a_job_continues_with_other_ranks_and_workers(
         assert [[record for one in each for record in one] for each in steps_of] == wanted
 
 
+@pytest.mark.parametrize(("workers", "step"), [(2, 1), (3, 1), (3, 2), (3, 4)])
+def test_a_resumed_job_is_saved_again_before_all_its_workers_have_begun(
+    data: Indexed, workers: int, step: int
+) -> None:
+    """Each step comes once, also if the job is killed again after its first one."""
+    whole = epoch_of_one_process(data)
+    begun = loader(torch_dataset(data, 0, 1), 2)
+    list(islice(begun, 3))
+    for first in (3, 3 + step):
+        dataset = torch_dataset(data, 0, 1)
+        dataset.load_state_dict(streamrec.torch.job_state(begun.state_dict()))
+        begun = loader(dataset, workers)
+        assert list(islice(iter(begun), step)) == whole[first : first + step]
+
+
 def test_states_of_other_workers_are_refused(data: Indexed) -> None:
     """The error names the function that makes a state for any number of workers."""
     begun = loader(torch_dataset(data, 0, 1), 2)

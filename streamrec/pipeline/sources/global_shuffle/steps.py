@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from math import gcd
 from typing import Any
 
@@ -176,6 +177,12 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
     # Idle workers have a state, too: of an iteration that ended before its first step.
     states = [state for state in states if has_begun(state)] or states
     shuffles = [find_shuffle(state) for state in states]
+    # A worker that has not begun since its job resumed still has the state that the job had, which
+    # names no worker. Its position is that of the whole job then, and says nothing of now.
+    if any("worker" in source for _, source in shuffles):
+        begun_since = ["worker" in source for _, source in shuffles]
+        states = list(compress(states, begun_since))
+        shuffles = list(compress(shuffles, begun_since))
     least = min(range(len(states)), key=lambda index: shuffles[index][0])
     _, source = shuffles[least]
     workers = source.get("worker", [0, 1])[1]

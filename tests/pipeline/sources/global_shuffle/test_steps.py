@@ -192,6 +192,14 @@ def test_workers_that_have_not_begun_wait_at_their_first_step() -> None:
     assert position_in(job_state([state_of_worker(64, 1)])) == 40
 
 
+def test_workers_that_have_not_begun_since_their_job_resumed_wait_as_well() -> None:
+    """They still have the state that the job resumed from."""
+    resumed = state({"index": "digest", "position": 40})
+    assert position_in(job_state([state_of_worker(64, 0), resumed, resumed])) == 48
+    assert position_in(job_state([state_of_worker(64, 0), state_of_worker(72, 1), resumed])) == 56
+    assert position_in(job_state([resumed, resumed])) == 40
+
+
 def test_idle_workers_say_nothing_of_a_job() -> None:
     """Their states are from before any step; a job of idle workers alone has not begun."""
     idle = state({})
