@@ -11,6 +11,7 @@ import pytest
 import streamrec.tfds
 from streamrec import Dataset
 from streamrec.storage.cache import close_caches
+from tests.servers.hub import small_hub
 from tests.servers.small_store import SmallStore, small_store
 from tests.tfds.compare import assert_same
 from tests.tfds.folders import KINDS_URL, ROBOT_URL
@@ -116,3 +117,18 @@ def test_columns_are_the_same_by_way_of_the_disk(tmp_path: Path) -> None:
         for ours, batch in zip(kept, kinds.read("train", batch_size=5), strict=True):
             assert_same(ours["array"], batch["array"])
             assert_same(ours["label"], batch["label"])
+
+
+@pytest.mark.peer
+def test_folder_on_a_hub_of_data_sets_is_read() -> None:
+    pytest.importorskip("huggingface_hub")
+    files = {f"kinds/1.0.0/{path.name}": path.read_bytes() for path in Path(KINDS_URL).iterdir()}
+    with small_hub("someone/robots", {**files, "README.md": b"# robots"}) as hub:
+        options = {"endpoint": hub.endpoint, "token": False, "skip_instance_cache": True}
+        url = "hf://datasets/someone/robots/kinds"
+        folder = streamrec.tfds.open_sync(url, storage_options=options)
+        assert folder.url == f"{url}/1.0.0"
+        local = streamrec.tfds.open_sync(KINDS_URL)
+        assert folder.features == local.features
+        assert list(folder.records("train[30%:]+test")) == list(local.records("train[30%:]+test"))
+        assert folder.read("test").cardinality() == 5
