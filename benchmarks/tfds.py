@@ -9,6 +9,10 @@ in a process of its own, and drops what it reads.
 tfds runs as its guide for performance says: one `as_dataset`, `batch` (`ragged_batch` of the small
 features, which have a sequence) and `prefetch(AUTOTUNE)`; steps come by `flat_map`.
 
+Windows of two observations and four actions are taken of the same episodes. Beside them runs what
+dlimp, and loaders of Octo and OpenVLA, do with tfds: a trajectory is one element with undecoded
+images, windows are gathered of it, and images are decoded last.
+
 A row has the elements a second and the processor time of a second pass; the time from the start of
 the interpreter to the first batch; and the memory of the process. Ratios are those of one round;
 their medians count.
@@ -31,8 +35,12 @@ from benchmarks.harness.rounds import Rounds, in_turn
 
 BATCH = 64
 SIDES = ("streamrec", "tfds")
-COUNTS = {"small": 60_000, "images": 600, "robot": 40}
-"""How many examples each folder has; an episode has STEPS steps."""
+COUNTS = {"small": 60_000, "images": 600, "robot": 40, "windows": 40}
+"""How many examples are read; an episode has STEPS steps. Windows are of the folder `robot`."""
+
+EPISODES = ("robot", "windows")
+HISTORY = 2
+FUTURE = 4
 
 STEPS = 60
 
@@ -43,8 +51,9 @@ def main(*, rounds: int = 3) -> None:
     with tempfile.TemporaryDirectory() as directory:
         in_own_process(write, directory=directory, counts=COUNTS)
         for kind, count in COUNTS.items():
-            wanted = count * (STEPS if kind == "robot" else 1)
-            task = {"folder": f"{directory}/{kind}/1.0.0", "kind": kind, "wanted": wanted}
+            wanted = count * (STEPS if kind in EPISODES else 1)
+            folder = f"{directory}/{'robot' if kind in EPISODES else kind}/1.0.0"
+            task = {"folder": folder, "kind": kind, "wanted": wanted}
             taken = in_turn(sides_of(measured, SIDES, **task), rounds)
             rows.append({"data": kind, **row_of(taken)})
             print(rows[-1], flush=True)
@@ -85,8 +94,9 @@ def with_streamrec(folder: str, kind: str) -> Iterator[int]:
     import streamrec.tfds
 
     opened = streamrec.tfds.open_sync(folder)
-    if kind == "robot":
-        for batch in opened.steps("train", batch_size=BATCH):
+    if kind in EPISODES:
+        window = {"history": HISTORY, "future": FUTURE} if kind == "windows" else {}
+        for batch in opened.steps("train", batch_size=BATCH, **window):
             yield len(batch["step"])
     else:
         for batch in opened.read("train", batch_size=BATCH):
@@ -98,13 +108,44 @@ def with_tfds(folder: str, kind: str) -> Iterator[int]:
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
-    dataset = tfds.builder_from_directory(folder).as_dataset(split="train")
+    builder = tfds.builder_from_directory(folder)
+    if kind == "windows":
+        undecoded = {"steps": tfds.decode.SkipDecoding()}
+        dataset = windows(builder.as_dataset(split="train", decoders=undecoded))
+    else:
+        dataset = builder.as_dataset(split="train")
     if kind == "robot":
         dataset = dataset.flat_map(lambda episode: episode["steps"])
     batched = dataset.ragged_batch(BATCH) if kind == "small" else dataset.batch(BATCH)
     dataset = batched.prefetch(tf.data.AUTOTUNE)
     for batch in tfds.as_numpy(dataset):
-        yield len(batch["action" if kind == "robot" else "label"])
+        yield len(batch["action" if kind in EPISODES else "label"])
+
+
+def windows(trajectories: Any) -> Any:
+    """Steps with their windows, of trajectories whose images are not decoded."""
+    import tensorflow as tf
+
+    def gather(trajectory: Any) -> Any:
+        steps = trajectory["steps"]
+        count = tf.shape(steps["action"])[0]
+        past = tf.range(count)[:, None] + tf.range(1 - HISTORY, 1)
+        ahead = tf.range(count)[:, None] + tf.range(FUTURE)
+        return {
+            "image": tf.gather(steps["observation"]["image"], tf.maximum(past, 0)),
+            "timestep_pad_mask": past >= 0,
+            "action": tf.gather(steps["action"], tf.minimum(ahead, count - 1)),
+            "action_pad_mask": ahead < count,
+            "is_last": steps["is_last"],
+        }
+
+    def decode(step: Any) -> Any:
+        files = [step["image"][number] for number in range(HISTORY)]
+        return {**step, "image": tf.stack([tf.io.decode_jpeg(file, channels=3) for file in files])}
+
+    calls = tf.data.AUTOTUNE
+    steps = trajectories.map(gather, calls).flat_map(tf.data.Dataset.from_tensor_slices)
+    return steps.map(decode, calls)
 
 
 def write(directory: str, counts: dict[str, int]) -> None:
@@ -116,7 +157,7 @@ def write(directory: str, counts: dict[str, int]) -> None:
     photo = jpeg(random, 375, 500)
     frame = jpeg(random, 128, 128)
     step = {
-        "image": features.Image(shape=(128, 128, 3), encoding_format="jpeg"),
+        "observation": {"image": features.Image(shape=(128, 128, 3), encoding_format="jpeg")},
         "action": features.Tensor(shape=(7,), dtype=np.float32),
         "is_last": np.bool_,
     }
@@ -143,7 +184,7 @@ def write(directory: str, counts: dict[str, int]) -> None:
             return {"image": io.BytesIO(photo), "label": number}
         steps = [
             {
-                "image": io.BytesIO(frame),
+                "observation": {"image": io.BytesIO(frame)},
                 "action": random.random(7, np.float32),
                 "is_last": at == STEPS - 1,
             }
@@ -165,7 +206,7 @@ def write(directory: str, counts: dict[str, int]) -> None:
             for number in range(counts[self.name]):
                 yield number, example(self.name, number)
 
-    for kind in counts:
+    for kind in trees:
         builder = type(kind.capitalize(), (Base,), {"name": kind})(data_dir=directory)
         options = tfds.download.DownloadConfig(num_shards=4)
         builder.download_and_prepare(download_config=options)

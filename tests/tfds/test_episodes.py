@@ -270,16 +270,27 @@ print(json.dumps([count, most_held() - before]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory so far")
-def test_memory_does_not_grow_with_the_number_of_long_episodes(tmp_path: Path) -> None:
-    steps = 200
+@pytest.mark.parametrize(
+    ("episodes", "steps", "held"),
+    [
+        # The one that is taken, one that is read, and those between: not all twelve.
+        (12, 200, 6),
+        # An episode of a gigabyte is in memory once, and its steps are parts of it.
+        pytest.param(1, 5000, 1.3, marks=pytest.mark.thorough),
+        pytest.param(5, 5000, 3.2, marks=pytest.mark.thorough),
+    ],
+)
+def test_memory_does_not_grow_with_the_number_of_long_episodes(
+    tmp_path: Path, episodes: int, steps: int, held: float
+) -> None:
     image = np.random.default_rng(0).bytes(200_000)
     example = {"steps/image": [image] * steps, "steps/action": np.zeros((steps, 2), np.float32)}
     record = streamrec.encode_example(example)
     folder = tmp_path / "long" / "1.0.0"
     with streamrec.TFRecordWriter(folder / "long-train.tfrecord-00000-of-00001") as writer:
-        for _ in range(12):
+        for _ in range(episodes):
             writer.write(record)
-    info = {"name": "long", "splits": [{"name": "train", "shardLengths": ["12"]}]}
+    info = {"name": "long", "splits": [{"name": "train", "shardLengths": [f"{episodes}"]}]}
     (folder / "dataset_info.json").write_text(json.dumps(info))
     tensor = {"dtype": "float32", "shape": {"dimensions": ["2"]}}
     step = {"image": {"image": {}}, "action": {"tensor": tensor}}
@@ -288,6 +299,5 @@ def test_memory_does_not_grow_with_the_number_of_long_episodes(tmp_path: Path) -
     text = json.dumps({"featuresDict": {"features": tree}})
     (folder / "features.json").write_text(text)
     count, memory = json.loads(in_new_interpreter(LONG_EPISODES, str(folder)))
-    assert count == 12 * steps
-    # The one that is taken, one that is read, and those between: not all twelve.
-    assert memory < 6 * len(record)
+    assert count == episodes * steps
+    assert memory < held * len(record)
