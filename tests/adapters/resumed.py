@@ -3,7 +3,8 @@ continues where its last checkpoint is.
 
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... python -m tests.adapters.resumed WAY DATA FOLDER
 
-It prints a line for each batch that its model got: rank, step, loss, ids.
+It prints a line for each batch that its model got: rank, step, loss, ids; and one for each
+evaluation, with its ids.
 """
 
 import json
@@ -24,6 +25,7 @@ from streamrec.transformers import TrainerState
 
 FEATURES = {"id": FixedLenFeature([], "int64")}
 EPOCHS, BATCH, STEPS_A_CHECKPOINT = 2, 8, 3
+EVALUATED = 9  # records in a batch of a rank; the 80 do not fill the last batches
 
 
 def batches(data: str) -> Dataset[Any]:
@@ -31,6 +33,12 @@ def batches(data: str) -> Dataset[Any]:
     records = TFRecordDataset(f"{data}/train-*", num_parallel_reads=2)
     records = records.distribute(even="drop", manifest=f"{data}/manifest.json")
     return records.shuffle(20, seed=3).batch(BATCH).parse_example(FEATURES)
+
+
+def evaluation(data: str) -> Dataset[Any]:
+    """The records of one shard, which each process and worker reads a part of."""
+    records = TFRecordDataset(f"{data}/train-03").distribute()
+    return records.batch(BATCH).parse_example(FEATURES).unbatch()
 
 
 class Model(torch.nn.Module):
@@ -46,7 +54,7 @@ class Model(torch.nn.Module):
         if self.training:
             rank, step = self.step()
             print(rank, step, f"{loss.item():.6f}", id.tolist(), flush=True)
-        return {"loss": loss}
+        return {"loss": loss, "logits": id}
 
 
 class SavesNoStates(TrainerState):
@@ -72,8 +80,10 @@ def with_trainer(way: str, data: str, folder: Path) -> None:
         save_total_limit=2,
         eval_strategy="steps",
         eval_steps=5,
+        per_device_eval_batch_size=EVALUATED,
         ddp_find_unused_parameters=False,
         remove_unused_columns=False,
+        label_names=["id"],  # so that evaluations have metrics
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
@@ -86,11 +96,19 @@ def with_trainer(way: str, data: str, folder: Path) -> None:
         def get_train_dataloader(self) -> Any:
             return super().get_train_dataloader() if loader is None else loader
 
+    def evaluated(prediction: Any) -> dict[str, float]:
+        if arguments.process_index == 0:
+            assert (prediction.predictions == prediction.label_ids).all()
+            ids = sorted(prediction.label_ids.tolist())
+            print(0, trainer.state.global_step, "evaluated", ids, flush=True)
+        return {}
+
     trainer = LoaderTrainer(
         model=model,
         args=arguments,
         train_dataset=IterableDataset(dataset.unbatch()),
-        eval_dataset=IterableDataset(batches(data).take(3).unbatch()),
+        eval_dataset=IterableDataset(evaluation(data)),
+        compute_metrics=evaluated,
         callbacks=None
         if loader is None
         else [SavesNoStates() if "without states" in way else TrainerState()],

@@ -10,13 +10,12 @@ from streamrec import Dataset, FixedLenFeature, Frames, RaggedTensor, TFRecordDa
 from tests.adapters.conftest import write_examples
 
 torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
 
 from streamrec.torch import Loader  # noqa: E402
 
-pytestmark = [
-    pytest.mark.peer,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = pytest.mark.peer
 
 FEATURES = {"id": FixedLenFeature((), np.int64), "pixels": FixedLenFeature((64, 64), np.float32)}
 RECORDS, BATCH = 2_000, 100
