@@ -69,6 +69,11 @@ _MISSING = """streamrec's C extension, streamrec.kernels._native, does not load:
 
 Install it again with a C compiler and the headers of this Python (Debian: gcc python3-dev):
     {command}"""
+_NOT_BUILT = """streamrec's C extension, streamrec.kernels._native, does not load: {error}
+
+This is the streamrec of the checkout {checkout}, which Python finds before an installed one.
+Run the program in another directory, or build the extension in the checkout:
+    pip install -e ."""
 
 try:
     from streamrec.kernels._native import (
@@ -93,7 +98,14 @@ try:
         scan_frames,
     )
 except ImportError as error:
-    from streamrec.errors import install_command  # only here: kernels load nothing else
+    # Only here: kernels load nothing else.
+    from os import path
 
+    from streamrec.errors import install_command
+
+    # `pip install .` leaves the checkout without the extension, and Python looks there first.
+    checkout = path.dirname(path.dirname(path.dirname(path.abspath(__file__))))
+    if path.exists(path.join(checkout, "setup.py")):
+        raise ImportError(_NOT_BUILT.format(error=error, checkout=checkout)) from error
     command = install_command(options="--force-reinstall --no-deps --no-cache-dir")
     raise ImportError(_MISSING.format(error=error, command=command)) from error

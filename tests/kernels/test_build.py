@@ -53,7 +53,13 @@ def test_a_missing_extension_is_an_error_that_says_what_to_do(copy: Path) -> Non
     done = run_python(copy, "-c", PROGRAM)
     assert done.returncode != 0
     assert "ImportError: streamrec's C extension" in done.stderr
-    assert "pip install" in done.stderr
+    # In a checkout after `pip install .`, installing it again would change nothing.
+    assert f"the streamrec of the checkout {copy}, which Python finds before" in done.stderr
+    assert "pip install -e ." in done.stderr
+    (copy / "setup.py").unlink()
+    done = run_python(copy, "-c", PROGRAM)
+    assert "ImportError: streamrec's C extension" in done.stderr
+    assert "pip install --force-reinstall" in done.stderr
 
 
 def test_a_failing_compiler_is_loud(copy: Path) -> None:
