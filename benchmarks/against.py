@@ -184,14 +184,13 @@ ROWS = {
 
 def main(commit: str, *, rounds: int = 5, only: Names = tuple(ROWS), save: bool = False) -> int:
     """Runs the rows, and prints one line for each."""
-    chosen = [name for name in ROWS if any(name.startswith(word) for word in only)]
     rows = []
     with built(commit) as earlier:
         print(
             f"{'row':<22} {'MB/s':>14} {'x':>6} {'CPU-s/GB':>16} {'x':>6}   {'spread':<13} verdict",
             flush=True,
         )
-        for name in chosen:
+        for name in chosen(only):
             with ROWS[name].prepare() as task:
                 taken = in_turn(versions(ROWS[name].program, task, earlier), rounds)
             rows.append(row_of(name, ROWS[name].judged_by, taken))
@@ -202,6 +201,11 @@ def main(commit: str, *, rounds: int = 5, only: Names = tuple(ROWS), save: bool 
             "against", ["numpy", "s3fs", "aiohttp"], before=before, rounds=rounds, rows=rows
         )
     return int(any(row["verdict"] == "SLOWER" for row in rows))
+
+
+def chosen(words: Names) -> list[str]:
+    """The rows whose names begin with one of these words."""
+    return [name for name in ROWS if name.startswith(words)]
 
 
 @contextmanager

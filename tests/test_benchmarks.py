@@ -1,16 +1,21 @@
-"""README and docs/benchmarks.md show what the data in benchmarks/results/ supports, and no more."""
+"""README and docs/benchmarks.md show what the data in benchmarks/results/ supports, and no more;
+and the pure parts of benchmarks. `tests/test_benchmark_harness.py` has the harness.
+"""
 
 import doctest
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from benchmarks import bars, table
+from benchmarks import against, bars, faults, table, tls
 from benchmarks.harness.results import RESULTS
+from benchmarks.harness.rounds import Rounds
+from benchmarks.scale import store
 from benchmarks.training_rows import figures, row_of, same_load
 from tests.pages import ROOT
 
@@ -141,3 +146,40 @@ def test_training_is_compared_only_where_all_sides_carried_the_same_load() -> No
     [first, _] = table.training({**data, "same_load": True})
     assert (first.ours, first.theirs) == (204, 232)
     assert same_load([ours, side("tf.data", (62, 58))])
+
+
+def versions(*pairs: tuple[float, float]) -> Rounds:
+    """Rounds of `benchmarks.against`: processor time of the earlier version and of this one."""
+
+    def figures(cpu_s_gb: float) -> dict[str, float]:
+        return {"mb_s": 100 / cpu_s_gb, "cpu_s_gb": cpu_s_gb, "peak_mb": 80.0}
+
+    taken = [{"before": figures(before), "now": figures(now)} for before, now in pairs]
+    return Rounds(taken=taken, runs=len(taken), stolen_cores=0)
+
+
+@pytest.mark.parametrize("judged_by", ["cpu", "speed"])
+@pytest.mark.parametrize(("factor", "verdict"), [(1.1, "SLOWER"), (1.02, "same"), (0.9, "faster")])
+def test_a_version_is_slower_where_the_median_of_its_ratios_is(
+    judged_by: str, factor: float, verdict: str
+) -> None:
+    """One of three rounds was slow for both versions, one for this version only."""
+    taken = versions((1.0, factor), (3.0, 3 * factor), (1.0, 2.0))
+    row = against.row_of("a row", judged_by, taken)
+    assert row["verdict"] == verdict
+    assert row["cpu_ratio"] == pytest.approx(factor, abs=0.01)
+    assert row["speed_ratio"] == pytest.approx(1 / factor, abs=0.01)
+    assert max(row["spread"]) > 1 if judged_by == "cpu" else min(row["spread"]) < 1
+    assert against.line_of(row).endswith(verdict)
+
+
+def test_rows_are_chosen_by_the_beginnings_of_their_names() -> None:
+    assert against.chosen(("local", "tls")) == ["tls", "local, 84 B", "local, 110 kB"]
+    assert against.chosen(tuple(against.ROWS)) == list(against.ROWS)
+
+
+@pytest.mark.parametrize("module", [against, bars, faults, tls, store])
+def test_examples_of_benchmarks_are_true(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
