@@ -90,6 +90,7 @@ spans_of_anything = st.lists(st.builds(Span, st.integers(0, 40), st.integers(1, 
 
 @given(spans_of_anything, spans_of_anything, st.integers(0, 60))
 @example([Span(0, 1), Span(0, 1)], [Span(0, 1)], 0)
+@example([Span(0, 12), Span(2, 1)], [], 5)  # the block before is longer than the nearest one
 def test_spans_find_what_a_search_of_all_finds(
     added: list[Span], removed: list[Span], position: int
 ) -> None:
@@ -150,6 +151,14 @@ def test_room_comes_from_what_no_run_has_used_for_longest(
     for stored in sets:
         if stored.name not in in_use and stored.used < latest and stored.blocks:
             assert sum(name == stored.name for name, _ in victims) == len(stored.blocks)
+
+
+@given(stored_sets, st.integers(0, 60))
+@example([StoredSet("a", 1.0, [StoredBlock("x", 8), StoredBlock("y", 8)])], 8)
+def test_no_block_more_is_removed_than_is_needed(sets: list[StoredSet], needed: int) -> None:
+    victims = choose_victims(sets, in_use=[], needed=needed)
+    assert sum(block.charge for _, block in victims[:-1]) < max(needed, 1)
+    assert victims == [] or needed > 0
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(1, 10**6))

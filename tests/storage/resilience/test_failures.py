@@ -1,0 +1,58 @@
+"""The failures of one operation, and which of them count. No request is sent."""
+
+import time
+
+import pytest
+
+from streamrec import RetryPolicy
+from streamrec.errors import StorageError
+from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.retry import Failures
+from streamrec.storage.traffic import Traffic
+
+POLICY = RetryPolicy(backoff_base=0.0, patience=60.0)
+THROTTLED = TransientError(Cause.THROTTLED, "a 503")
+BROKEN = TransientError(Cause.BROKEN, "reset")
+
+
+def failures_of(policy: RetryPolicy = POLICY) -> Failures:
+    traffic = Traffic()
+    return Failures(policy, "s3://b/x", traffic, traffic.tally)
+
+
+async def test_a_throttled_request_counts_once_while_the_store_answers_others() -> None:
+    failures = failures_of()
+    for _ in range(3):
+        await failures.turn()
+        failures.limiter.record_success(time.monotonic())  # that of another request
+        await failures.wait(THROTTLED)
+        assert failures.count == 1
+    assert failures.waiting
+
+
+async def test_each_failure_counts_where_the_store_answers_nothing() -> None:
+    failures = failures_of()
+    for fault in (THROTTLED, BROKEN, THROTTLED):
+        await failures.turn()
+        await failures.wait(fault)
+    assert failures.count == 3
+
+
+async def test_progress_forgets_the_failures() -> None:
+    failures = failures_of()
+    await failures.turn()
+    await failures.wait(BROKEN)
+    assert failures.traffic.statistics.waits
+    failures.progress()
+    assert (failures.count, failures.waiting) == (0, False)
+    assert not failures.traffic.statistics.waits
+
+
+async def test_the_last_attempt_that_fails_is_an_error_with_its_cause() -> None:
+    failures = failures_of(RetryPolicy(attempts=2, backoff_base=0.0))
+    await failures.turn()
+    await failures.wait(BROKEN)
+    await failures.turn()
+    with pytest.raises(StorageError, match="reset") as caught:
+        await failures.wait(BROKEN)
+    assert caught.value.__cause__ is BROKEN
