@@ -5,7 +5,7 @@ client.
 
 A SeaweedFS on this machine holds small shards. One after the other, and 1,000 at once, they are
 read by `streamrec.open_shard` with the same options each time, and by `_cat_file` of one
-S3FileSystem; in turn, five rounds. What counts is this process's processor time a request. Results
+S3FileSystem, in turn. What counts is this process's processor time a request. Results
 go to benchmarks/results/clients.json.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import s3fs
@@ -41,11 +42,11 @@ def main(*, rounds: int = 5) -> None:
             writer.write(bytes(10_000))
         # one event loop for all rounds: the client of s3fs belongs to it
         with asyncio.Runner() as runner:
-            rows = runner_rows(runner, url, options, rounds)
+            rows = rows_of(runner, url, options, rounds)
     save("clients", ["s3fs", "aiobotocore"], rounds=rounds, unit="CPU ms a request", rows=rows)
 
 
-def runner_rows(
+def rows_of(
     runner: asyncio.Runner, url: str, options: dict[str, Any], rounds: int
 ) -> list[dict[str, Any]]:
     """A row for requests one after the other, and one for requests at once."""
@@ -59,11 +60,14 @@ def runner_rows(
     async def theirs() -> None:
         await fs._cat_file(url)
 
+    def side(call: Call, count: int, together: bool) -> Figures:
+        return runner.run(cost(call, count, together))
+
     rows = []
     for together, count in ((False, ONE_BY_ONE), (True, AT_ONCE)):
         sides = {
-            name: lambda call=call: runner.run(cost(call, count, together))  # noqa: B023
-            for name, call in (("open_shard", ours), ("_cat_file", theirs))
+            "open_shard": partial(side, ours, count, together),
+            "_cat_file": partial(side, theirs, count, together),
         }
         taken = in_turn(sides, rounds, warm=1)
         row: dict[str, Any] = {"requests": count, "at once": together, **taken.by_side("cpu_ms")}
