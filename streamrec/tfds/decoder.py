@@ -60,8 +60,8 @@ class Decoder:
                 decoded; the error has the record's number in the batch and the feature's name.
         """
         if isinstance(records, bytes | bytearray | memoryview):
-            return next(rows_of(self._columns([bytes(records)])))
-        columns = self._columns(records)
+            return next(rows_of(self._columns([bytes(records)], for_rows=True)))
+        columns = self._columns(records, for_rows=self.as_rows)
         return row_array(columns, len(records)) if self.as_rows else columns
 
     @cached_property
@@ -71,11 +71,12 @@ class Decoder:
             features |= column.features()
         return stages.Parse(features, string_columns=True)
 
-    def _columns(self, records: Any) -> Any:
+    def _columns(self, records: Any, *, for_rows: bool) -> Any:
         parsed = self._parse(records)
         found: dict[str, Any] = {}
         for column in self.columns:
-            put(found, column.path, column.column(parsed, len(records)))
+            values = column.column(parsed, len(records))
+            put(found, column.path, column.rows(values) if for_rows else values)
         return pick(found, self.supervised) if self.supervised else found
 
 

@@ -9,10 +9,12 @@ An array with several unknown sizes has its `NAME/shape` and `NAME/value`.
 from __future__ import annotations
 
 import math
+import wave
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -165,6 +167,29 @@ class LeafColumn:
         except FeatureError as error:
             raise FeatureError(error.reason, self.name, error.record) from error.__cause__
 
+    def rows(self, column: Any) -> Any:
+        """A column from which single examples are taken: its arrays are joined within each.
+
+        An example's sequence of images of one size is one array then, as TensorFlow Datasets
+        gives it; images of several sizes stay an object array.
+        """
+        splits = column.nested_row_splits if isinstance(column, RaggedTensor) else ()
+        values = column.flat_values if splits else column
+        if not self.is_file or self.decoder is not None or values.dtype != object:
+            return column
+        if len(splits) > 1 or (not splits and column.ndim < 2):
+            return column
+        joined = np.empty(len(column), object)
+        for number, row in enumerate(column):
+            joined[number] = self._join(row)
+        return joined
+
+    def _join(self, row: Array) -> Array:
+        """The arrays of one example as one, if they have one shape."""
+        if len(row):
+            return stack(row) if len({one.shape for one in row}) == 1 else row
+        return np.empty((0, *(size or 0 for size in self.leaf.shape)), self._dtype)
+
     def decoded(self, column: Any) -> Any:
         """A column of files, or of values for the user's decoder, with each of them decoded."""
         try:
@@ -305,14 +330,15 @@ class LeafColumn:
         self, data: bytes, record: int, shape: Sequence[int | None], out: Any = None
     ) -> Any:
         """One value from its string; `out`, with the value, if that could be decoded into it."""
-        if self.decoder is skip or self.leaf.encoding == "file":
+        if self.decoder is skip:
             return bytes(data)
         try:
-            value = (
-                decode_pixels(data, self.leaf, out)
-                if self.is_image
-                else self._array(data, list(shape))
-            )
+            if self.is_image:
+                value = decode_pixels(data, self.leaf, out)
+            elif self.leaf.encoding == "file":
+                value = decode_wave(data, self.leaf)
+            else:
+                value = self._array(data, list(shape))
         except FeatureError as error:
             raise FeatureError(error.reason, record=record) from error.__cause__
         sizes = zip(value.shape, shape, strict=False)
@@ -369,6 +395,35 @@ def decode_pixels(data: bytes, leaf: LeafFeature, out: Array | None = None) -> A
         pixels = images.decode_by_default(data, 4, "uint8")
         return np.ascontiguousarray(pixels).view(np.float32)
     return images.decode_by_default(data, channels, leaf.dtype, out)
+
+
+def decode_wave(data: bytes, leaf: LeafFeature) -> Array:
+    """The samples of a WAV file, as whole numbers of its width, in the feature's dtype.
+
+    Those of 8 bits are brought to -128 and above, and those of 24 bits are multiplied by 256.
+    """
+    try:
+        with wave.open(BytesIO(data)) as file:
+            channels = file.getnchannels()
+            width = file.getsampwidth()
+            frames = file.readframes(file.getnframes())
+    except (wave.Error, EOFError) as error:
+        raise FeatureError(
+            f"streamrec decodes only WAV files of whole numbers ({error}): pass decoders= with "
+            "streamrec.tfds.skip, which leaves the bytes of the file, or with a function"
+        ) from error
+    wanted = leaf.shape[1] if len(leaf.shape) > 1 else 1
+    if channels != wanted:
+        raise FeatureError(f"it has {channels} channels, and features.json says {wanted}")
+    if width == 1:
+        samples: Array = np.frombuffer(frames, np.uint8).astype(np.int16) - 128
+    elif width == 3:
+        padded = np.zeros((len(frames) // 3, 4), np.uint8)
+        padded[:, 1:] = np.frombuffer(frames, np.uint8).reshape(-1, 3)
+        samples = padded.view("<i4").reshape(-1)
+    else:
+        samples = np.frombuffer(frames, f"<i{width}")
+    return samples.astype(leaf.dtype).reshape(-1, *([channels] if len(leaf.shape) > 1 else []))
 
 
 def inflate(data: bytes, expected: int | None) -> bytes:

@@ -6,11 +6,14 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from google.protobuf import json_format
 
 import streamrec.tfds
 from streamrec import RaggedTensor
+from streamrec.tfds.decoder import make_decoder
 from streamrec.tfds.features_json import features_from_json
 from streamrec.tfds.slices import resolve_split
 from tests.tfds.compare import assert_same
@@ -147,3 +150,42 @@ def test_old_form_that_the_peer_writes_is_read(tfds: Any, url: str) -> None:
     with open(os.path.join(url, "features.json")) as file:
         new = features_from_json(file.read())
     assert features_from_json(old) == new
+
+
+SERIALIZED: dict[str, tuple[Any, list[Any]]] = {
+    "images of unknown sizes": (
+        lambda f: f.Sequence(f.Image(shape=(None, None, 3))),
+        [np.zeros((count, 4, 5, 3), np.uint8) + count for count in range(3)],
+    ),
+    "parts of a sequence": (
+        lambda f: f.Sequence({"image": f.Image(shape=(None, None, 1)), "at": np.int64}),
+        [[{"image": np.full((3, 2, 1), 7, np.uint8), "at": at} for at in range(n)] for n in (0, 2)],
+    ),
+    "video of unknown size": (
+        lambda f: f.Video(shape=(None, None, None, 3)),
+        [np.full((frames, 4, 6, 3), 9, np.uint8) for frames in (1, 3)],
+    ),
+    "arrays of unknown sizes": (
+        lambda f: f.Sequence(f.Tensor(shape=(None, None), dtype=np.int16, encoding="zlib")),
+        [np.ones((count, 2, 3), np.int16) for count in (1, 2)],
+    ),
+    "bfloat16": (
+        lambda f: f.Tensor(shape=(2, None), dtype=ml_dtypes.bfloat16, encoding="bytes"),
+        [np.array([[1, 2.5], [-3, 1e5]]).astype(ml_dtypes.bfloat16)],
+    ),
+}
+"""Features that examples of their own sizes have, and some of their values."""
+
+
+@pytest.mark.parametrize("name", SERIALIZED)
+def test_examples_of_their_own_sizes_are_equal(tfds: Any, name: str) -> None:
+    describe, values = SERIALIZED[name]
+    features = tfds.features.FeaturesDict({"value": describe(tfds.features)})
+    tree = features_from_json(json_format.MessageToJson(features.to_proto()))
+    decode = make_decoder(tree)
+    records = [features.serialize_example({"value": value}) for value in values]
+    dataset = pytest.importorskip("tensorflow").data.Dataset.from_tensor_slices(records)
+    expected = list(tfds.as_numpy(dataset.map(features.deserialize_example)))
+    assert len(expected) == len(values)
+    for record, example in zip(records, expected, strict=True):
+        assert_same(decode(record), as_numpy(example))

@@ -1,17 +1,23 @@
 """Reads the golden folders: every kind of feature, rows and columns, slices, parts of features."""
 
 import asyncio
+import json
 import pickle
 import shutil
+import wave
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import streamrec
 import streamrec.tfds
 from streamrec import AUTOTUNE, FeatureError, RaggedTensor
 from streamrec.tfds import Folder, skip
+from streamrec.tfds.decoder import make_decoder
+from streamrec.tfds.features_json import features_from_json
 from tests.tfds.compare import assert_same
 from tests.tfds.folders import (
     KINDS,
@@ -259,3 +265,74 @@ def test_value_that_does_not_fit_names_feature_and_record(kinds: Folder, tmp_pat
 def copy_folder(tmp_path: Any) -> Any:
     """A copy of the folder `kinds` that a test may change."""
     return shutil.copytree(KINDS_URL, tmp_path / "kinds" / "1.0.0")
+
+
+def wav(samples: Any, width: int) -> bytes:
+    """A WAV file of whole numbers of `width` bytes, of shape `[frames, channels]`."""
+    file = BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(samples.shape[1])
+        writer.setsampwidth(width)
+        writer.setframerate(8000)
+        offset = 128 if width == 1 else 0  # only 8 bits have no sign
+        parts = [
+            int(one + offset).to_bytes(width, "little", signed=width > 1) for one in samples.flat
+        ]
+        writer.writeframes(b"".join(parts))
+    return file.getvalue()
+
+
+def audio_decoder(shape: list[int], dtype: str, **options: Any) -> Any:
+    """The decoder of a feature `audio` whose values are files."""
+    audio = {"shape": {"dimensions": shape}, "dtype": dtype, "lazyDecode": True}
+    tree = {"featuresDict": {"features": {"audio": {"audio": audio}}}}
+    return make_decoder(features_from_json(json.dumps(tree)), **options)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_audio_that_is_stored_as_its_file_is_decoded(width: int, channels: int) -> None:
+    random = np.random.default_rng(width)
+    most = 1 << (8 * width - 1)
+    samples = random.integers(-most, most, (50, channels))
+    record = streamrec.encode_example({"audio": [wav(samples, width)]})
+    shape = [-1] if channels == 1 else [-1, channels]
+    found = audio_decoder(shape, "int32")(record)["audio"]
+    scaled = samples * 256 if width == 3 else samples
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, scaled.reshape([len(samples), *shape[1:]]))
+
+
+def test_audio_of_another_format_is_an_error_that_helps() -> None:
+    record = streamrec.encode_example({"audio": [b"fLaC" + bytes(100)]})
+    with pytest.raises(FeatureError, match=r"only WAV files.*skip") as caught:
+        audio_decoder([-1], "int16")(record)
+    assert caught.value.feature == "audio"
+    decoders = {"audio": skip}
+    assert audio_decoder([-1], "int16", decoders=decoders)(record)["audio"][:4] == b"fLaC"
+    sizes = audio_decoder([-1], "int16", decoders={"audio": len})(record)
+    assert sizes["audio"] == 104
+    stereo = streamrec.encode_example({"audio": [wav(np.zeros((3, 2), int), 2)]})
+    with pytest.raises(FeatureError, match="it has 2 channels"):
+        audio_decoder([-1], "int16")(stereo)
+
+
+def test_images_of_one_size_are_one_array_of_an_example() -> None:
+    feature = {"feature": {"image": {"shape": {"dimensions": [-1, -1, 1]}}}}
+    tree = {"featuresDict": {"features": {"frames": {"sequence": feature}}}}
+    decode = make_decoder(features_from_json(json.dumps(tree)), as_rows=True)
+    pixels = np.arange(60, dtype=np.uint8).reshape(5, 3, 4, 1)
+    files = [png(one) for one in pixels]
+    lists = [files, [], [files[0], png(pixels[0, :2])]]
+    records = [streamrec.encode_example({"frames": each}) for each in lists]
+    same, empty, several = (row["frames"] for row in decode(records))
+    np.testing.assert_array_equal(same, pixels)
+    assert (empty.shape, empty.dtype) == ((0, 0, 0, 1), np.uint8)
+    assert [one.shape for one in several] == [(3, 4, 1), (2, 4, 1)]
+    np.testing.assert_array_equal(decode(records[0])["frames"], pixels)
+
+
+def png(pixels: Any) -> bytes:
+    file = BytesIO()
+    Image.fromarray(pixels[..., 0]).save(file, "PNG")
+    return file.getvalue()
