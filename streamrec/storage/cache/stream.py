@@ -30,8 +30,9 @@ from streamrec.storage.statistics import Statistics, Tally
 from streamrec.storage.stream import CLOSED, stop_of
 from streamrec.storage.tasks import call_in_thread, finish
 
-POLL_SECONDS: Final = 0.02
-"""How often a stream looks whether another process has fetched the block that both need."""
+POLL_SECONDS: Final = (0.02, 0.3)
+"""After how many seconds, at first and later on, a stream looks whether another process has fetched
+the block that both need: hundreds of processes that look often would take the processor from it."""
 
 UNLOCKED_BYTES: Final = 1 << 20
 """Fewer bytes are fetched without a lock, if no other process uses the cache."""
@@ -195,6 +196,7 @@ class CachedStream:
 
         Returns whether this process holds the lock.
         """
+        pause, longest = POLL_SECONDS
         while True:
             taken = await self._try_lock(key, stop)
             if taken is Lock.OFF:
@@ -204,7 +206,8 @@ class CachedStream:
                 return None
             if taken is not Lock.BUSY:
                 return taken is Lock.HELD
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, longest)
 
     async def _try_lock(self, key: ObjectKey, stop: int) -> Lock:
         """Takes the lock of the next block, if it needs one, and looks what others have written."""

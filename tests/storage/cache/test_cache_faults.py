@@ -231,20 +231,45 @@ def test_a_killed_process_leaves_a_cache_that_is_right(store: SmallStore, tmp_pa
     assert on_disk(directory) <= 2 * total
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.thorough)])
-@pytest.mark.timeout(120)
-def test_processes_that_start_together_fetch_each_block_once(
+@pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.timeout(300)
+def test_processes_that_start_together_fetch_each_block_once_and_keep_the_limit(
     store: SmallStore, tmp_path: Path, count: int
 ) -> None:
-    store.objects = {f"d/s-{index}": shard(index, 30, 100_000) for index in range(3)}
+    store.objects = {f"d/s-{index:02d}": shard(index, 32, 20_000) for index in range(16)}
+    pattern = store.url("s3", "d/*")
     total = sum(map(len, store.objects.values()))
-    options = store.options("s3") | {"cache_dir": str(tmp_path / "c"), "cache_bytes": total * 2}
-    processes = [start_reading(store.url("s3", "d/*"), options) for _ in range(count)]
-    found = [results(process)[0][0] for process in processes]
-    assert len({records for records, _ in found}) == 1
-    # a holder that gets no processor for seconds may be overtaken
-    assert total <= sum(counts["s3"] for _, counts in found) <= 1.5 * total
-    assert on_disk(tmp_path / "c") <= 1.1 * total
+    for limit in (2 * total, 8 << 20):
+        directory = tmp_path / str(limit)
+        options = store.options("s3") | {"cache_dir": directory, "cache_bytes": limit}
+        context = multiprocessing.get_context("fork")
+        answers = context.SimpleQueue()
+        gate = context.Event()
+        processes = [
+            context.Process(target=count_after, args=(gate, pattern, options, answers))
+            for _ in range(count)
+        ]
+        for process in processes:
+            process.start()
+        gate.set()
+        read = 0
+        for _ in processes:
+            records, nbytes = answers.get()
+            assert records == 16 * 32
+            assert on_disk(directory) <= limit
+            read += nbytes
+        for process in processes:
+            process.join()
+        # a holder that gets no processor for seconds is overtaken
+        assert limit < total or total <= read <= 2 * total
+        assert sum(1 for _ in TFRecordDataset(pattern, storage_options=options)) == 16 * 32
+        close_caches()
+        assert not [path for path in directory.rglob("*") if writer_of(path.name)]
+
+
+def count_after(gate: Any, pattern: str, options: dict[str, Any], answers: Any) -> None:
+    gate.wait()
+    count_records(pattern, options, answers)
 
 
 @pytest.mark.timeout(60)

@@ -12,6 +12,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,28 @@ def test_a_rewritten_shard_is_read_anew(store: SmallStore, tmp_path: Path, schem
     assert list(dataset) == new
     close_caches()
     assert len(blocks(directory)) == 3  # the old version is gone
+
+
+def test_a_shard_that_was_rewritten_under_a_manifest_is_read_anew(
+    store: SmallStore, options: dict[str, Any]
+) -> None:
+    """A manifest has no versions: a run over one asks for them, and reads nothing again."""
+    manifest = store.url("s3", "d/manifest.json")
+    streamrec.write_manifest_sync(names(store), manifest, storage_options=store.options("s3"))
+    dataset = TFRecordDataset(manifest, storage_options=options)
+    first = list(dataset)
+    new_process()
+    before = len(store.asked)
+    assert list(dataset) == first
+    asked = asked_since(store, before)
+    assert "read" not in asked  # not even for the manifest
+    assert sum(asked.values()) <= 1 + len(first) // RECORDS
+    store.objects["d/s-1"] = shard(9)  # of the same size
+    assert len(store.objects["d/s-1"]) == len(store.objects["d/s-2"])
+    for _ in range(2):
+        expected = [*first[:RECORDS], *records_of(store.objects["d/s-1"]), *first[-RECORDS:]]
+        assert list(dataset) == expected
+        new_process()
 
 
 def test_a_version_that_a_state_names_is_compared_with_the_store(
@@ -662,6 +685,18 @@ def test_runs_that_want_the_same_bytes_at_once_fetch_them_once(
     one, *others = asyncio.run(read_all())
     assert len(one) == 90
     assert others == [one] * 5
+    assert asked_since(store, 0)["read"] == 1
+
+
+def test_threads_that_want_the_same_bytes_at_once_fetch_them_once(
+    store: SmallStore, options: dict[str, Any]
+) -> None:
+    store.objects = {"d/long": shard(5, 90, 100_000)}
+    dataset = TFRecordDataset(store.url("s3", "d/*"), storage_options=options)
+    with ThreadPoolExecutor(5) as pool:
+        one, *others = pool.map(lambda _: list(dataset), range(5))
+    assert len(one) == 90
+    assert others == [one] * 4
     assert asked_since(store, 0)["read"] == 1
 
 
