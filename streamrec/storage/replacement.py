@@ -363,6 +363,15 @@ class Replacement:
         """Returns what a caller allows to replace, where the set may replace more."""
         return "unsecured" if overwrite and self._rules.unsecured else overwrite
 
+    async def _named_twice(self, identities: frozenset[Identity]) -> str | None:
+        """Returns the object of this set that has one of the identities, or None."""
+        other = next((self._names[each] for each in identities if each in self._names), None)
+        if other is None:
+            return None
+        # The number of a file that was replaced belongs to the next file that any process makes.
+        [now] = await self.storages.identities([other])
+        return other if now & identities else None
+
     async def _join(self, path: str, describes: bool, overwrite: Overwrite) -> WrittenObject:
         """Adds an object, and decides under which URL it is written."""
         storage = await self.storages.at(path)
@@ -378,9 +387,7 @@ class Replacement:
                 raise StorageError(
                     "this object is read, and would be overwritten: choose another name", path
                 )
-            if other := next(
-                (self._names[each] for each in identities if each in self._names), None
-            ):
+            if other := await self._named_twice(identities):
                 raise StorageError(
                     f"this would overwrite {other}, which is written as well: rename one", path
                 )

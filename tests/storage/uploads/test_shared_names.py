@@ -3,13 +3,15 @@ other one has uploaded.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from streamrec.errors import ObjectChangedError
+from streamrec.errors import ObjectChangedError, StorageError
 from streamrec.storage import Replacement, RetryPolicy, Storage, Storages
 from streamrec.storage.backends.memory import MemoryBackend
 from streamrec.storage.faults import Cause, TransientError
@@ -144,3 +146,37 @@ async def test_a_removal_whose_answer_is_lost_does_not_remove_the_next_object() 
     with pytest.raises(ObjectChangedError):
         await storage.remove(path, (await storage.stat(path)).version)
     assert await storage.read_range(path, 0, 9) == b"second"
+
+
+async def test_the_number_of_a_replaced_file_stands_for_it_no_longer(tmp_path: Path) -> None:
+    """Two runs of `cp --resume` at once: a file of the one has the number of a file that the other
+    one has replaced.
+    """
+    first, second, kept = (tmp_path / name for name in ("first", "second", "kept"))
+    first.write_bytes(b"old")
+    os.link(first, kept)
+    async with Storages() as storages, Replacement(storages, stages=False) as objects:
+        async with await objects.upload(str(first)) as upload:
+            await upload.write(b"new")
+        # The system gives a number again once it is free; a link has it for certain.
+        os.link(kept, second)
+        async with await objects.upload(str(second)) as upload:
+            await upload.write(b"other")
+    assert first.read_bytes() == b"new"
+    assert second.read_bytes() == b"other"
+    assert kept.read_bytes() == b"old"
+
+
+async def test_two_names_of_one_file_are_refused_while_they_are_one(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(b"old")
+    os.link(first, second)
+    async with (
+        Storages() as storages,
+        Replacement(storages, stages=False) as objects,
+        await objects.upload(str(first)) as upload,
+    ):
+        with pytest.raises(StorageError, match=r"this would overwrite .*first, which"):
+            await objects.upload(str(second))
+        await upload.write(b"new")
+    assert second.read_bytes() == b"old"
