@@ -81,7 +81,7 @@ class Workload:
     def records(self) -> list[bytes]:
         """One batch, with features in the order of their names, as protobuf writes them."""
         columns = self.columns(np.random.default_rng(7), BATCH)
-        return encode_examples(dict(sorted(columns.items())))
+        return list(map(bytes, encode_examples(dict(sorted(columns.items())))))
 
 
 @dataclass(frozen=True, kw_only=True)

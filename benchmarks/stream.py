@@ -102,8 +102,8 @@ def memory_rows(servers: Names) -> list[dict[str, Any]]:
             for megabytes, shards in ((64, 16), (1024, 4)):
                 size = megabytes << 20
                 with stores.real(server, shards=shards, size=size, record=record) as where:
-                    task = {"urls": where[0], "options": where[1], "batch": batch, "block": 1}
-                    found = in_own_process(measured, side="streamrec", **task)
+                    task: dict[str, Any] = {"urls": where[0], "options": where[1], "batch": batch}
+                    found = in_own_process(measured, side="streamrec", block=1, **task)
                 row = {"server": server, "records": name, "shard_mb": megabytes}
                 row |= {key: found[key] for key in ("peak_mb", "before_mb")}
                 rows.append({**row, "budget_mb": readers.BUDGET >> 20})
