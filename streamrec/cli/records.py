@@ -171,10 +171,11 @@ def comparable(value: Any, wanted: str | float) -> tuple[Any, Any]:
         raise TypeError
     if isinstance(wanted, str):
         return value, wanted.encode()
-    with suppress(OverflowError):
-        return value, struct.unpack("f", struct.pack("f", wanted))[0] if isinstance(
-            value, float
-        ) else wanted
+    if isinstance(value, float):
+        # "<f" refuses what float32 does not hold; "f" would make it infinite. The same holds for
+        # whole numbers that no float holds, of which Python's comparison is exact.
+        with suppress(OverflowError, struct.error):
+            return value, struct.unpack("<f", struct.pack("<f", wanted))[0]
     return value, wanted
 
 

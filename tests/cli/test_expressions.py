@@ -72,7 +72,12 @@ def test_text_and_numbers_are_not_compared() -> None:
         comparable(b"3", 3)
     with pytest.raises(TypeError):
         comparable(3, "3")
-    assert comparable(0.5, 10**400) == (0.5, 10**400)  # an int that no float holds
+
+
+@pytest.mark.parametrize("number", [1e300, -1e300, 10**400])
+def test_a_number_beyond_float32_is_compared_as_it_is(number: float) -> None:
+    assert comparable(0.5, number) == (0.5, number)
+    assert comparable(float("inf"), number) == (float("inf"), number)
 
 
 @pytest.mark.parametrize(
