@@ -187,7 +187,7 @@ class LeafColumn:
     def _join(self, row: Array) -> Array:
         """The arrays of one example as one, if they have one shape."""
         if len(row):
-            return stack(row) if len({one.shape for one in row}) == 1 else row
+            return stack(list(row)) if len({one.shape for one in row}) == 1 else row
         return np.empty((0, *(size or 0 for size in self.leaf.shape)), self._dtype)
 
     def decoded(self, column: Any) -> Any:
