@@ -212,9 +212,13 @@ class IndexedRecords:
 
     async def fetch_run(self, first: int, last: int) -> Frames:
         """Records `first` to `last` (exclusive) of one shard, by one request. Errors as `fetch`."""
-        places = await self.places(np.array([first, last - 1]))
-        end = int(places.offsets[1] + places.lengths[1]) + FRAME_BYTES
-        run = ByteRun(int(places.shards[0]), int(places.offsets[0]), end, 0, last - first)
+        self._check(first, last)
+        # Two records need no tasks: with `places`, a block of a local shard costs 5 % more.
+        shards, blocks, in_block = self.index.block_of(np.array([first, last - 1]))
+        needed, which = np.unique(blocks, return_inverse=True)
+        offsets, lengths = await self._places_in(needed, which, in_block)
+        end = int(offsets[1] + lengths[1]) + FRAME_BYTES
+        run = ByteRun(int(shards[0]), int(offsets[0]), end, 0, last - first)
         data = await self._read_run(run)
         spans, position, code, _ = kernels.scan_frames(data, 0, self._verify, len(data))
         frames = Frames(data, as_spans(spans))
