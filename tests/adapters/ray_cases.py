@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from streamrec.cli import program
 from streamrec.ray import TFRecordDatasource, read_tfrecords, write_tfrecords
 from tests.adapters.conftest import write_examples
 from tests.cli.conftest import interrupt_stalled, still_running
-from tests.pages import blocks
+from tests.pages import ROOT, blocks
 from tests.runs import flip_bit
 from tests.servers.faults import Faults
 from tests.servers.objectstore import ObjectStore
@@ -329,6 +330,57 @@ def test_a_missing_feature_is_named_with_shard_and_record(tmp_path: Path, cluste
         )
     )
     assert place[0] or place[1] == "567"
+
+
+LINE = re.compile(r"\(RayTrainWorker pid=(\d+)\)\S* (\d) (\d+) \S+ (\[[\d, ]+\])\n")
+
+
+@pytest.mark.thorough
+def test_a_killed_worker_of_ray_train_resumes_exactly(tmp_path: Path, cluster: str) -> None:
+    """The program of docs/ray.md; a worker is killed after a checkpoint."""
+    found = list(blocks(ROOT / "docs/ray.md"))
+    (tmp_path / "train_ray.py").write_text(
+        next(each.text for each in found if each.title == "train_ray.py")
+    )
+    data = next(each.text for each in found if "parts/manifest.json" in each.text)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "RAY_ADDRESS": cluster,
+        "RAY_DEDUP_LOGS": "0",
+    }
+    steps: dict[tuple[int, int], list[int]] = {}
+    first_steps: dict[int, int] = {}  # of each process
+    killed = 0
+    program = f"import streamrec\n{data}\nexec(open('train_ray.py').read())"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        text = ""
+        for line in running.stdout:
+            text += line
+            if not (match := LINE.search(line)):
+                continue
+            pid, rank, step = map(int, match.groups()[:3])
+            ids = json.loads(match[4])
+            first_steps.setdefault(pid, step)
+            assert steps.setdefault((rank, step), ids) == ids
+            if not killed and step >= 12:
+                os.kill(killed := pid, signal.SIGKILL)
+    assert running.returncode == 0, text[-3000:]
+    assert killed
+    assert len(first_steps) == 4
+    assert sorted(first_steps.values())[2] > 1, text[-3000:]  # not from the beginning
+    assert len(steps) == 80
+    for first in (1, 21):
+        epoch = [steps[rank, step] for rank in range(2) for step in range(first, first + 20)]
+        assert sorted(number for ids in epoch for number in ids) == list(range(320))
 
 
 PROGRAM = """
