@@ -171,7 +171,7 @@ def test_tallies_heed_every_record_and_no_order() -> None:
         check_all_came_back("here", forward.times(2), forward)
 
 
-def test_it_runs_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_program_runs_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tutorial.main(tmp_path)
     printed = capsys.readouterr().out
     assert 'value: "test_string"' in printed

@@ -97,7 +97,7 @@ def test_large_results_live_in_blocks() -> None:
     assert payloads_of(buffer, spans) == records_in_turn(queues, 2)
 
 
-def test_nothing() -> None:
+def test_no_records_in_turn_are_no_bytes() -> None:
     for queues in ([], [[]], [[], [as_window([])]]):
         assert [bytes(part) for part in kernels.interleave(queues, 1)] == [b"", b""]
         assert bytes(kernels.rows_in_turn(as_parts(queues)[0], 1)) == b""

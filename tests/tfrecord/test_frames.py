@@ -131,7 +131,7 @@ def test_takes_any_buffer() -> None:
 
 
 @given(st.lists(st.binary(max_size=40)))
-def test_arrow(records: list[bytes]) -> None:
+def test_frames_become_an_arrow_array(records: list[bytes]) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     array = pyarrow.array(
         Framer().feed(encode_records(records))

@@ -244,7 +244,7 @@ def test_results_that_come_in_any_order_lose_nothing() -> None:
     assert sorted(events(dataset.iterate())) == sorted(events(CHAINS["map"](numbers()).iterate()))
 
 
-def test_all_may_fail() -> None:
+def test_all_elements_may_fail() -> None:
     def fails(number: Any) -> Any:
         raise BadNumberError(int(number))
 
@@ -344,7 +344,7 @@ def test_a_source_that_failed_says_so_whenever_it_is_asked(files: list[str]) -> 
                 next(iterator)
 
 
-async def test_so_in_async_code(tmp_path: Path) -> None:
+async def test_a_source_that_failed_says_so_in_async_code(tmp_path: Path) -> None:
     iterator = TFRecordDataset(str(tmp_path / "missing")).aiterate()
     for kind in (NotFoundError, ClosedError, ClosedError):
         with pytest.raises(kind):

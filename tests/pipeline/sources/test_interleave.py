@@ -6,7 +6,7 @@ from streamrec import AUTOTUNE
 from streamrec.pipeline.sources.interleave import AUTO_CYCLE, Plan
 
 
-def test_plans() -> None:
+def test_plans_follow_from_the_arguments_or_are_refused() -> None:
     assert Plan.of(None) == Plan.of(AUTOTUNE) == Plan(AUTO_CYCLE, 1, True)
     assert Plan.of(3, 2, None) == Plan(3, 2, None)
     assert Plan.of(3, 2, None).within(False) == Plan(3, 2, False)

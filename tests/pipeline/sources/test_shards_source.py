@@ -212,7 +212,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
 
 @pytest.mark.parametrize("even", ["pad", "drop", "cycle"])
 @pytest.mark.parametrize("world", [1, 4, 30])
-def test_of_even_shares(even: Any, world: int) -> None:
+def test_cardinality_of_even_shares(even: Any, world: int) -> None:
     folder = folder_of(COUNTS)
     for rank in (0, world - 1):
         dataset = shares_of_rank(folder, rank, world, even=even, manifest=f"{folder}/manifest.json")
@@ -220,7 +220,7 @@ def test_of_even_shares(even: Any, world: int) -> None:
         assert len(dataset.batch(2)) == len(list(dataset.batch(2)))
 
 
-def test_of_all_shards_with_a_manifest() -> None:
+def test_cardinality_of_all_shards_comes_from_the_manifest() -> None:
     folder = folder_of(COUNTS)
     manifest = f"{folder}/manifest.json"
     assert len(shares_of_rank(folder, 0, 1, manifest=manifest).batch(4)) == 6
@@ -231,7 +231,7 @@ def test_of_all_shards_with_a_manifest() -> None:
     assert len(shares.with_options(rank=1, world_size=4)) == 5
 
 
-def test_an_unknown_number() -> None:
+def test_cardinality_is_unknown_where_shares_are_not_even() -> None:
     folder = folder_of(COUNTS)
     assert (
         shares_of_rank(folder, 0, 2, manifest=f"{folder}/manifest.json").cardinality()
@@ -257,7 +257,7 @@ def test_the_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(asked) == 1
 
 
-async def test_on_the_thread_that_reads() -> None:
+async def test_a_length_that_cannot_be_had_on_the_thread_that_reads_is_refused() -> None:
     """A function of a run may ask for the length of another dataset: it is told where that cannot
     be had there.
     """
@@ -282,7 +282,9 @@ async def test_on_the_thread_that_reads() -> None:
 @pytest.mark.parametrize("even", [None, "pad", "drop", "cycle"])
 @pytest.mark.parametrize("batch", [None, 4, 16, 40])
 @pytest.mark.parametrize("world", [1, 4])
-def test_of_global_shuffle(data: Indexed, even: Any, batch: int | None, world: int) -> None:
+def test_cardinality_of_a_global_shuffle(
+    data: Indexed, even: Any, batch: int | None, world: int
+) -> None:
     for rank in range(world):
         dataset = data.shuffled(even=even, global_batch_size=batch).with_options(
             rank=rank, world_size=world

@@ -90,7 +90,7 @@ async def test_a_chain_over_http(kind: str, http_store: Store) -> None:
         assert await read(f"{chain}{proxy.url}/broken.{kind}", {}) == RECORDS
 
 
-async def test_hugging_face() -> None:
+async def test_a_broken_read_from_hugging_face_goes_on() -> None:
     pytest.importorskip("huggingface_hub")
     with hub(FILES) as server:
         async with broken(server.endpoint) as proxy:
@@ -101,7 +101,7 @@ async def test_hugging_face() -> None:
 @pytest.mark.filterwarnings(
     "ignore:Sending a large body:ResourceWarning"
 )  # azure-core's own way of uploading
-async def test_azure(azure: Store) -> None:
+async def test_a_broken_read_from_azure_goes_on(azure: Store) -> None:
     """Damage is found, too: the record before it is the last one read."""
     url, damaged = f"{azure.url}/broken.tfrecord", f"{azure.url}/damaged.tfrecord"
     await asyncio.to_thread(azure.put, {url: WHOLE, damaged: FILES["b/damaged.tfrecord"]})

@@ -241,13 +241,13 @@ async def read(place: Place, *names: str, **arguments: Any) -> list[bytes]:
     return [record async for record in place.dataset(*names, **arguments)]
 
 
-async def test_whole(place: Place) -> None:
+async def test_whole_shards_are_read_through_a_chain(place: Place) -> None:
     assert await read(place, "a/x-0.tfrecord") == RECORDS
     assert await read(place, "b/empty.tfrecord") == []
     assert await read(place, "a/ü %20.tfrecord") == RECORDS[:1500]
 
 
-async def test_ranges(place: Place) -> None:
+async def test_ranges_are_read_through_a_chain(place: Place) -> None:
     async with place.storages() as storages:
         url = place.url("a/x-0.tfrecord")
         storage = await storages.at(url)

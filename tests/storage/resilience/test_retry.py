@@ -223,7 +223,7 @@ def test_a_206_that_makes_no_sense(header: str) -> None:
         http_body_range(206, {"Content-Range": header}, 0, 10)
 
 
-def test_sizes() -> None:
+def test_the_size_of_an_object_comes_from_the_headers() -> None:
     assert http_body_range(206, {"Content-Range": "bytes 5-9/*"}, 5, 10) is None
     assert http_body_range(200, {"Content-Length": "7"}, 0, None) == 7
     assert http_body_range(200, {}, 0, 5) is None

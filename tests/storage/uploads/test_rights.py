@@ -90,7 +90,9 @@ async def test_an_object_that_may_be_looked_at_and_not_copied_is_not_replaced(s3
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["not read", "not copied"])
-async def test_who_says_so_replaces_what_cannot_be_secured(s3: Network, copies: bool) -> None:
+async def test_objects_that_cannot_be_secured_are_replaced_on_request(
+    s3: Network, copies: bool
+) -> None:
     for number in range(2):
         await put(s3, f"-{number}", b"old %d" % number)
 
@@ -237,7 +239,7 @@ async def test_an_existing_name_in_gcs_is_refused_without_the_right_to_get(
 
 
 @pytest.mark.parametrize("rewrites", [False, True], ids=["neither read nor copied", "not copied"])
-async def test_who_says_so_replaces_objects_in_gcs_without_the_right_to_get(
+async def test_objects_in_gcs_are_replaced_without_the_right_to_get_on_request(
     gcs: Network, rewrites: bool
 ) -> None:
     for number in range(2):
