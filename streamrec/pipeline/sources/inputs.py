@@ -220,10 +220,11 @@ class InputBuffer(ArrivedElements, Fillable):
             self.check()
         return bool(self._chunks)
 
-    def _drop(self) -> None:
+    def _drop(self) -> int:
         """Drops the first chunk, and wakes the task that waits for its room."""
-        super()._drop()
+        weight = super()._drop()
         self._room.notify()
+        return weight
 
 
 @asynccontextmanager
