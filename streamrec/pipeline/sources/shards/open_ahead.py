@@ -162,7 +162,9 @@ class OpenAhead:
         """
         # As far as is known from the last shards.
         short = self._typical_bytes <= SHORT_BYTES and self._memory.share(known) >= 2 * SHORT_BYTES
-        missing = interleave.next_shard + count - self._next
+        missing = min(interleave.next_shard + count, interleave.shards) - self._next
+        if missing <= 0:  # as after nearly all blocks of long shards
+            return Openings([], short)
         if not at_once and short and self._sizes and missing < min(32, count // 2):
             return Openings([], short)
         queues = self._allowed(interleave.wanted(count), fits)
