@@ -10,12 +10,12 @@ import pytest
 
 from streamrec import Dataset
 from streamrec.errors import PositionMismatchError
-from tests.adapters.loops import batches
 from tests.adapters.test_trainer import RANKS, run_ranks
 
 torch = pytest.importorskip("torch")
 
 from streamrec.torch import Loader  # noqa: E402
+from tests.adapters.loops import batches  # noqa: E402
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(900)]
 

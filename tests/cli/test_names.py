@@ -167,7 +167,8 @@ def test_a_split_is_checked_alone(incomplete_folder: Path, cli: CommandLine) -> 
 def test_commands_understand_a_number_of_shards(folder: Path, cli: CommandLine) -> None:
     assert cli.succeeds("count", f"{folder}/ints-train.tfrecord@2").out == "2\n"
     assert cli.succeeds("verify", f"{folder}/ints-train.tfrecord@2").err == ""
-    cli.fails(3, "ints-train.tfrecord-00000-of-00003", "count", f"{folder}/ints-train.tfrecord@3")
+    # Which of the three missing shards is found first depends on the disk.
+    cli.fails(3, "-of-00003: there is no such file", "count", f"{folder}/ints-train.tfrecord@3")
 
 
 def test_records_of_an_index_are_shown_by_number(

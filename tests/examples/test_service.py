@@ -409,21 +409,23 @@ async def test_an_upload_that_is_killed_leaves_nothing(
 
     with serving(served.settings, tmp_path / "log") as running:
         headers = {"content-type": TFRECORD}
-        request = asyncio.create_task(
+        upload = asyncio.create_task(
             send_request(running, f"/shards/{name}", "PUT", data=endless(), headers=headers)
         )
         await begun.wait()
         if who == "service":
             running.process.kill()
             with pytest.raises(aiohttp.ClientError):
-                await request
+                await upload
         else:
-            request.cancel()
+            upload.cancel()
             async with asyncio.timeout(60):
                 while await unfinished(served, name):
                     pass
     assert not served.files.exists(f"{served.settings.url}/{name}")
-    status, _ = await request(served.running, f"/shards/{name}", "PUT", data=body, headers=headers)
+    status, _ = await send_request(
+        served.running, f"/shards/{name}", "PUT", data=body, headers=headers
+    )
     assert (status, await unfinished(served, name)) == (201, [])
 
 
