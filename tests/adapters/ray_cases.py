@@ -577,8 +577,9 @@ def test_an_address_without_a_cluster_is_an_error(
 def test_the_snippets_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[2] / "docs" / "ray.md"
-    snippets = [block.text for block in blocks(page) if block.kind == "python"]
-    assert len(snippets) == 4
+    # A program with a title is a file of its own: a killed worker resumes in that of Ray Train.
+    snippets = [block.text for block in blocks(page) if block.kind == "python" and not block.title]
+    assert len(snippets) == 5
     exec(compile("\n".join(snippets), str(page), "exec"), {})
 
 
