@@ -120,17 +120,23 @@ class OpenAhead:
         self._memory = memory
         self._connections = connections
         self._sizes: deque[int] = deque(maxlen=16)
-        self._typical_bytes = 0
+        # of the sizes; None when they have changed, since a median costs each short shard 1 us
+        self._median: int | None = 0
         self._opened: set[int] = set()
         self._next = 0  # one past the last shard that was opened
 
     def add_sizes(self, sizes: Iterable[int]) -> bool:
         """Adds the sizes of shards that were opened; False if none is known yet."""
         self._sizes.extend(sizes)
-        if not self._sizes:
-            return False
-        self._typical_bytes = int(median(self._sizes))
-        return True
+        self._median = None
+        return bool(self._sizes)
+
+    @property
+    def _typical_bytes(self) -> int:
+        """The median size of the last shards that were opened; 0 while none is known."""
+        if self._median is None:
+            self._median = int(median(self._sizes)) if self._sizes else 0
+        return self._median
 
     @property
     def count(self) -> int:
