@@ -248,9 +248,11 @@ async def read_short_shards(
     """
     objects: Sequence[ShortObject | None] = [None] * len(paths)
     with suppress(StreamrecError):  # opening the shard reports it
-        stores = {await storages.at(path) for path in paths}
-        if len(stores) == 1 and (store := stores.pop()).reads_short:
-            objects = await store.read_short(paths)
+        # Looked at first: a store that reads none would look up each name twice.
+        store = await storages.at(paths[0]) if paths else None
+        if store is not None and store.reads_short:
+            stores = {await storages.at(path) for path in paths}
+            objects = await store.read_short(paths) if stores == {store} else objects
     shards: list[ShortShard | None] = []
     for short in objects:
         frames = None if short is None else frame_whole(short.data, options)
