@@ -20,11 +20,12 @@ from streamrec.pipeline.sources.global_shuffle.reading import (
     PARALLEL_BLOCKS,
     FetchAhead,
     mean_bytes,
+    take_located,
 )
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.shards import IndexedRecords
 from streamrec.storage.tasks import for_each
-from streamrec.tfrecord import BUFFER_BITS, Frames, Scattered, are_long
+from streamrec.tfrecord import BUFFER_BITS, Frames
 
 PARALLEL_RANGES = 8
 """The largest number of concurrent requests for the ranges of one block."""
@@ -142,20 +143,7 @@ class LaneReading:
 
     async def take(self, positions: Numbers) -> Frames:
         """The records at these positions, which follow those of the last call."""
-        rows = np.empty((len(positions), 4), np.int64)
-        buffers: list[Frames] = []
-        lanes, indices = self._lanes.locate(positions)
-        order = np.argsort(lanes, kind="stable")
-        first = 0
-        for number, count in enumerate(np.bincount(lanes).tolist()):
-            if count:
-                chosen = order[first : first + count]
-                await self._find(number, indices[chosen], chosen, rows, buffers)
-                first += count
-        records = Scattered([frames.buffer for frames in buffers], rows)
-        if are_long(records.nbytes, len(records)):
-            return records
-        return await self._threads.run(records.compact)
+        return await take_located(self._lanes.locate(positions), self._find, self._threads)
 
     async def _find(
         self, number: int, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]

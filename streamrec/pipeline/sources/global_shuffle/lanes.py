@@ -36,7 +36,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.sources.global_shuffle.order import GroupParts, Numbers, keys_of, permute
+from streamrec.pipeline.sources.global_shuffle.order import (
+    GroupParts,
+    Numbers,
+    keys_of,
+    permute,
+    permute_blocks,
+)
 
 LANES: Final = 32
 """The largest number of lanes: of blocks that one process holds at a time.
@@ -408,10 +414,7 @@ class LaneOrder:
     @cached_property
     def _permutation(self) -> tuple[Numbers, Numbers]:
         """The first record of each permuted block, and how many come before each and in all."""
-        count = len(self.bounds) - 1
-        order = permute(np.arange(count), max(1, count), keys_of("lanes", self.seed, self.epoch))
-        starts = self.bounds[order]
-        return starts, np.concatenate([[0], np.cumsum(self.bounds[order + 1] - starts)])
+        return permute_blocks(self.bounds, keys_of("lanes", self.seed, self.epoch))
 
     @cached_property
     def _edges(self) -> Numbers:

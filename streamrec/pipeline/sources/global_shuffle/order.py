@@ -71,6 +71,17 @@ def permute(
     return result
 
 
+def permute_blocks(bounds: Numbers, keys: Numbers) -> tuple[Numbers, Numbers]:
+    """The first record of each permuted block, and how many come before each and in all.
+
+    `bounds` are the first records of the blocks in the data set, and the number of records.
+    """
+    count = len(bounds) - 1
+    order = permute(np.arange(count), max(1, count), keys)
+    starts = bounds[order]
+    return starts, np.concatenate([[0], np.cumsum(bounds[order + 1] - starts)])
+
+
 def cut_blocks(records: Numbers, sizes: Numbers, block_bytes: int) -> Numbers:
     """Cuts shards of these numbers of records and bytes into blocks of about `block_bytes`.
 
@@ -368,10 +379,7 @@ class BlockOrder:
     @cached_property
     def _permutation(self) -> tuple[Numbers, Numbers]:
         """The first record of each permuted block, and how many come before each and in all."""
-        count = len(self.bounds) - 1
-        order = permute(np.arange(count), max(1, count), keys_of("blocks", self.seed, self.epoch))
-        starts = self.bounds[order]
-        return starts, np.concatenate([[0], np.cumsum(self.bounds[order + 1] - starts)])
+        return permute_blocks(self.bounds, keys_of("blocks", self.seed, self.epoch))
 
     @cached_property
     def _bounds(self) -> Numbers:

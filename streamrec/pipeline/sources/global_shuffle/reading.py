@@ -148,6 +148,29 @@ def read_exact(
     return take
 
 
+Find = Callable[[int, Numbers, Numbers, Numbers, list[Frames]], Awaitable[None]]
+"""Finds the records of one group or lane, by its number: those with these indices, whose rows of
+the batch it sets, and to whose buffers it appends its own."""
+
+
+async def take_located(located: tuple[Numbers, Numbers], find: Find, threads: Threads) -> Frames:
+    """The records of a batch, each in the group or lane, and at the index in it, where it is."""
+    numbers, indices = located
+    rows = np.empty((len(numbers), 4), np.int64)
+    buffers: list[Frames] = []
+    order = np.argsort(numbers, kind="stable")
+    first = 0
+    for number, count in enumerate(np.bincount(numbers).tolist()):
+        if count:
+            chosen = order[first : first + count]
+            await find(number, indices[chosen], chosen, rows, buffers)
+            first += count
+    records = Scattered([frames.buffer for frames in buffers], rows)
+    if are_long(records.nbytes, len(records)):
+        return records
+    return await threads.run(records.compact)
+
+
 class SlotGroup:
     """One group while it is read.
 
@@ -232,25 +255,13 @@ class BlockReading:
 
     async def take(self, positions: Numbers) -> Frames:
         """The records at these positions."""
-        rows = np.empty((len(positions), 4), np.int64)
-        buffers: list[Frames] = []
-        groups, indices = self._order.locate(positions)
-        order = np.argsort(groups, kind="stable")
-        first = 0
-        for number, count in enumerate(np.bincount(groups).tolist()):
-            if count:
-                chosen = order[first : first + count]
-                await self._find(self._groups[number], indices[chosen], chosen, rows, buffers)
-                first += count
-        records = Scattered([frames.buffer for frames in buffers], rows)
-        if are_long(records.nbytes, len(records)):
-            return records
-        return await self._threads.run(records.compact)
+        return await take_located(self._order.locate(positions), self._find, self._threads)
 
     async def _find(
-        self, group: SlotGroup, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]
+        self, number: int, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]
     ) -> None:
         """Finds the records of one group: sets the rows at `at`, and appends their buffers."""
+        group = self._groups[number]
         done = 0
         while done < len(indices):
             current = await self._round_of(group, int(indices[done]))
