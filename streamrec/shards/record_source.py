@@ -24,6 +24,7 @@ import numpy.typing as npt
 from streamrec import bridge
 from streamrec.arguments import check_flag, check_integer, check_path, describe_value
 from streamrec.display import display_name
+from streamrec.process import process_id
 from streamrec.shards.index import Index, Numbers
 from streamrec.shards.indexed_records import (
     CACHE_BYTES,
@@ -227,7 +228,7 @@ class RecordSource:
 
     async def aclose(self) -> None:
         """Frees the connections that calls on the running event loop have opened."""
-        if self._process == os.getpid() and (
+        if self._process == process_id() and (
             kept := self._of_loop.pop(asyncio.get_running_loop(), None)
         ):
             await kept[1]
@@ -235,7 +236,7 @@ class RecordSource:
 
     def _start(self) -> None:
         """Begins in this process, without open connections."""
-        self._process = os.getpid()
+        self._process = process_id()
         self._of_loop: dict[
             asyncio.AbstractEventLoop, tuple[AsyncGenerator[IndexedRecords], Opening]
         ] = {}
@@ -243,7 +244,7 @@ class RecordSource:
     async def _here(self) -> IndexedRecords:
         """The open records of the running loop; opens them at its first call."""
         loop = running_loop()
-        if self._process != os.getpid():
+        if self._process != process_id():
             _inherited.append(self._of_loop)
             self._start()
         if loop not in self._of_loop:

@@ -33,6 +33,7 @@ from streamrec.arguments import (
 )
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
+from streamrec.process import process_id
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
 from streamrec.shards.rotation import Rotation
 from streamrec.shards.shard_output import ShardOutput
@@ -189,7 +190,7 @@ class ShardWriter:
         if self._process is not None:
             raise ClosedError(f"{self._target.pattern}: this writer is open already: enter it once")
         await self._stack.enter_async_context(self._storages)
-        self._process = os.getpid()
+        self._process = process_id()
         if self.warns:
             self._dropped = weakref.finalize(
                 self, warn_dropped, self._target.pattern, self._process
@@ -302,7 +303,7 @@ class ShardWriter:
         await self._abort(None)
 
     async def _abort(self, cause: BaseException | None) -> None:
-        if self._process not in (None, os.getpid()):
+        if self._process not in (None, process_id()):
             return  # the unfinished shard belongs to another process
         self._state = State.CLOSED
         with anyio.CancelScope(shield=True):
@@ -374,7 +375,7 @@ class ShardWriter:
     def _check_open(self) -> None:
         if self._state is not OPEN:
             raise closed_error(self._target.pattern)
-        if self._process != os.getpid():
+        if self._process != process_id():
             why = "belongs to the process that forked this one"
             if self._process is None:
                 why = "is not open yet"
@@ -386,7 +387,7 @@ class ShardWriter:
 
 def warn_dropped(pattern: str, maker: int) -> None:
     """Warns when the writer is collected, or the interpreter ends, before `close`."""
-    if os.getpid() == maker:
+    if process_id() == maker:
         logger.warning(
             "%s: its ShardWriter was dropped without close(), so the unfinished shard is not kept: "
             "use an `async with` "

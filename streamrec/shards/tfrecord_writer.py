@@ -14,6 +14,7 @@ from streamrec import bridge
 from streamrec.arguments import check_path
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
+from streamrec.process import process_id
 from streamrec.shards.manifest import FRAME_BYTES
 from streamrec.shards.shard_writer import ShardWriter
 from streamrec.storage import Overwrite, StoreOptions, check_keywords
@@ -74,7 +75,7 @@ class TFRecordWriter:
         self._block: list[bytes] = []
         self._block_bytes = 0
         self._closed = self._failed = False
-        self._process = os.getpid()
+        self._process = process_id()
         self._lock = threading.RLock()  # re-entrant: a signal handler may close the writer
         self._writer = ShardWriter(self._path, options, overwrite=overwrite, **store)
         self._writer.warns = False  # this writer does
@@ -95,7 +96,7 @@ class TFRecordWriter:
         try:
             data = record if type(record) is bytes else as_record(record)
             with self._lock:
-                if self._closed or self._process != os.getpid():
+                if self._closed or self._process != process_id():
                     self._check_open()
                 self._block.append(data)
                 self._block_bytes += len(data) + FRAME_BYTES
@@ -148,7 +149,7 @@ class TFRecordWriter:
     ) -> None:
         if error is None:
             self.close()
-        elif not self._closed and self._process == os.getpid():
+        elif not self._closed and self._process == process_id():
             self._abort()
 
     def _send(self) -> None:
@@ -175,7 +176,7 @@ class TFRecordWriter:
             )
         if self._closed:
             raise ClosedError(f"{self._path}: this writer was closed: make a new one to write more")
-        if self._process != os.getpid():
+        if self._process != process_id():
             raise ClosedError(
                 f"{self._path}: this writer belongs to the process that forked this one: make "
                 "another"
