@@ -20,6 +20,7 @@ from streamrec.shards.indexing import (
 from streamrec.shards.listing import (
     Filenames,
     Listing,
+    NameListing,
     find_shards,
     list_shards,
     matching_files,
@@ -73,6 +74,7 @@ __all__ = [
     "IndexedRecords",
     "Listing",
     "Manifest",
+    "NameListing",
     "Places",
     "Portion",
     "ReadOptions",

@@ -64,13 +64,13 @@ async def find_shards(
 async def list_shards(
     storages: Storages, filenames: Filenames, *, patterns: bool = False
 ) -> Listing:
-    """The complete listing of names; see `Listing`.
+    """The complete listing of names; see `NameListing`.
 
     Raises:
         NotFoundError: A glob matches nothing, or no name was given.
         StorageError: A directory cannot be listed, or the store failed.
     """
-    listing = Listing(storages, filenames, patterns=patterns)
+    listing = NameListing(storages, filenames, patterns=patterns)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listing.run)
         while not listing.complete:
@@ -88,6 +88,48 @@ class Found(NamedTuple):
 
 
 class Listing:
+    """Shards in order, all of them or as far as they are known.
+
+    Attributes:
+        paths: The shards' URLs so far; the list only grows.
+        complete: Whether there will be no more of them.
+        error: The error after these shards, or None.
+        known: The listed objects of shards, by URL.
+        labels: The name of each shard in errors: its URL.
+    """
+
+    def __init__(self, paths: list[str], known: dict[str, ObjectInfo], *, complete: bool) -> None:
+        self.paths = paths
+        self.labels: Sequence[str] = paths
+        self.complete = complete
+        self.error: Exception | None = None
+        self.known = known
+
+    async def until(self, count: int) -> None:
+        """Waits until that many shards are known, or all of them."""
+
+    def portion(self, number: int) -> Portion:
+        """The whole shard, which must be as it was listed."""
+        path = self.paths[number]
+        info = self.known.get(path)
+        return Portion(path=path, expected=None if info is None else Expected.of(info))
+
+    def size_of(self, path: str) -> int | None:
+        """The listed size of a shard in bytes; None if it was not listed."""
+        info = self.known.get(path)
+        return None if info is None else info.size
+
+    @property
+    def fingerprint(self) -> list[Any]:
+        """The listing's part of a state."""
+        raise NotImplementedError
+
+    async def check_fingerprint(self, saved: Sequence[Any]) -> None:
+        """Refuses a state that was saved when other shards were listed."""
+        raise NotImplementedError
+
+
+class NameListing(Listing):
     """The shards of some names, which become known while listings run.
 
     Args:
@@ -95,13 +137,6 @@ class Listing:
         keep: Called with the complete result.
         patterns: Whether all names are patterns: an object with exactly the name counts only if the
             pattern matches no other, and a pattern for a web server is an error.
-
-    Attributes:
-        paths: The shards' URLs so far; the list only grows.
-        complete: Whether there will be no more of them.
-        error: The error after these shards, or None.
-        known: The listed objects that a glob matched, by URL.
-        labels: The name of each shard in errors: its URL.
     """
 
     def __init__(
@@ -113,11 +148,10 @@ class Listing:
         *,
         patterns: bool = False,
     ) -> None:
-        self.paths: list[str] = [] if found is None else list(found.paths)
-        self.labels: Sequence[str] = self.paths
-        self.complete = found is not None
-        self.error: Exception | None = None
-        self.known: dict[str, ObjectInfo] = {} if found is None else dict(found.known)
+        if found is None:
+            super().__init__([], {}, complete=False)
+        else:
+            super().__init__(list(found.paths), dict(found.known), complete=True)
         names = to_names(filenames)
         self._keep = keep
         self._fingerprint: list[Any] = []
@@ -146,7 +180,6 @@ class Listing:
                     tasks.start_soon(self._answer, self._search, part, part.pattern)
 
     async def until(self, count: int) -> None:
-        """Waits until that many shards are known, or all of them."""
         while len(self.paths) < count and not self.complete:
             if self._parts:
                 part = self._parts[0]
@@ -165,17 +198,6 @@ class Listing:
                         "no file name was given: pass at least one, or a pattern that matches"
                     )
 
-    def portion(self, number: int) -> Portion:
-        """The whole shard, which must be as it was listed."""
-        path = self.paths[number]
-        info = self.known.get(path)
-        return Portion(path=path, expected=None if info is None else Expected.of(info))
-
-    def size_of(self, path: str) -> int | None:
-        """The listed size of a shard in bytes; None if it was not listed."""
-        info = self.known.get(path)
-        return None if info is None else info.size
-
     @property
     def fingerprint(self) -> list[Any]:
         """The listing's part of a state.
@@ -188,7 +210,6 @@ class Listing:
         return self._fingerprint
 
     async def check_fingerprint(self, saved: Sequence[Any]) -> None:
-        """Refuses a state that was saved when other shards were listed."""
         count, complete, _ = saved
         await self.until(count + 1 if complete else count)
         found = fingerprint_of(

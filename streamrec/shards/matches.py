@@ -50,7 +50,7 @@ class NameSearch:
     """Asks stores which shards names stand for, a few names at the same time.
 
     Args:
-        patterns: Whether all names are patterns; see `Listing`.
+        patterns: Whether all names are patterns; see `NameListing`.
         alone: Whether there is only one name, so that the caller may have meant a pattern.
     """
 

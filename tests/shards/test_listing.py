@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.errors import NotFoundError, PermissionDeniedError
-from streamrec.shards import Listing, find_shards
+from streamrec.shards import NameListing, find_shards
 from streamrec.shards.listing import fingerprint_of, stands_for_others, to_names
 from streamrec.shards.patterns import is_manifest, is_pattern
 from streamrec.storage import Glob, ObjectInfo, Storages
@@ -82,8 +82,8 @@ class Lister:
             self.gates.setdefault(prefix, anyio.Event()).set()
 
 
-def listing_of(lister: Lister, *names: str) -> Listing:
-    return Listing(cast(Any, lister), names)
+def listing_of(lister: Lister, *names: str) -> NameListing:
+    return NameListing(cast(Any, lister), names)
 
 
 async def test_listings_run_at_the_same_time_and_come_in_order() -> None:

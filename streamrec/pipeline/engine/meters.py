@@ -216,34 +216,20 @@ class SourceMeter(Meter):
 
     def __init__(self, lock: Lock, trace: Trace | None, source: Source | None) -> None:
         super().__init__(lock, trace, source)
-        self._held: dict[int, Chain] | None = None
-        self._trace = trace
         self._asked = 0
         self._asking = 0  # requests to its chains
         self._worked = ThreadTime()
-        self._chains: dict[object, ChainMeter] = {}
+        self._chains = ChainMeters(source, trace)
         self._queues: WeakSet[ByteQueue] = WeakSet()
 
     def chain(self, chain: Chain) -> ChainMeter:
         """The meter of a chain that the source runs."""
-        if self._held is None:
-            self._held = (
-                {} if self._what is None else {id(held): held for held in find_chains(self._what)}
-            )
-        key: object = (
-            id(chain)
-            if id(chain) in self._held
-            else tuple(map(type, (chain.source, *chain.stages)))
-        )
         with self._lock:
-            meter = self._chains.get(key)
-            if meter is None:
-                meter = self._chains[key] = ChainMeter(self._lock, self._trace, chain, self)
-            return meter
+            return self._chains.of(chain, self._lock, self)
 
-    def queue(self, limit: int) -> ByteQueue:
-        """A queue bounded in bytes, which is in the statistics as long as it exists."""
-        queue = ByteQueue(limit)
+    def queue(self, limit: int, most_elements: int) -> ByteQueue:
+        """A queue bounded in bytes and elements, in the statistics as long as it exists."""
+        queue = ByteQueue(limit, most_elements)
         with self._lock:
             self._queues.add(queue)
         return queue
@@ -296,7 +282,7 @@ class SourceMeter(Meter):
 
     def stats(self, now: float) -> StageStats:
         """The statistics of the source and its chains at the time `now`, of `perf_counter`."""
-        chains = tuple(chain.stats(now) for chain in self._chains.values())
+        chains = tuple(chain.stats(now) for chain in self._chains)
         busy = self._clock.seconds(BUSY, now)
         waiting = self._clock.seconds(WAITING, now)
         if not chains:
@@ -320,6 +306,39 @@ class SourceMeter(Meter):
             queue_limit=sum(queue.limit for queue in queues),
             chains=chains,
         )
+
+
+class ChainMeters:
+    """The meters of the chains that a source runs: one for each row of the statistics.
+
+    A chain of the source's description has its own row, one that a user's function made shares a
+    row with those of the same stages. Used under the run's lock.
+    """
+
+    def __init__(self, source: Source | None, trace: Trace | None) -> None:
+        self._source = source
+        self._trace = trace
+        self._described: dict[int, Chain] | None = None
+        self._meters: dict[object, ChainMeter] = {}
+
+    def __len__(self) -> int:
+        return len(self._meters)
+
+    def __iter__(self) -> Iterator[ChainMeter]:
+        return iter(self._meters.values())
+
+    def of(self, chain: Chain, lock: Lock, parent: SourceMeter) -> ChainMeter:
+        """The meter of a chain that the parent runs."""
+        if self._described is None:
+            chains = () if self._source is None else find_chains(self._source)
+            self._described = {id(described): described for described in chains}
+        row: object = id(chain)
+        if row not in self._described:
+            row = tuple(map(type, (chain.source, *chain.stages)))
+        meter = self._meters.get(row)
+        if meter is None:
+            meter = self._meters[row] = ChainMeter(lock, self._trace, chain, parent)
+        return meter
 
 
 class SourceRequest:

@@ -35,13 +35,11 @@ class Signal:
 class Fillable:
     """What a task fills with chunks, as long as they fit; base of ByteQueue and InputBuffer.
 
-    An `error` that ended it is raised after all chunks. `refused` counts how often a chunk had to
-    wait.
+    An `error` that ended it is raised after all chunks.
     """
 
     ended = False
     error: Exception | None = None
-    refused = 0
     _arrived: Signal
     _room: Signal
 
@@ -53,8 +51,6 @@ class Fillable:
 
     async def put(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk; waits while it does not fit."""
-        if not self._fits(chunk, weight):
-            self.refused += 1
         while not self._fits(chunk, weight):
             await self._room.wait()
         self._add(chunk, weight)
@@ -67,28 +63,81 @@ class Fillable:
         self._arrived.notify()
 
 
+class Capacity:
+    """How many bytes and elements a queue may hold, and holds.
+
+    >>> capacity = Capacity(limit=100, most_elements=3)
+    >>> capacity.fits(200, 5)  # one chunk always does
+    True
+    >>> capacity.add(60, 2)
+    >>> capacity.fits(40, 1), capacity.fits(41, 1), capacity.fits(1, 2)
+    (True, False, False)
+    """
+
+    __slots__ = ("_chunks", "_elements", "held", "limit", "most_elements")
+
+    def __init__(self, limit: int, most_elements: int = sys.maxsize) -> None:
+        self.limit = limit
+        self.most_elements = most_elements
+        self.clear()
+
+    def fits(self, nbytes: int, elements: int) -> bool:
+        """Whether a chunk may be added now."""
+        return not self._chunks or (
+            self.held + nbytes <= self.limit and self._elements + elements <= self.most_elements
+        )
+
+    def add(self, nbytes: int, elements: int) -> None:
+        """Counts a chunk that was added."""
+        self._chunks += 1
+        self.held += nbytes
+        self._elements += elements
+
+    def remove(self, nbytes: int, elements: int) -> None:
+        """Counts a chunk that was taken."""
+        self._chunks -= 1
+        self.held -= nbytes
+        self._elements -= elements
+
+    def clear(self) -> None:
+        """Counts nothing any more."""
+        self._chunks = 0
+        self.held = 0
+        self._elements = 0
+
+
 class ByteQueue(Fillable):
     """A queue between two tasks of one loop, bounded by `limit` bytes and `most_elements`.
+
+    `refused` counts how often a chunk had to wait.
 
     Contract: chunks come out one by one, in the order of `put`. `put` waits until a chunk fits; one
     chunk always does. The error that ended the queue comes after all chunks, once. The consumer may
     `close` it at any time, which lets a waiting `put` go on.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-        self.most_elements = sys.maxsize
-        self._count = 0
+    def __init__(self, limit: int, most_elements: int = sys.maxsize) -> None:
+        self.refused = 0
+        self._capacity = Capacity(limit, most_elements)
         self._chunks: deque[tuple[Chunk, int]] = deque()
         self._closed: Exception | None = None
         self._arrived = Signal()
         self._room = Signal()
 
+    @property
+    def held(self) -> int:
+        """Bytes in the queue."""
+        return self._capacity.held
+
+    @property
+    def limit(self) -> int:
+        """Bytes that it may hold."""
+        return self._capacity.limit
+
     def close(self, error: Exception) -> None:
         """Drops all chunks; from now on `get` raises this error."""
         self._chunks.clear()
-        self.held = self._count = 0
+        self._capacity.clear()
         self._closed = error
         self.end(None)
         self._room.notify()
@@ -102,8 +151,7 @@ class ByteQueue(Fillable):
             await self._arrived.wait()
         if self._chunks:
             chunk, weight = self._chunks.popleft()
-            self.held -= weight
-            self._count -= len(chunk.elements)
+            self._capacity.remove(weight, len(chunk.elements))
             self._room.notify()
             return chunk
         error = self.error or self._closed
@@ -120,19 +168,19 @@ class ByteQueue(Fillable):
     def resize(self, limit: int) -> None:
         """Sets another limit; chunks in the queue stay."""
         if limit != self.limit:
-            self.limit = limit
+            self._capacity.limit = limit
             self._room.notify()
 
+    async def put(self, chunk: Chunk, weight: int) -> None:
+        self.refused += not self._fits(chunk, weight)
+        await super().put(chunk, weight)
+
     def _fits(self, chunk: Chunk, weight: int) -> bool:
-        count = self._count + len(chunk.elements)
-        return not self._chunks or (
-            self.held + weight <= self.limit and count <= self.most_elements
-        )
+        return self._capacity.fits(weight, len(chunk.elements))
 
     def _add(self, chunk: Chunk, weight: int) -> None:
         self._chunks.append((chunk, weight))
-        self.held += weight
-        self._count += len(chunk.elements)
+        self._capacity.add(weight, len(chunk.elements))
 
 
 async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:

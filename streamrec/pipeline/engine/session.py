@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from anyio.abc import TaskGroup
 
 from streamrec.pipeline.engine.threads import Threads
-from streamrec.shards import Filenames, Listing
+from streamrec.shards import Filenames, Listing, NameListing
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages
 from streamrec.storage.cache_settings import UNWRITTEN_BYTES, UNWRITTEN_SHARE
 from streamrec.storage.ledger import Ledger, SetAside
@@ -106,9 +106,9 @@ class Session:
         storages = await self._run.clients(options)
         storages.connections.room.widen(buffer_bytes)
         self._stack.callback(storages.connections.room.widen, -buffer_bytes)
-        known = memo.get(Listing)
-        keep = partial(memo.__setitem__, Listing)
-        listing = Listing(storages, filenames, known, keep, patterns=patterns)
+        known = memo.get(NameListing)
+        keep = partial(memo.__setitem__, NameListing)
+        listing = NameListing(storages, filenames, known, keep, patterns=patterns)
         opened = OpenSource(storages, listing)
         self._opened[id(source)] = source, opened
         if listing.asks:

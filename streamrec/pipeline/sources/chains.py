@@ -171,8 +171,10 @@ class Prefetch(ChainSource):
         tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
         share, feeding = context.take(TUNED if tuned else Share(2, self.buffer_bytes, "prefetch"))
         depth = PrefetchDepth(share.nbytes) if tuned else None
-        queue = context.meter.queue(share.nbytes if depth is None else depth.limit)
-        queue.most_elements = self.buffer_size if self.buffer_size != AUTOTUNE else sys.maxsize
+        queue = context.meter.queue(
+            share.nbytes if depth is None else depth.limit,
+            sys.maxsize if self.buffer_size == AUTOTUNE else self.buffer_size,
+        )
         refused = 0
         async with background() as tasks:
             chunks = feeding.chunks(

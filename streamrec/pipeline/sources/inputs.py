@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -44,90 +44,46 @@ class TakenElements(NamedTuple):
     nbytes: int
 
 
-class ArrivedElements:
-    """The elements of one input that have arrived and were not taken.
+class ChunkRow:
+    """Chunks in a row, and the place of the next element in them. Each has a weight in bytes.
 
-    `available` counts those up to the first that failed, and `failures` the failed ones. The
-    elements of the last chunk have `typical_bytes` on average; all together have `held` bytes. An
-    `error` that `ended` the input is raised after all elements. `origin` is what a position says of
-    an input that takes turns, in addition to its own position.
+    All together weigh `held`; the one that was added last weighs `last_weight`, also when it was
+    taken.
     """
 
-    origin: Any = None
-
-    def __init__(self, start: Position | None = None) -> None:
+    def __init__(self, start: Position | None) -> None:
         self.held = 0
-        self.ended = False
-        self.error: Exception | None = None
+        self.last_weight = 0
         self._chunks: deque[tuple[Chunk, int]] = deque()
-        self.available = 0
-        self.failures = 0
-        self.typical_bytes = 1
-        self._used = 0
+        self._used = 0  # elements of the first chunk
         # The arguments of a `Joined`, which is seldom needed.
         self._before: tuple[ChunkSlices, Position | None] = ((), start)
 
-    def _add(self, chunk: Chunk, weight: int) -> None:
-        """Adds a chunk at the end; a failure becomes one element."""
-        count = len(chunk.elements)
-        if chunk.error is not None:
-            self.failures += 1
-            positions = OneElement(((self._end(), 0, 0),), (chunk.positions, 0))
-            # A failure counts as one element, so that it has a turn like any other.
-            chunk = Chunk((None,), positions, FAILURE_BYTES, chunk.error)
-            count = 1
-        elif not self.failures:
-            self.available += count
-        if count:
-            nbytes = (
-                abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
-            )
-            self.typical_bytes = nbytes // count + 1 if chunk.error is None else self.typical_bytes
-            self._chunks.append((chunk, weight))
-            self.held += weight
+    def __len__(self) -> int:
+        return len(self._chunks)
 
-    def check(self) -> None:
-        """Raises the error that ended the input, once."""
-        error = self.error
-        self.error = None
-        if error is not None:
-            raise error
+    def __iter__(self) -> Iterator[Chunk]:
+        return (chunk for chunk, _ in self._chunks)
+
+    def begin(self, start: Position) -> None:
+        """Sets the position before the first element."""
+        self._before = (), start
+
+    def add(self, chunk: Chunk, weight: int) -> None:
+        """Adds a chunk at the end."""
+        self._chunks.append((chunk, weight))
+        self.held += weight
+        self.last_weight = weight
 
     @property
-    def is_exhausted(self) -> bool:
-        """Whether the input has ended and all elements were taken."""
-        return self.ended and not self._chunks
+    def first(self) -> Chunk:
+        """The first chunk, of which some elements may have been taken."""
+        return self._chunks[0][0]
 
     @property
-    def has_failure(self) -> bool:
-        """Whether the next element failed; `take_failure` takes it."""
-        return bool(self._chunks) and self._chunks[0][0].error is not None
-
-    def take_failure(self) -> Exception:
-        """Takes the next element, which failed, and returns its error."""
-        error = self._chunks[0][0].error
-        assert error is not None
-        self._used = 1
-        self._drop()
-        self.failures -= 1
-        valid = takewhile(lambda entry: entry[0].error is None, self._chunks)
-        self.available = sum(len(chunk.elements) for chunk, _ in valid)
-        return error
-
-    @property
-    def first(self) -> int:
+    def left(self) -> int:
         """How many elements are left in the first chunk, and can be taken without a copy."""
         return len(self._chunks[0][0].elements) - self._used if self._chunks else 0
-
-    @property
-    def comes(self) -> bool:
-        """Whether more elements will certainly arrive before any is taken."""
-        return False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the input gives more than a failure."""
-        return True
 
     def mark(self) -> Joined:
         """The position before the next element."""
@@ -135,8 +91,8 @@ class ArrivedElements:
             return Joined(*self._before)
         return Joined(((self._chunks[0][0].positions, self._used, 0),))
 
-    def _end(self) -> Joined:
-        """The position after all elements that have arrived."""
+    def end(self) -> Joined:
+        """The position after all elements."""
         if not self._chunks:
             return Joined(*self._before)
         last = self._chunks[-1][0]
@@ -156,13 +112,10 @@ class ArrivedElements:
         return windows
 
     def take(self, count: int) -> TakenElements:
-        """Takes the next `count` available elements."""
-        if not count:
-            return TakenElements([], self.mark(), 0)
+        """Takes the next `count` elements, of which there are as many."""
         windows = []
         slices = []
         nbytes = 0
-        self.available -= count
         while count:
             chunk, _ = self._chunks[0]
             first = self._used
@@ -179,13 +132,118 @@ class ArrivedElements:
                 self._drop()
         return TakenElements(windows, Joined(tuple(slices)), nbytes)
 
-    def _drop(self) -> int:
-        """Drops the first chunk, of which all was taken, and returns its weight."""
+    def _drop(self) -> None:
+        """Drops the first chunk, of which all was taken."""
         chunk, weight = self._chunks.popleft()
         self.held -= weight
         self._before = ((chunk.positions, self._used, 0),), None
         self._used = 0
-        return weight
+
+
+class ArrivedElements:
+    """The elements of one input that have arrived and were not taken.
+
+    `available` counts those up to the first that failed, and `failures` the failed ones. The
+    elements of the last chunk have `typical_bytes` on average. An `error` that `ended` the input is
+    raised after all elements. `origin` is what a position says of an input that takes turns, in
+    addition to its own position.
+    """
+
+    origin: Any = None
+
+    def __init__(self, start: Position | None = None) -> None:
+        self.ended = False
+        self.error: Exception | None = None
+        self.available = 0
+        self.failures = 0
+        self.typical_bytes = 1
+        self._chunks = ChunkRow(start)
+
+    def _add(self, chunk: Chunk, weight: int) -> None:
+        """Adds a chunk at the end; a failure becomes one element."""
+        count = len(chunk.elements)
+        if chunk.error is not None:
+            self.failures += 1
+            positions = OneElement(((self._chunks.end(), 0, 0),), (chunk.positions, 0))
+            # A failure counts as one element, so that it has a turn like any other.
+            chunk = Chunk((None,), positions, FAILURE_BYTES, chunk.error)
+            count = 1
+        elif not self.failures:
+            self.available += count
+        if count:
+            nbytes = (
+                abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
+            )
+            self.typical_bytes = nbytes // count + 1 if chunk.error is None else self.typical_bytes
+            self._chunks.add(chunk, weight)
+
+    def _freed(self, nbytes: int) -> None:
+        """Called when chunks that weighed `nbytes` were taken to their ends."""
+
+    def check(self) -> None:
+        """Raises the error that ended the input, once."""
+        error = self.error
+        self.error = None
+        if error is not None:
+            raise error
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the input has ended and all elements were taken."""
+        return self.ended and not self._chunks
+
+    @property
+    def has_failure(self) -> bool:
+        """Whether the next element failed; `take_failure` takes it."""
+        return bool(self._chunks) and self._chunks.first.error is not None
+
+    def take_failure(self) -> Exception:
+        """Takes the next element, which failed, and returns its error."""
+        error = self._chunks.first.error
+        assert error is not None
+        self._take(1)
+        self.failures -= 1
+        valid = takewhile(lambda chunk: chunk.error is None, self._chunks)
+        self.available = sum(len(chunk.elements) for chunk in valid)
+        return error
+
+    @property
+    def first(self) -> int:
+        """How many elements are left in the first chunk, and can be taken without a copy."""
+        return self._chunks.left
+
+    @property
+    def comes(self) -> bool:
+        """Whether more elements will certainly arrive before any is taken."""
+        return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the input gives more than a failure."""
+        return True
+
+    def mark(self) -> Joined:
+        """The position before the next element."""
+        return self._chunks.mark()
+
+    def peek(self, most: int) -> list[Any]:
+        """At most `most` next elements as windows, without taking them."""
+        return self._chunks.peek(most)
+
+    def take(self, count: int) -> TakenElements:
+        """Takes the next `count` available elements."""
+        if not count:
+            return TakenElements([], self.mark(), 0)
+        self.available -= count
+        return self._take(count)
+
+    def _take(self, count: int) -> TakenElements:
+        chunks = len(self._chunks)
+        held = self._chunks.held
+        taken = self._chunks.take(count)
+        if len(self._chunks) < chunks:
+            self._freed(held - self._chunks.held)
+        return taken
 
 
 class InputBuffer(ArrivedElements, Fillable):
@@ -202,11 +260,11 @@ class InputBuffer(ArrivedElements, Fillable):
 
     def _fits(self, chunk: Chunk, weight: int) -> bool:
         """Whether a chunk may be added now; one always fits."""
-        return not self._chunks or self.held + weight <= self._limit
+        return not self._chunks or self._chunks.held + weight <= self._limit
 
     def end_with(self, error: Exception) -> None:
         """Adds a failed element, and ends the chain."""
-        self._add(Chunk((), self._end(), FAILURE_BYTES, error), FAILURE_BYTES)
+        self._add(Chunk((), self._chunks.end(), FAILURE_BYTES, error), FAILURE_BYTES)
         self.end(None)
 
     async def more(self) -> bool:
@@ -220,11 +278,9 @@ class InputBuffer(ArrivedElements, Fillable):
             self.check()
         return bool(self._chunks)
 
-    def _drop(self) -> int:
-        """Drops the first chunk, and wakes the task that waits for its room."""
-        weight = super()._drop()
+    def _freed(self, nbytes: int) -> None:
+        """Wakes the task that waits for room."""
         self._room.notify()
-        return weight
 
 
 @asynccontextmanager

@@ -134,8 +134,7 @@ class Interleave(Generic[I]):
         self._slots: list[Any] = list(slots)
         self._cycle = cycle
         self._block = block
-        self._batch = batch
-        self._pulled = -skip
+        self._ends = BatchEnds(batch, -skip)
         self._max_bytes = min(max_bytes, LONG_CHUNK_BYTES)
 
     # Subclasses implement these four.
@@ -277,7 +276,7 @@ class Interleave(Generic[I]):
             slots=self._slots,
             block=self._plan.block_length,
             given=self._block,
-            ends=BatchEnds(self._batch, self._pulled),
+            ends=self._ends,
             max_bytes=self._max_bytes,
             complete=self.complete,
             ordered=bool(self._plan.deterministic),
@@ -293,7 +292,7 @@ class Interleave(Generic[I]):
             self._slots[slot].take(share) for slot, share in zip(turns.ready, shares, strict=True)
         ]
         self._cycle, self._block = turns.next(pull.count)
-        self._pulled += pull.count
+        self._ends = self._ends.after(pull.count)
         marks = {slot: part.positions for slot, part in zip(turns.ready, taken, strict=True)}
         positions = self._positions(self._open_slots(marks), turns, pull.count)
         windows = [part.windows for part in taken if part.windows]

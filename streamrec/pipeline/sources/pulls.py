@@ -88,6 +88,8 @@ class BatchEnds:
     >>> ends = BatchEnds(batch=10, pulled=4)
     >>> ends.last_before(20), ends.last_before(5), ends.next_after(20), ends.missing
     (16, 0, 26, 6)
+    >>> ends.after(5).missing
+    1
     """
 
     batch: int
@@ -100,6 +102,10 @@ class BatchEnds:
     def next_after(self, count: int) -> int:
         """The smallest number of elements from `count` on after which a batch ends."""
         return count + -(self.pulled + count) % self.batch
+
+    def after(self, count: int) -> BatchEnds:
+        """The ends after `count` more elements were pulled."""
+        return BatchEnds(self.batch, self.pulled + count)
 
     @property
     def missing(self) -> int:

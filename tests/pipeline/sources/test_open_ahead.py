@@ -109,11 +109,11 @@ def test_short_shards_wait_until_some_are_missing() -> None:
     open_ahead = open_ahead_for(sizes=(SHORT,))
     interleave = ShardInterleave(PLAN, 1000)
     assert next_shards(open_ahead, interleave) == [*range(64)]
-    interleave.next_shard = 31
+    interleave.coming.next = 31
     assert next_shards(open_ahead, interleave, at_once=False) == []
-    interleave.next_shard = 32
+    interleave.coming.next = 32
     assert next_shards(open_ahead, interleave, at_once=False) == [*range(64, 96)]
-    interleave.next_shard = 33
+    interleave.coming.next = 33
     assert next_shards(open_ahead, interleave, at_once=True) == [96]
 
 
@@ -152,9 +152,8 @@ def test_each_shard_is_opened_once_and_in_order(
         opened += found
         assert fits or len(found) <= PLACES
         # The interleave passes shards that were opened.
-        interleave.next_shard = min(interleave.next_shard + passed, len(opened))
-        for shard in [shard for shard in interleave._ahead if shard < interleave.next_shard]:
-            del interleave._ahead[shard]
+        for _ in range(min(passed, len(opened) - interleave.coming.next)):
+            interleave.coming.take()
         open_ahead.add_sizes([size])
     assert opened == [*range(len(opened))]
 
@@ -185,8 +184,8 @@ def test_a_queue_holds_two_blocks_if_its_share_does() -> None:
 
 def full_queue(shard: int) -> ShardQueue:
     queue = ShardQueue(ShardStart(shard))
-    queue.open(None, "", 10)
-    queue.push(Frames.of([bytes(100)]))
+    queue.open(queue.start.opened(None, ""), 10)
+    queue.push(Frames.of([bytes(100)]), 0)
     return queue
 
 
@@ -253,7 +252,7 @@ async def test_the_interleave_waits_for_any_queue_whose_turn_has_come() -> None:
 async def test_a_full_queue_goes_on_if_the_interleave_waits_for_it() -> None:
     waiters = Waiters(Ledger(1000))
     queue = full_queue(0)
-    queue.push(Frames.of([bytes(100)]))
+    queue.push(Frames.of([bytes(100)]), 1)
     room = asyncio.create_task(waiters.room(queue))
     await run_ready_tasks_once()
     waiters.wake()

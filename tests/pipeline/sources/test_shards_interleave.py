@@ -74,6 +74,7 @@ class Arriving:
         self.interleave = ShardInterleave(plan, len(lengths), state, **more)
         self._random = random.Random(seed)
         self._pieces: dict[int, list[Frames]] = {}
+        self._pushed: dict[int, int] = {}  # the number of the next record of each shard
         self._lengths = lengths
 
     def arrive(self) -> None:
@@ -86,10 +87,13 @@ class Arriving:
         """One more piece of this shard, or its end."""
         if queue.shard not in self._pieces:
             self._pieces[queue.shard] = self._cut(queue.shard, queue.start.place.offset)
-            queue.open(None, "", self._random.choice((0, 1000)))
+            queue.open(queue.start.opened(None, ""), self._random.choice((0, 1000)))
+            self._pushed[queue.shard] = queue.start.place.record
         pieces = self._pieces[queue.shard]
         if pieces:
-            queue.push(pieces.pop(0))
+            frames = pieces.pop(0)
+            queue.push(frames, self._pushed[queue.shard])
+            self._pushed[queue.shard] += len(frames)
         else:
             queue.ended = True
 
@@ -201,8 +205,8 @@ def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wa
     frames = Frames(bytes(count * record), np.stack([ends - record, ends], 1), 0)
     interleave = ShardInterleave(Plan(2), 2, batch=8, max_bytes=most)
     for queue in interleave.wanted(2):
-        queue.open(None, "", 0)
-        queue.push(frames)
+        queue.open(queue.start.opened(None, ""), 0)
+        queue.push(frames, 0)
     pulled = interleave.pull()
     assert pulled is not None
     assert len(pulled.elements) == wanted

@@ -189,9 +189,9 @@ def test_shards_that_become_known_late_change_nothing(
     arriving, known = Arriving(lengths, plan, seed), 0
     found: list[bytes] = []
     while known < len(lengths) or not arriving.interleave.finished:
-        least = min(arriving.interleave.next_shard + plan.cycle_length + 3, len(lengths))
+        least = min(arriving.interleave.coming.next + plan.cycle_length + 3, len(lengths))
         known = max(known, draw.randint(least, len(lengths)))
-        arriving.interleave.shards = known
+        arriving.interleave.coming.known = known
         pulled = arriving.interleave.pull()
         if pulled is not None:
             found += list(pulled.elements)  # type: ignore[arg-type]

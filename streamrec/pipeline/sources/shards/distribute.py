@@ -208,17 +208,16 @@ class AssignedShards(Listing):
     def __init__(
         self, reader: Reader, portions: Sequence[Portion], total: int | None = None
     ) -> None:
+        super().__init__([portion.path for portion in portions], {}, complete=True)
         self.reader = reader
         self.portions = portions
         self.total = total
-        self.paths = [portion.path for portion in portions]
         self.labels = [  # in a part of a shard, records are counted from its beginning
             f"{portion.path} (the part from byte {portion.byte_range.start:,} on)"
             if portion.byte_range is not None and portion.byte_range.start
             else portion.path
             for portion in portions
         ]
-        self.known, self.complete, self.error = {}, True, None
 
     @property
     def planned(self) -> int:

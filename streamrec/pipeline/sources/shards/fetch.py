@@ -164,7 +164,7 @@ class Fetching:
 
     def _is_next(self, queue: ShardQueue) -> bool:
         """Whether the interleave waits for this shard, so that it may read what does not fit."""
-        has_turn = queue.shard < self.interleave.next_shard
+        has_turn = queue.shard < self.interleave.coming.next
         return self.waiters.awaits(queue, has_turn=has_turn)
 
     def options_for(self, queue: ShardQueue) -> ReadOptions:
@@ -223,7 +223,8 @@ async def fetch_blocks(
             source.add_sizes([cursor.info.size])
         source.interleave.versions.opened(queue.shard, cursor.info.version)
         limit = source.memory.queue_bytes(source.known, cursor.most_block_bytes)
-        queue.open(cursor.info.version, cursor.compression_type, max(limit, queue.limit))
+        start = queue.start.opened(cursor.info.version, cursor.compression_type)
+        queue.open(start, max(limit, queue.limit))
         await push_blocks(source, queue, portion, cursor)
     finally:
         source.ledger.arrived(queue.account)
@@ -298,10 +299,11 @@ def push_short_shard(
         if expected is not None and not checked:
             expected.check(short.info)
         source.interleave.versions.opened(queue.shard, short.info.version)
-        queue.open(short.info.version, "", queue.limit)  # no block comes after this one
+        # No block comes after this one.
+        queue.open(queue.start.opened(short.info.version, ""), queue.limit)
         _, last = portion.within(0, count)
         if last:
-            queue.push(short.frames if last == count else short.frames.window(0, last))
+            queue.push(short.frames if last == count else short.frames.window(0, last), 0)
         if expected is not None:
             expected.check_records(short.info.path, count)
     except StreamrecError as error:

@@ -168,7 +168,8 @@ class OpenAhead:
         """
         # As far as is known from the last shards.
         short = self._typical_bytes <= SHORT_BYTES and self._memory.share(known) >= 2 * SHORT_BYTES
-        missing = min(interleave.next_shard + count, interleave.shards) - self._next
+        coming = interleave.coming
+        missing = min(coming.next + count, coming.known) - self._next
         if missing <= 0:  # as after nearly all blocks of long shards
             return Openings([], short)
         if not at_once and short and self._sizes and missing < min(32, count // 2):

@@ -8,7 +8,7 @@ that ended the shard comes at its turn, after all records before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -61,6 +61,17 @@ class ShardStart(NamedTuple):
         shard, offset, record, version, compression = slot
         return cls(shard, ShardPlace(offset, record, version), compression)
 
+    @property
+    def slot(self) -> list[Any]:
+        """What a position holds of it."""
+        place = self.place
+        return [self.shard, place.offset, place.record, place.version, self.compression]
+
+    def opened(self, version: str | None, compression: str | None) -> ShardStart:
+        """The same start, in the shard as it was opened."""
+        place = ShardPlace(self.place.offset, self.place.record, version)
+        return ShardStart(self.shard, place, compression)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPositions(Positions):
@@ -105,7 +116,7 @@ class BlockPositions(Positions):
 
 
 class ShardQueue(ArrivedElements):
-    """One shard's queue of blocks from `start` on; one block always fits.
+    """One shard's queue of blocks from `start` on, up to `limit` bytes; one block always fits.
 
     `paths` are the names of shards in errors. Its bytes, and those that its task is about to read,
     are in its `account`.
@@ -115,71 +126,106 @@ class ShardQueue(ArrivedElements):
         self, start: ShardStart, paths: Sequence[str] = (), account: Account | None = None
     ) -> None:
         super().__init__()
-        self.shard = start.shard
         self.account = account or Account("queue")
-        self.start = start
         self._paths = paths
-        self._last_bytes = 0
-        self._next = start.place.record
-        self.open(start.place.version, start.compression, 0)
+        self.open(start, 0)
 
-    def open(self, version: str | None, compression: str | None, limit: int) -> None:
-        """Sets the version and the compression of the opened shard.
+    def open(self, start: ShardStart, limit: int) -> None:
+        """Sets what is known of the shard now that it is open: its version and compression.
 
         The queue may hold `limit` bytes of it.
         """
-        self._version = version
-        self._compression = compression
+        self.start = start
         self.limit = limit
-        place = self.start.place
-        slot = [self.shard, place.offset, place.record, version, compression]
-        self._before = (), {"slot": slot}
+        self._chunks.begin({"slot": start.slot})
+
+    @property
+    def shard(self) -> int:
+        """The number of the shard."""
+        return self.start.shard
 
     @property
     def has_room(self) -> bool:
         """Whether another block of the last one's size fits."""
-        return not self.available or self.held + self._last_bytes <= self.limit
+        chunks = self._chunks
+        return not self.available or chunks.held + chunks.last_weight <= self.limit
 
     @property
     def is_low(self) -> bool:
         """Whether to continue reading: it has room for two blocks, or holds at most one."""
-        return self.held + 2 * self._last_bytes <= self.limit or self.held <= self._last_bytes
+        held = self._chunks.held
+        block = self._chunks.last_weight
+        return held + 2 * block <= self.limit or held <= block
 
     @property
     def comes(self) -> bool:
         return not self.ended and self.has_room
 
-    def push(self, frames: Frames, record: int | None = None) -> None:
-        """Adds a block; `record` is the number of its first record, None for the next number."""
-        first = self._next if record is None else record
-        self._next = first + len(frames)
-        self._last_bytes = memoryview(frames.buffer).nbytes
+    def push(self, frames: Frames, record: int) -> None:
+        """Adds a block, whose first record has this number in the shard."""
+        nbytes = memoryview(frames.buffer).nbytes
         positions = BlockPositions(
             shard=self.shard,
-            version=self._version,
-            compression=self._compression,
-            record=first,
+            version=self.start.place.version,
+            compression=self.start.compression,
+            record=record,
             origin=frames.origin or 0,
             spans=frames.spans,
             paths=self._paths,
         )
-        self._add(Chunk(frames, positions, self._last_bytes), self._last_bytes)
-        self.account.hold(self._last_bytes)
+        self._add(Chunk(frames, positions, nbytes), nbytes)
+        self.account.hold(nbytes)
 
-    def _drop(self) -> int:
-        """Drops the first block, whose bytes the account no longer holds."""
-        weight = super()._drop()
-        self.account.release(weight)
-        return weight
+    def _freed(self, nbytes: int) -> None:
+        """The account no longer holds the bytes of blocks that were taken."""
+        self.account.release(nbytes)
+
+
+class ComingShards:
+    """The shards whose turn has not come: from `next` on, up to the `known` ones.
+
+    Some of them are filled ahead of their turn.
+
+    Args:
+        first: The first of them.
+        paths: The names of all shards in errors.
+        account: The one in which each queue has its own.
+    """
+
+    def __init__(self, first: int, paths: Sequence[str], account: Account) -> None:
+        self.next = first
+        self.known = 0
+        self._paths = paths
+        self._account = account
+        self._ahead: dict[int, ShardQueue] = {}
+
+    def __bool__(self) -> bool:
+        return self.next < self.known
+
+    def queue(self, start: ShardStart) -> ShardQueue:
+        """Makes the queue of one shard, with its own account."""
+        return ShardQueue(start, self._paths, self._account.open("queue"))
+
+    def ahead(self, count: int) -> Iterable[ShardQueue]:
+        """The queues that are filled ahead, and those of the next `count` shards."""
+        for shard in range(self.next, min(self.next + count, self.known)):
+            if shard not in self._ahead:
+                self._ahead[shard] = self.queue(ShardStart(shard))
+        return self._ahead.values()
+
+    def take(self) -> ShardQueue:
+        """The queue of the next shard, whose turn comes now."""
+        shard = self.next
+        self.next += 1
+        # It may not have been wanted ahead of its turn.
+        return self._ahead.pop(shard, None) or self.queue(ShardStart(shard))
 
 
 class ShardInterleave(Interleave[ShardQueue]):
     """The running interleave over the known shards, from the state of a position on.
 
-    There are `shards` known shards.
-
-    The caller pushes blocks into the queues of `wanted`, and calls `pull`. The turn of `next_shard`
-    has not come. The queues' accounts are in `account`.
+    The caller says how many shards are known (`coming`), pushes blocks into the queues of `wanted`,
+    and calls `pull`. The queues' accounts are in `account`.
     """
 
     whole_blocks: ClassVar[bool] = True
@@ -197,21 +243,18 @@ class ShardInterleave(Interleave[ShardQueue]):
         versions: ComparedVersions | None = None,
         account: Account | None = None,
     ) -> None:
-        self._account = account or Account("queues")
-        self._paths = paths
         state = state or {"slots": [None] * plan.cycle_length, "cycle": 0, "block": 0, "next": 0}
+        self.coming = ComingShards(state["next"], paths, account or Account("queues"))
+        self.coming.known = shards
         slots = [
-            None if slot is None else self._queue(ShardStart.of(slot)) for slot in state["slots"]
+            None if slot is None else self.coming.queue(ShardStart.of(slot))
+            for slot in state["slots"]
         ]
         super().__init__(
             plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, max_bytes=max_bytes
         )
         # Before each `pull`, so many shards are known that no slot waits for one.
         self.complete = True
-        self.shards = shards
-        self.next_shard: int = state["next"]
-        # Those that are filled ahead of their turn, by shard.
-        self._ahead: dict[int, ShardQueue] = {}
         self.versions = versions or ComparedVersions(
             ShardVersions(), SavedVersions({}), lambda shard: ("", True)
         )
@@ -221,29 +264,20 @@ class ShardInterleave(Interleave[ShardQueue]):
 
         These are the queues in slots, and those of the next `ahead` shards.
         """
-        for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
-            if shard not in self._ahead:
-                self._ahead[shard] = self._queue(ShardStart(shard))
-        return [*filter(None, self._slots), *self._ahead.values()]
+        coming = self.coming.ahead(ahead)
+        return [*filter(None, self._slots), *coming]
 
     @property
     def has_more(self) -> bool:
-        return self.next_shard < self.shards
-
-    def _queue(self, start: ShardStart) -> ShardQueue:
-        """Makes the queue of one shard, with its own account."""
-        return ShardQueue(start, self._paths, self._account.open("queue"))
+        return bool(self.coming)
 
     def _next(self) -> ShardQueue:
-        shard = self.next_shard
-        self.next_shard += 1
-        # It may not have been wanted ahead of its turn.
-        return self._ahead.pop(shard, None) or self._queue(ShardStart(shard))
+        return self.coming.take()
 
     def _positions(
         self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int
     ) -> ShardPositions:
-        return ShardPositions(slots, turns, count, self.next_shard, self.versions.versions)
+        return ShardPositions(slots, turns, count, self.coming.next, self.versions.versions)
 
     def _join(self, windows: list[list[Frames]], block: int, count: int) -> Frames:
         """Joins records in order; only short ones are copied."""

@@ -120,8 +120,9 @@ async def interleaved(
         async with background() as tasks:
             while True:
                 ahead = source.open_ahead.count
-                await listing.until(interleave.next_shard + shards.plan.cycle_length + ahead + 1)
-                interleave.shards = len(listing.paths)
+                coming = interleave.coming
+                await listing.until(coming.next + shards.plan.cycle_length + ahead + 1)
+                coming.known = len(listing.paths)
                 if interleave.finished:
                     break
                 pulled, error = pull(interleave)
