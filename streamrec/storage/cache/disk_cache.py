@@ -66,7 +66,7 @@ from streamrec.storage.cache.runs import Runs
 from streamrec.storage.cache.set_index import SetIndex
 from streamrec.storage.cache.spans import Span
 from streamrec.storage.cache.speed import SpeedComparison
-from streamrec.storage.cache.usage import Usage
+from streamrec.storage.cache.usage import Usage, bytes_ahead
 from streamrec.storage.cache_settings import CacheSettings
 
 logger = logging.getLogger("streamrec")
@@ -144,7 +144,7 @@ class DiskCache:
         self.full_until = 0.0
         self._directories = Directories(settings.directory)
         try:
-            self.usage = Usage(self._directories.root)
+            self.usage = Usage(self._directories.root, bytes_ahead(settings.limit))
             self.runs = Runs(self._directories.runs)
         except BaseException:
             self._directories.close()

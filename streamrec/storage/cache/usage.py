@@ -16,7 +16,10 @@ _COUNT: Final = struct.Struct("<8sq")
 _MAGIC: Final = b"SRusage1"
 
 SPARE_BYTES: Final = 1 << 20
-"""What a process reserves ahead, and keeps of what it has freed."""
+"""The most that a process reserves ahead, and keeps of what it has freed."""
+
+SPARE_SHARE: Final = 20_000
+"""It is one of so many parts of the limit, so that hundreds of processes hold back little of it."""
 
 
 class Usage:
@@ -26,7 +29,8 @@ class Usage:
     measured the next time: by the first process of a job, while no other uses the cache.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, ahead: int = SPARE_BYTES) -> None:
+        self._ahead = ahead
         self._file = open_counter(USAGE, root)
         # The lock of a file does not exclude the threads of one process.
         self._threads = threading.Lock()
@@ -62,7 +66,7 @@ class Usage:
                 lacking = charge - self._spare
                 if used + lacking > limit:
                     return used + lacking - limit
-                more = SPARE_BYTES if used + lacking + SPARE_BYTES <= limit else 0
+                more = self._ahead if used + lacking + self._ahead <= limit else 0
                 self._write(used + lacking + more)
                 self._spare = more
             return 0
@@ -71,8 +75,8 @@ class Usage:
         """Takes bytes from the count, or keeps a few for the next block."""
         with self._threads:
             self._spare += charge
-            if self._spare > 2 * SPARE_BYTES:
-                self._give_back(self._spare - SPARE_BYTES)
+            if self._spare > 2 * self._ahead:
+                self._give_back(self._spare - self._ahead)
 
     def settle(self) -> None:
         """Gives back what is reserved ahead: this process may end without notice from now on."""
@@ -107,3 +111,12 @@ class Usage:
 
     def _write(self, used: int) -> None:
         os.pwrite(self._file, _COUNT.pack(_MAGIC, used), 0)
+
+
+def bytes_ahead(limit: int) -> int:
+    """Returns how many bytes a process reserves ahead under this limit.
+
+    >>> bytes_ahead(500 << 30) == SPARE_BYTES, bytes_ahead(16 << 20)
+    (True, 838)
+    """
+    return min(SPARE_BYTES, limit // SPARE_SHARE)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamrec.storage.cache.runs import parse_head
-from streamrec.storage.cache.usage import SPARE_BYTES, Usage
+from streamrec.storage.cache.usage import SPARE_BYTES, Usage, bytes_ahead
 
 
 @pytest.fixture
@@ -57,3 +57,17 @@ def test_a_line_that_names_no_process_is_an_empty_description(
     head: str, found: dict[str, object]
 ) -> None:
     assert parse_head(head) == found
+
+
+def test_two_hundred_processes_hold_back_little_of_a_small_limit(tmp_path: Path) -> None:
+    limit = 16 << 20
+    root = os.open(tmp_path, os.O_RDONLY)
+    found = [Usage(root, bytes_ahead(limit)) for _ in range(200)]
+    found[0].measure(lambda: 0)
+    for usage in found:
+        assert usage.reserve(40_000, limit) == 0
+        usage.release(20_000)  # the block was shorter
+    assert found[0].used() <= 200 * 20_000 + limit * 0.02
+    for usage in found:
+        usage.close()
+    os.close(root)
