@@ -440,7 +440,7 @@ class DiskCache:
             finally:
                 os.close(directory)
             if removed:
-                self.usage.release(charge)
+                self.usage.free(charge)
             return removed
         except FileNotFoundError:
             return False

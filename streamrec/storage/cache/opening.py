@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamrec.display import display_name, warn_once
-from streamrec.storage.cache.disk_cache import CacheUnusableError, DiskCache
+from streamrec.storage.cache.disk_cache import CacheMode, CacheUnusableError, DiskCache
 from streamrec.storage.cache.writer import Writer
 from streamrec.storage.cache_settings import CacheSettings
 
@@ -58,8 +58,10 @@ def close_caches(*, ends: bool = True) -> None:
     """Closes all caches of this process; they are opened again when they are next used."""
     for cache in _caches.values():
         if cache is not None:
-            if ends:
-                cache.writer.end(END_SECONDS)
+            if ends and not cache.writer.end(END_SECONDS):
+                # A slow disk: the thread would write to files that took over the closed numbers.
+                cache.disk.state = CacheMode.OFF
+                continue
             cache.disk.close(ends=ends)
     _caches.clear()
 

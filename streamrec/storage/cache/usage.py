@@ -72,11 +72,20 @@ class Usage:
             return 0
 
     def release(self, charge: int) -> None:
-        """Takes bytes from the count, or keeps a few for the next block."""
+        """Returns bytes that this process has reserved, or keeps a few for the next block."""
         with self._threads:
             self._spare += charge
             if self._spare > 2 * self._ahead:
                 self._give_back(self._spare - self._ahead)
+
+    def free(self, charge: int) -> None:
+        """Takes the bytes of a removed file from the count.
+
+        None of them are kept for the next block: while the cache is above its limit, removing must
+        not admit anything.
+        """
+        with self._hold():
+            self._write(max(0, (self._read() or 0) - charge))
 
     def settle(self) -> None:
         """Gives back what is reserved ahead: this process may end without notice from now on."""

@@ -61,11 +61,13 @@ class Writer:
         self.submit(done.set)
         return done.wait(patience)
 
-    def end(self, patience: float) -> None:
-        """Ends the thread when everything submitted before is done, or without waiting longer."""
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread.join(patience)
+    def end(self, patience: float) -> bool:
+        """Ends the thread when everything submitted before is done; False if that takes longer."""
+        if self._thread is None:
+            return True
+        self._jobs.put(None)
+        self._thread.join(patience)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -10,8 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +26,7 @@ from streamrec.storage.cache import (
     disk_cache,
     files,
     open_cache,
+    opening,
     runs,
     set_index,
     usage,
@@ -358,6 +361,30 @@ def test_the_count_is_that_of_the_files_after_each_run(store: SmallStore, tmp_pa
         assert cache is not None
         on_disk = [block.charge for each in cache.disk.stored_sets() for block in each.blocks]
         assert cache.disk.usage.used() == sum(on_disk) > 0
+
+
+def test_a_writer_that_is_late_keeps_its_files_when_the_caches_are_closed(
+    store: SmallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its numbers of files would be those of other files, which it would write to."""
+    options = store.options("s3") | {"cache_dir": tmp_path / "c", "cache_bytes": 1 << 26}
+    pattern = store.url("s3", "d/*")
+    expected = list(TFRecordDataset(pattern, storage_options=options))
+    cache = open_cache(CacheSettings(str(tmp_path / "c"), 1 << 26))
+    assert cache is not None
+    goes_on = threading.Event()
+    files_of_writer = SimpleQueue[int]()
+
+    def be_late() -> None:
+        goes_on.wait()
+        files_of_writer.put(os.fstat(cache.disk._directories.sets).st_ino)
+
+    cache.writer.submit(be_late)
+    monkeypatch.setattr(opening, "END_SECONDS", 0.01)
+    close_caches()
+    goes_on.set()
+    assert files_of_writer.get(timeout=60) == (tmp_path / "c" / "sets").stat().st_ino
+    assert list(TFRecordDataset(pattern, storage_options=options)) == expected
 
 
 def test_what_a_worker_used_stays_in_use_while_its_job_runs(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_what_is_reserved_ahead_counts_for_the_next_block(usage: Usage) -> None:
     assert usage.used() == 2_000
 
 
-def test_freed_bytes_are_kept_up_to_a_limit_and_then_given_back(usage: Usage) -> None:
+def test_returned_bytes_are_kept_up_to_a_limit_and_then_given_back(usage: Usage) -> None:
     assert usage.reserve(5 * SPARE_BYTES, 5 * SPARE_BYTES) == 0
     usage.release(SPARE_BYTES)
     assert usage.used() == 5 * SPARE_BYTES
@@ -47,6 +47,15 @@ def test_freed_bytes_are_kept_up_to_a_limit_and_then_given_back(usage: Usage) ->
     assert usage.used() == 2 * SPARE_BYTES
     usage.settle()
     assert usage.used() == SPARE_BYTES
+
+
+def test_removing_what_exceeds_a_limit_makes_no_room_for_the_next_block(usage: Usage) -> None:
+    assert usage.reserve(10 * SPARE_BYTES, 11 * SPARE_BYTES) == 0
+    usage.settle()
+    smaller = 9 * SPARE_BYTES
+    usage.free(SPARE_BYTES)
+    assert usage.used() == smaller
+    assert usage.reserve(1, smaller) == 1
 
 
 @pytest.mark.parametrize(
