@@ -392,7 +392,6 @@ MAX_FIELDS = 10
 
 MORE_FIELDS: Mapping[str, int] = {
     "storage.cache.store.CachedStorage": 19,
-    "storage.ledger.Ledger": 16,
     "pipeline.stages.bucket.Grouping": 13,
     "torch.Loader": 13,
     "pipeline.stages.rebatch._CyclicBatching": 12,

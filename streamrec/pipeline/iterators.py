@@ -193,7 +193,7 @@ class DatasetIterator(Iteration, Generic[T]):
             fetch, run.queue_bytes, self._failures
         )
         # Of the channel, which does not keep this iterator alive.
-        run.ledger.queued = partial(getattr, self._chunks.channel, "queued")
+        run.ledger.account.queued = partial(getattr, self._chunks.channel, "queued")
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
         self._over: str | None = None
         weakref.finalize(self, telemetry.ends)
@@ -313,7 +313,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         self._over: str | None = None
         loop = asyncio.get_running_loop()
         self._telemetry = telemetry = run.telemetry
-        run.ledger.queued = partial(getattr, self._queue, "held")
+        run.ledger.account.queued = partial(getattr, self._queue, "held")
         self._task = loop.create_task(fill(self._queue, run.start()), name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
         weakref.finalize(self, telemetry.ends)

@@ -93,7 +93,7 @@ async def take_all(
 ) -> tuple[int, int]:
     """Writes all chunks of a run; returns the number of records, and their bytes in shards."""
     queue = ByteQueue(run.queue_bytes)
-    run.ledger.queued = partial(getattr, queue, "held")
+    run.ledger.account.queued = partial(getattr, queue, "held")
     records = nbytes = 0
     async with background() as tasks:
         tasks.start_soon(fill, queue, run.start())

@@ -140,7 +140,7 @@ class SetAside:
 
 
 class AllRuns:
-    """The ledgers of all runs of a process: together they have twice the largest budget.
+    """The accounts of all runs of a process: together they have twice the largest budget.
 
     The first may fill its own, and each further one takes at most half of what the others leave.
     The bytes of all runs are counted again after an interval, or after twenty times the time that
@@ -156,49 +156,45 @@ class AllRuns:
     ) -> None:
         self._clock = clock
         self._interval = interval
-        self._ledgers: WeakValueDictionary[int, Ledger] = WeakValueDictionary()
+        self._accounts: WeakValueDictionary[int, RunAccount] = WeakValueDictionary()
         self._total = 0
         self._largest = 0
         self._count_at = 0.0
 
-    def add(self, ledger: Ledger) -> None:
-        """Adds a run; it counts as long as its ledger exists."""
-        self._ledgers[id(ledger)] = ledger
-        self._largest = max(self._largest, ledger.budget)
+    def add(self, account: RunAccount) -> None:
+        """Adds a run; it counts as long as its account exists."""
+        self._accounts[id(account)] = account
+        self._largest = max(self._largest, account.budget)
 
-    def allow(self, ledger: Ledger, own: int, nbytes: int) -> bool:
+    def allow(self, account: RunAccount, own: int, nbytes: int) -> bool:
         """Whether a run may hold `own` bytes, `nbytes` more than now; if so, these are counted."""
         now = self._clock()
         if now >= self._count_at:
             self._count()
             self._count_at = now + max(self._interval, 20 * (self._clock() - now))
-        if self._total - ledger.counted + 2 * own > 2 * self._largest:
+        if self._total - account.counted + 2 * own > 2 * self._largest:
             return False
         self._total += nbytes
-        ledger.counted += nbytes
+        account.counted += nbytes
         return True
 
     def _count(self) -> None:
-        references = self._ledgers.valuerefs()
-        ledgers = [ledger for reference in references if (ledger := reference()) is not None]
-        for ledger in ledgers:
-            ledger.counted = ledger.nbytes
-        self._total = sum(ledger.counted for ledger in ledgers)
-        self._largest = max(ledger.budget for ledger in ledgers)
+        references = self._accounts.valuerefs()
+        accounts = [account for reference in references if (account := reference()) is not None]
+        for account in accounts:
+            account.counted = account.nbytes
+        self._total = sum(account.counted for account in accounts)
+        self._largest = max(account.budget for account in accounts)
 
 
 ALL_RUNS: Final = AllRuns()
 
 
-class Ledger(Account):
-    """The ledger of one run: who wants to read ahead of its consumer asks here first.
+class RunAccount(Account):
+    """What one run holds: the account around all others of the run.
 
     A run holds at most its budget, and at most as much as other runs leave (`AllRuns`). A 64th of
     its budget it has in any case.
-
-    No read waits endlessly: while the consumer waits, and nothing is in its queue, what it waits
-    for is read even where it does not fit (`admit`). Such reads follow each other, so that one
-    record at most is too much.
 
     Args:
         budget: Bytes that the run may hold.
@@ -206,32 +202,25 @@ class Ledger(Account):
         runs: The runs of the process.
 
     Attributes:
-        accounts: Those directly in it, which exist.
-        shares: What is set aside.
-        reserved: Bytes of the budget that no read may have, because another thread has them.
-        is_wanted: Whether the consumer waits. Its thread sets it.
+        limit: What its reads may hold: the budget, without what another thread has.
         counted: Its bytes as of the last count of all runs, and those that it was allowed since.
 
     Examples:
-        >>> ledger = Ledger(1000, queued=lambda: 600)
-        >>> ledger.fits(400), ledger.fits(401)
+        >>> account = RunAccount(1000, queued=lambda: 600)
+        >>> account.fits(400), account.fits(401)
         (True, False)
     """
+
+    limit: int
 
     def __init__(
         self, budget: int, queued: Callable[[], int] = int, runs: AllRuns = ALL_RUNS
     ) -> None:
-        super().__init__("run")
+        super().__init__("run", budget)
         self.budget = budget
         self.queued = queued
-        self.accounts: WeakSet[Account] = WeakSet()
-        self.shares: WeakSet[SetAside] = WeakSet()
-        self.reserved = 0
-        self.is_wanted = False
         self.counted = 0
         self._runs = runs
-        self._waiting: dict[Account, asyncio.Future[None]] = {}
-        self._exceeding: Account | None = None
         runs.add(self)
 
     @property
@@ -244,19 +233,47 @@ class Ledger(Account):
         own = self.nbytes + nbytes
         if own <= self.budget // 64:
             return True
-        if own > self.budget - self.reserved:
+        if own > self.limit:
             return False
         return self._runs.allow(self, own, nbytes)
 
-    def open(self, name: str, limit: int | None = None) -> Account:
-        """An account within this one."""
-        account = super().open(name, limit)
+
+class Ledger:
+    """The ledger of one run: who wants to read ahead of its consumer asks here first.
+
+    No read waits endlessly: while the consumer waits, and nothing is in its queue, what it waits
+    for is read even where it does not fit (`admit`). Such reads follow each other, so that one
+    record at most is too much.
+
+    Args:
+        budget, queued, runs: As of `RunAccount`.
+
+    Attributes:
+        account: What the run holds in all.
+        accounts: Those directly in it, which exist.
+        shares: What is set aside.
+        is_wanted: Whether the consumer waits. Its thread sets it.
+    """
+
+    def __init__(
+        self, budget: int, queued: Callable[[], int] = int, runs: AllRuns = ALL_RUNS
+    ) -> None:
+        self.account = RunAccount(budget, queued, runs)
+        self.accounts: WeakSet[Account] = WeakSet()
+        self.shares: WeakSet[SetAside] = WeakSet()
+        self.is_wanted = False
+        self._waiting: dict[Account, asyncio.Future[None]] = {}
+        self._exceeding: Account | None = None
+
+    def open(self, name: str) -> Account:
+        """An account of a part of the run."""
+        account = self.account.open(name)
         self.accounts.add(account)
         return account
 
     def adopt(self, account: Account) -> None:
         """Takes in an account that was made without a run, and holds nothing yet."""
-        account.around = self
+        account.around = self.account
         self.accounts.add(account)
 
     def set_aside(self, name: str, nbytes: int) -> SetAside:
@@ -267,7 +284,7 @@ class Ledger(Account):
 
     def reserve(self, name: str, nbytes: int) -> SetAside:
         """Sets aside a share that was not taken off the budget before: reads leave it free."""
-        self.reserved += nbytes
+        self.account.limit -= nbytes
         return self.set_aside(name, nbytes)
 
     async def admit(self, account: Account, nbytes: int, is_next: Callable[[], bool]) -> None:
@@ -292,7 +309,8 @@ class Ledger(Account):
                 # thread finds it.
                 if has_turn and account.fits(more):
                     return
-                if self._exceeding is None and self.is_wanted and not self.queued() and is_next():
+                starves = self.is_wanted and not self.account.queued()
+                if self._exceeding is None and starves and is_next():
                     self._exceeding = account
                 if self._exceeding is account:
                     return

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.storage.ledger import Account, AllRuns, Ledger
+from streamrec.storage.ledger import Account, AllRuns, Ledger, RunAccount
 
 
 def run_counter() -> AllRuns:
@@ -30,15 +30,15 @@ def test_what_an_account_holds_counts_in_all_accounts_around_it() -> None:
     other.hold(3)
     ranges.hold(100)
     ranges.promise(50)
-    assert (one.held, queues.held, ranges.held, ledger.held) == (20, 23, 100, 123)
+    assert (one.held, queues.held, ranges.held, ledger.account.held) == (20, 23, 100, 123)
     one.release(20)
     ranges.withdraw(50)
-    assert (one.held, queues.held, ledger.held, ledger.promised) == (0, 3, 103, 0)
+    assert (one.held, queues.held, ledger.account.held, ledger.account.promised) == (0, 3, 103, 0)
 
 
 def test_an_account_may_hold_what_all_around_it_allow() -> None:
     ledger = ledger_of_one_run(100)
-    ranges = ledger.open("ranges", limit=50)
+    ranges = ledger.account.open("ranges", limit=50)
     one, other = ranges.open("range", limit=40), ranges.open("range")
     assert one.fits(40)
     assert not one.fits(41)
@@ -65,10 +65,10 @@ def test_a_closed_account_counts_no_more() -> None:
     queue.hold(30)
     queue.promise(7)
     queues.close()
-    assert (ledger.held, ledger.promised) == (0, 0)
+    assert (ledger.account.held, ledger.account.promised) == (0, 0)
     queue.release(30)
     queues.close()
-    assert (ledger.held, queues.held) == (0, 0)
+    assert (ledger.account.held, queues.held) == (0, 0)
 
 
 STEPS = st.lists(
@@ -93,7 +93,7 @@ def test_an_account_always_holds_the_sum_of_those_in_it(
             leaf.close()
         for group in groups:
             assert group.held == sum(leaf.held for leaf in leaves if leaf.around is group)
-        assert ledger.held == sum(leaf.held for leaf in leaves if leaf.around is not None)
+        assert ledger.account.held == sum(leaf.held for leaf in leaves if leaf.around is not None)
 
 
 def test_shares_are_listed_while_their_owners_keep_them() -> None:
@@ -103,7 +103,7 @@ def test_shares_are_listed_while_their_owners_keep_them() -> None:
         ("shuffle", 60),
         ("cache", 20),
     }
-    assert ledger.fits(100)  # what reads ahead has a budget without them
+    assert ledger.account.fits(100)  # what reads ahead has a budget without them
     del shuffle
     gc.collect()
     assert list(ledger.shares) == [cache]
@@ -113,10 +113,10 @@ def test_reads_leave_free_what_is_reserved_for_another_thread() -> None:
     ledger = ledger_of_one_run(6400)
     share = ledger.reserve("cache", 800)
     assert [(each.name, each.nbytes) for each in ledger.shares] == [("cache", 800)]
-    assert ledger.fits(5600)
-    assert not ledger.fits(5601)
+    assert ledger.account.fits(5600)
+    assert not ledger.account.fits(5601)
     ledger.reserve("the rest", 5600)
-    assert ledger.fits(100)  # a 64th it has in any case
+    assert ledger.account.fits(100)  # a 64th it has in any case
     del share
 
 
@@ -131,24 +131,24 @@ def test_a_run_counts_its_accounts_its_queue_and_what_it_admitted() -> None:
         return ledger
 
     ledger = asyncio.run(admitted())
-    assert ledger.nbytes == 123
-    assert ledger.fits(877)
-    assert not ledger.fits(878)
+    assert ledger.account.nbytes == 123
+    assert ledger.account.fits(877)
+    assert not ledger.account.fits(878)
 
 
 def test_a_run_alone_may_fill_its_budget() -> None:
     ledger = ledger_of_one_run(1000)
-    assert ledger.fits(1000)
-    assert not ledger.fits(1001)
+    assert ledger.account.fits(1000)
+    assert not ledger.account.fits(1001)
 
 
 def test_all_runs_together_hold_at_most_twice_the_largest_budget() -> None:
     """Each further run takes at most half of what the others leave."""
     runs = run_counter()
-    first, second = Ledger(1000, lambda: 1000, runs), Ledger(1000, runs=runs)
+    first, second = RunAccount(1000, lambda: 1000, runs), RunAccount(1000, runs=runs)
     assert second.fits(500)
     assert not second.fits(501)
-    third = Ledger(1000, lambda: 500, runs)
+    third = RunAccount(1000, lambda: 500, runs)
     assert second.fits(250)
     assert not second.fits(251)
     assert first.nbytes + third.nbytes == 1500
@@ -156,23 +156,23 @@ def test_all_runs_together_hold_at_most_twice_the_largest_budget() -> None:
 
 def test_the_largest_budget_counts_for_all() -> None:
     runs = run_counter()
-    large, small = Ledger(4000, lambda: 4000, runs), Ledger(1000, runs=runs)
+    large, small = RunAccount(4000, lambda: 4000, runs), RunAccount(1000, runs=runs)
     assert small.fits(1000)
     assert large.nbytes == 4000
 
 
 def test_a_run_may_hold_a_64th_of_its_budget_in_any_case() -> None:
     runs = run_counter()
-    others = [Ledger(6400, lambda: 6400, runs) for _ in range(3)]
-    ledger = Ledger(6400, runs=runs)
-    assert ledger.fits(100)
-    assert not ledger.fits(101)
+    others = [RunAccount(6400, lambda: 6400, runs) for _ in range(3)]
+    account = RunAccount(6400, runs=runs)
+    assert account.fits(100)
+    assert not account.fits(101)
     assert len(others) == 3
 
 
 def test_a_run_that_ended_does_not_count() -> None:
     runs = run_counter()
-    first, second = Ledger(1000, lambda: 2000, runs), Ledger(1000, runs=runs)
+    first, second = RunAccount(1000, lambda: 2000, runs), RunAccount(1000, runs=runs)
     assert not second.fits(900)
     del first
     gc.collect()
@@ -182,8 +182,8 @@ def test_a_run_that_ended_does_not_count() -> None:
 def test_what_another_run_was_allowed_since_the_last_count_is_added() -> None:
     seconds = iter([0.0, 1.0])  # the first count takes one, so the next one is in twenty
     runs = AllRuns(clock=lambda: next(seconds, 2.0))
-    first, second = Ledger(1000, lambda: 1000, runs), Ledger(1000, runs=runs)
-    third = Ledger(1000, runs=runs)
+    first, second = RunAccount(1000, lambda: 1000, runs), RunAccount(1000, runs=runs)
+    third = RunAccount(1000, runs=runs)
     assert second.fits(500)
     assert not third.fits(251)
     assert third.fits(250)
@@ -214,7 +214,7 @@ async def test_reads_wait_for_room_in_the_order_in_which_they_came() -> None:
     assert await which_tasks_ended(large, small) == [False, False]
     ledger.arrived(a)
     assert await which_tasks_ended(large, small) == [True, True]
-    assert ledger.nbytes == 55
+    assert ledger.account.nbytes == 55
 
 
 async def test_an_account_asks_again_in_place_of_what_it_was_admitted_for() -> None:
@@ -222,7 +222,7 @@ async def test_an_account_asks_again_in_place_of_what_it_was_admitted_for() -> N
     account = ledger.open("queue")
     await ledger.admit(account, 60, bool)
     await ledger.admit(account, 100, bool)
-    assert (ledger.nbytes, account.reading) == (100, 100)
+    assert (ledger.account.nbytes, account.reading) == (100, 100)
 
 
 async def test_a_read_that_is_cancelled_while_it_waits_holds_nothing() -> None:
@@ -231,7 +231,7 @@ async def test_a_read_that_is_cancelled_while_it_waits_holds_nothing() -> None:
     assert await which_tasks_ended(waits) == [False]
     waits.cancel()
     assert await which_tasks_ended(waits) == [True]
-    assert ledger.nbytes == 0
+    assert ledger.account.nbytes == 0
     await ledger.admit(ledger.open("other"), 100, bool)
 
 
@@ -254,4 +254,4 @@ async def test_what_the_consumer_waits_for_is_read_even_if_it_does_not_fit() -> 
     assert await which_tasks_ended(another, other) == [True, False]
     other.cancel()
     ledger.arrived(third)
-    assert ledger.nbytes == 0
+    assert ledger.account.nbytes == 0

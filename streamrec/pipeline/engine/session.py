@@ -139,7 +139,7 @@ class Session:
 
     def _unwritten_bytes(self) -> int:
         """Returns how many bytes may wait to be written to the cache of the next clients."""
-        left = self.ledger.budget - self.ledger.reserved
+        left = self.ledger.account.limit
         return min(UNWRITTEN_BYTES, left // UNWRITTEN_SHARE)
 
     @asynccontextmanager

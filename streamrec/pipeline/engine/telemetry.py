@@ -198,7 +198,7 @@ class Telemetry:
                 self._numbers.write(
                     now,
                     nbytes=self._consumer.taken.nbytes,
-                    queued=self._ledger.queued(),
+                    queued=self._ledger.account.queued(),
                     chain=self._chain.stats(now),
                 )
         if self._line is not None:
@@ -226,7 +226,7 @@ class Telemetry:
         """The run's statistics now; from any thread."""
         # Both have locks of their own; they are read before this one is held.
         storage = self.storage.snapshot()
-        queued = self._ledger.queued()
+        queued = self._ledger.account.queued()
         with self._lock:
             now = perf_counter()
             return Stats(

@@ -25,7 +25,7 @@ from streamrec.pipeline.engine.budget import (
 )
 from streamrec.pipeline.engine.description import Chain, Options, Source
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.storage.ledger import AllRuns, Ledger, SetAside
+from streamrec.storage.ledger import AllRuns, RunAccount, SetAside
 from tests.effort import drawn_examples
 from tests.runs import in_new_interpreter, write_shards
 from tests.servers.resuming import stop_after
@@ -363,7 +363,7 @@ def test_asking_costs_the_same_next_to_thousands_of_runs() -> None:
         return 0
 
     everything = AllRuns()
-    runs = [Ledger(1 << 20, queued, everything) for _ in range(2000)]
+    runs = [RunAccount(1 << 20, queued, everything) for _ in range(2000)]
     for number in range(2000):
         runs[number % 10].fits(1 << 16)
     assert counted < 100 * 2000  # 2,000 times 2,000 if each call counted all runs

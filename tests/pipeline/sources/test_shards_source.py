@@ -119,9 +119,9 @@ async def test_a_run_that_ends_halfway_holds_nothing(store: ObjectStore) -> None
         for _ in range(len(LARGE)):
             await anext(records)
             names |= {account.name for account in ledger.accounts if account.held}
-            assert ledger.nbytes <= records.memory_budget
+            assert ledger.account.nbytes <= records.memory_budget
     assert names == {"queues", "ranges"}
-    assert (ledger.held, ledger.promised) == (0, 0)
+    assert (ledger.account.held, ledger.account.promised) == (0, 0)
 
 
 def test_a_listing_that_fails_comes_after_the_shards_before_it(store: ObjectStore) -> None:

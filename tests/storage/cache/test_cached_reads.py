@@ -395,7 +395,7 @@ def test_what_waits_to_be_written_is_a_share_of_the_memory_budget(
     next(records)
     ledger = records._run.ledger  # type: ignore[attr-defined]
     assert [(share.name, share.nbytes) for share in ledger.shares] == [("cache", 4 << 20)]
-    assert ledger.reserved == 4 << 20
+    assert ledger.account.budget - ledger.account.limit == 4 << 20
     records.close()
 
 

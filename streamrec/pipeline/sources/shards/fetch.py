@@ -142,7 +142,7 @@ class Fetching:
         Unless it must be `at_once`, short shards start together.
         """
         openings = self.open_ahead.next(
-            self.interleave, count, known=self.known, at_once=at_once, fits=self.ledger.fits
+            self.interleave, count, known=self.known, at_once=at_once, fits=self.ledger.account.fits
         )
         if openings.queues and openings.together:
             tasks.start_soon(fetch_short_shards, self, openings.queues)
