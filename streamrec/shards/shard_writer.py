@@ -338,13 +338,14 @@ class ShardWriter:
             raise closed_error(self._target.pattern)
 
     async def _write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
-        if not isinstance(records, RecordBatch):
+        # Frames come first: asking whether something follows a protocol takes 20 us.
+        if isinstance(records, Frames):
+            await self._output.write_batch(records)
+        elif isinstance(records, RecordBatch):
+            await self._output.write_batch(Frames(records.buffer, records.spans))
+        else:
             for record in records:
                 await self._output.write(as_record(record))
-        elif isinstance(records, Frames):
-            await self._output.write_batch(records)
-        else:
-            await self._output.write_batch(Frames(records.buffer, records.spans))
 
     async def write_block(self, records: list[bytes]) -> None:
         """Writes a list of records, which the caller must not change any more; for writers of one

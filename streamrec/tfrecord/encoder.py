@@ -79,6 +79,7 @@ def encode_record(record: Buffer) -> bytes:
 @border
 def encode_records(records: Iterable[Buffer] | RecordBatch) -> bytes:
     """Encodes records as shards store them, one after the other; b"" without records."""
-    if not isinstance(records, RecordBatch):
+    # The usual types come first: asking whether something follows a protocol takes 20 us.
+    if isinstance(records, list) or not isinstance(records, (Frames, RecordBatch)):
         records = Frames.of(map(as_record, records))
     return kernels.encode_frames(records.buffer, np.ascontiguousarray(records.spans))
