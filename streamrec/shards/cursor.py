@@ -219,6 +219,11 @@ class ShardCursor:
         return ShardPlace(self._framer.position, self._framer.record, self.info.version)
 
     @property
+    def record(self) -> int:
+        """The next unread record's number."""
+        return self._framer.record
+
+    @property
     def block_bytes(self) -> int:
         """How much is framed at a time."""
         return self.shard.block_bytes

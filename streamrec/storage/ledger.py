@@ -87,6 +87,12 @@ class Account:
         """It holds this many less."""
         self.hold(-nbytes)
 
+    def settle(self, nbytes: int) -> None:
+        """This many are there, in place of those that it was admitted for."""
+        if nbytes != self.reading:
+            self.hold(nbytes - self.reading)
+        self.reading = 0
+
     def promise(self, nbytes: int) -> None:
         """This many more were requested, and have no room."""
         account: Account | None = self
@@ -324,9 +330,7 @@ class Ledger:
 
         The bytes are there and count where they are now, or they will not come.
         """
-        if account.reading:
-            account.release(account.reading)
-            account.reading = 0
+        account.settle(0)
         if self._exceeding is account:
             self._exceeding = None
         self.notify()

@@ -83,7 +83,7 @@ class Repeat(ChainSource):
                 async for chunk in chunks:
                     is_empty = is_empty and chunk.error is not None
                     batch_offset = (batch_offset + len(chunk.elements)) % context.batch
-                    yield replace(chunk, positions=Nested(chunk.positions, {"epoch": epoch}))
+                    yield chunk.at(Nested(chunk.positions, {"epoch": epoch}))
             if is_empty and self.count < 0 and epoch == 0:
                 return
             empty_epochs = await count_empty(empty_epochs, is_empty)
@@ -192,7 +192,7 @@ class Prefetch(ChainSource):
                     refused = queue.refused
                 if (chunk := await queue.get()) is None:
                     return
-                yield replace(chunk, positions=Nested(chunk.positions, {}))
+                yield chunk.at(Nested(chunk.positions, {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,5 +227,5 @@ class Concatenate(Source):
                 context.fork_seed(part).chunks(chain, position, continue_on_error=True)
             ) as chunks:
                 async for chunk in chunks:
-                    yield replace(chunk, positions=Nested(chunk.positions, {"part": part}))
+                    yield chunk.at(Nested(chunk.positions, {"part": part}))
             position = None

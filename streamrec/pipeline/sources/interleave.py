@@ -110,8 +110,9 @@ class Interleave(Generic[I]):
     of `batch` elements, after the first `skip` ones. A pull of long records has at most
     `max_bytes`, or CHUNK_BYTES.
 
-    It is `complete` if all inputs are known. If the last pull gave nothing, the inputs in `awaited`
-    must give more before the next one; any may if it is empty.
+    It is `complete` if all inputs are known. If the last pull gave nothing, each input in `awaited`
+    must have that many elements available before the next one, or give no more; any may give more
+    if it is empty.
     """
 
     whole_blocks: ClassVar[bool] = False
@@ -129,7 +130,7 @@ class Interleave(Generic[I]):
         max_bytes: int = 0,
     ) -> None:
         self.complete = False
-        self.awaited: set[I] = set()
+        self.awaited: dict[I, int] = {}
         self._plan = plan
         self._slots: list[Any] = list(slots)
         self._cycle = cycle
@@ -171,7 +172,7 @@ class Interleave(Generic[I]):
 
         Raises the error of the input whose turn it is; the input leaves its slot.
         """
-        self.awaited = set()
+        self.awaited = {}
         self._fill()
         ready = self._find_in_order() if self._plan.deterministic else self._find_available()
         if ready:
@@ -220,7 +221,7 @@ class Interleave(Generic[I]):
             if entry is not None and entry.available:
                 break
             if not (self.complete if entry is None else entry.is_exhausted):
-                self.awaited = set() if entry is None else {entry}
+                self.awaited = {} if entry is None else {entry: 1}
                 return []
             self._pass()
         ready = []
@@ -284,7 +285,7 @@ class Interleave(Generic[I]):
         )
         pull = planner.plan(ready)
         if not pull.count:
-            self.awaited = set(pull.awaited)
+            self.awaited = dict(pull.awaited)
             return None
         turns = pull.turns
         shares = shares_of(pull.count, len(turns.ready), turns.block)

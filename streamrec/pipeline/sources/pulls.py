@@ -11,8 +11,8 @@ a later stage makes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
@@ -117,12 +117,13 @@ class BatchEnds:
 class Pull:
     """What one pull takes: `count` elements of the slots in `turns`.
 
-    If it takes none, it is tried again when the inputs in `awaited` have given more.
+    If it takes none, it is tried again when each input in `awaited` has that many elements
+    available, or gives no more: an input of small chunks is not looked at after each of them.
     """
 
     turns: TurnShares
     count: int
-    awaited: Collection[Any] = ()
+    awaited: Mapping[Any, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +195,7 @@ class PullPlanner:
         count = self.ends.last_before(first) or self.ends.last_before(two_chunks)
         if count or entry.available >= limit or not self._waits(entry):
             return Pull(turns, count or first)
-        return Pull(turns, 0, {entry})
+        return Pull(turns, 0, {entry: min(self.ends.missing, limit)})
 
     def _whole_rounds(self, ready: Sequence[int]) -> Pull:
         """Whole rounds of all inputs, as many as the scarcest has, up to the size of a pull.
@@ -218,11 +219,11 @@ class PullPlanner:
             return Pull(turns, end or count)
         shares = shares_of(self.ends.missing, len(inputs), self.block)
         awaited = {
-            entry
+            entry: share
             for entry, share in zip(inputs, shares, strict=True)
             if entry.available < share and entry.comes
         }
-        return Pull(turns, 0, awaited or {scarce})
+        return Pull(turns, 0, awaited or {scarce: scarce.available + 1})
 
     def _most_rounds(self, inputs: Sequence[TurnInput]) -> int:
         """How many rounds make a pull of the wanted size, at least one."""

@@ -8,7 +8,7 @@ counts begin at ten for each class.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -87,7 +87,7 @@ class _Resampling(Calling):
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """Counts a failure in no class."""
-        return [replace(chunk, positions=self._positions(chunk.positions, NO_CLASSES))]
+        return [chunk.at(self._positions(chunk.positions, NO_CLASSES))]
 
     def _give(self, chunk: Chunk, results: Results) -> list[Chunk]:
         """Counts all elements; gives those that are kept."""

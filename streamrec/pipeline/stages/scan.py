@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from streamrec.arguments import check_function, describe_value
@@ -87,7 +87,7 @@ class _Scanning(Calling):
         return out
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        return [replace(chunk, positions=self._same_state(chunk))]
+        return [chunk.at(self._same_state(chunk))]
 
     def _same_state(self, chunk: Chunk) -> Positions:
         """Positions before and after a failure, where the scan has the same state."""

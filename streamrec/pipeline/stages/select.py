@@ -341,7 +341,7 @@ class _Unique(Step):
         ]
         indices = np.array(new, np.int64)
         positions = self._positions(chunk, before, indices)
-        return select_chunk(replace(chunk, positions=positions), indices, len(chunk.elements))
+        return select_chunk(chunk.at(positions), indices, len(chunk.elements))
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """A failure does not count as seen."""

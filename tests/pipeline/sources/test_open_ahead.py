@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -225,23 +226,41 @@ async def test_tasks_of_queues_with_room_go_on_one_in_each_turn() -> None:
 async def test_the_interleave_waits_for_all_queues_that_it_needs() -> None:
     waiters = Waiters(Ledger(1000))
     one, other, third = (ShardQueue(ShardStart(shard)) for shard in range(3))
-    arrival = asyncio.create_task(waiters.arrival({one, other}))
+    arrival = asyncio.create_task(waiters.arrival({one: 2, other: 1}))
     await run_ready_tasks_once()
     assert waiters.awaits(one, has_turn=False)
     assert not waiters.awaits(third, has_turn=True)
-    waiters.arrived(one)
-    waiters.arrived(third)
+    for queue in [one, third, other]:
+        queue.open(queue.start, 1000)
+        queue.push(Frames.of([b"record"]), 0)
+        waiters.arrived(queue)
     await run_ready_tasks_once()
+    assert waiters.awaits(one, has_turn=False), "it needs two records"
     assert not arrival.done()
-    waiters.arrived(other)
+    one.push(Frames.of([b"record"]), 1)
+    waiters.arrived(one)
     assert not waiters.awaits(other, has_turn=True)
+    await arrival
+
+
+@pytest.mark.parametrize("reason", ["end", "full"])
+async def test_the_interleave_waits_for_no_record_that_will_not_come(reason: str) -> None:
+    waiters = Waiters(Ledger(1000))
+    queue = ShardQueue(ShardStart(0))
+    arrival = asyncio.create_task(waiters.arrival({queue: 100}))
+    await run_ready_tasks_once()
+    queue.open(queue.start, 150)
+    queue.push(Frames.of([bytes(100)]), 0)
+    queue.ended = reason == "end"
+    assert not queue.comes
+    waiters.arrived(queue)
     await arrival
 
 
 async def test_the_interleave_waits_for_any_queue_whose_turn_has_come() -> None:
     waiters = Waiters(Ledger(1000))
     queue = ShardQueue(ShardStart(0))
-    arrival = asyncio.create_task(waiters.arrival(set()))
+    arrival = asyncio.create_task(waiters.arrival({}))
     await run_ready_tasks_once()
     assert waiters.awaits(queue, has_turn=True)
     assert not waiters.awaits(queue, has_turn=False)
@@ -258,7 +277,7 @@ async def test_a_full_queue_goes_on_if_the_interleave_waits_for_it() -> None:
     waiters.wake()
     await run_ready_tasks_once()
     assert not room.done()
-    arrival = asyncio.create_task(waiters.arrival({queue}))
+    arrival = asyncio.create_task(waiters.arrival({queue: 1}))
     await room
     waiters.arrived(queue)
     await arrival

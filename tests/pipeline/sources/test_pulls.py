@@ -88,7 +88,7 @@ def test_one_turn_ends_where_a_batch_does() -> None:
     assert plan(inputs, block=20, ends=BatchEnds(5, 2)).count == 3
     assert plan(inputs, block=20, ends=BatchEnds(9, 0)).count == 9
     waiting = plan(inputs, block=20, ends=BatchEnds(20, 0))
-    assert (waiting.count, [*waiting.awaited]) == (0, inputs[:1])
+    assert (waiting.count, waiting.awaited) == (0, {inputs[0]: 20})
     assert (
         plan([ArrivedInput([7, 7]), ArrivedInput([])], block=20, ends=BatchEnds(20, 0)).count == 7
     )
@@ -162,6 +162,7 @@ def test_a_pull_takes_what_has_arrived_or_waits_for_what_comes(
     if not pull.count:
         assert pull.awaited
         assert all(entry.comes for entry in pull.awaited)
+        assert all(needed > entry.available for entry, needed in pull.awaited.items())
         return
     turns = pull.turns
     assert not pull.awaited

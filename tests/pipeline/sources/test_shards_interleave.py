@@ -141,8 +141,8 @@ def stretches_from(size: int | None) -> Iterator[None]:
 def test_only_what_is_awaited_needs_to_go_on(
     stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
 ) -> None:
-    """Each queue that is awaited can go on without anything being taken; when all of them have,
-    something else is.
+    """Each queue that is awaited can go on without anything being taken, until it has what is
+    needed of it; when all of them have, something else is awaited, or taken.
     """
     arriving = Arriving(lengths, plan, seed, batch=batch, skip=skip)
     interleave, found = arriving.interleave, []
@@ -153,9 +153,10 @@ def test_only_what_is_awaited_needs_to_go_on(
                 found += list(pulled.elements)
             elif not interleave.finished:
                 assert interleave.awaited
-                for queue in interleave.awaited:
+                for queue, needed in interleave.awaited.items():
                     assert queue.comes
-                    arriving.go_on(queue)
+                    while queue.comes and queue.available < needed:
+                        arriving.go_on(queue)
     assert found == all_records(lengths, plan)
 
 

@@ -154,7 +154,7 @@ async def nest(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
     """Nests the positions of a chain's chunks in those of a source."""
     async with aclosing(chunks):
         async for chunk in chunks:
-            yield replace(chunk, positions=Nested(chunk.positions, {}))
+            yield chunk.at(Nested(chunk.positions, {}))
 
 
 async def number_chunks(

@@ -46,18 +46,18 @@ class Waiters:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._awaited: set[ShardQueue] = set()
+        self._awaited: dict[ShardQueue, int] = {}
         self._arrival: asyncio.Future[None] | None = None
         self._resting: dict[ShardQueue, asyncio.Future[None]] = {}
         self._waking = False
 
-    async def arrival(self, queues: set[ShardQueue]) -> None:
-        """Waits until something has arrived in all of these queues.
+    async def arrival(self, queues: dict[ShardQueue, int]) -> None:
+        """Waits until each of these queues has that many records available, or gets no more.
 
         Without queues, it waits until something has arrived in one of all.
         """
         self._awaited = queues
-        for queue in queues & self._resting.keys():
+        for queue in queues.keys() & self._resting.keys():
             answer(self._resting.pop(queue))
         self._arrival = asyncio.get_running_loop().create_future()
         self._ledger.notify()
@@ -68,7 +68,11 @@ class Waiters:
 
     def arrived(self, queue: ShardQueue | None = None) -> None:
         """Something has arrived; or it is known better how many shards to open ahead."""
-        self._awaited.discard(queue)
+        if queue is not None and (needed := self._awaited.get(queue)) is not None:
+            # Woken after each small block, the interleave would only look, and wait again.
+            if queue.available < needed and queue.comes:
+                return
+            del self._awaited[queue]
         if self._arrival is not None and (queue is None or not self._awaited):
             answer(self._arrival)
 
@@ -238,22 +242,22 @@ async def push_blocks(
     """Pushes the blocks of an opened shard into its queue, each when it may be read."""
     cursor.memory.reserve = partial(source.may_read, queue)
     while (frames := await cursor.next()) is not None:
-        source.ledger.arrived(queue.account)
         count = len(frames)
-        begun = cursor.place.record - count
+        begun = cursor.record - count
         first, last = portion.within(begun, count)
         if first < last:
             own = frames if last - first == count else frames.window(first, last)
             queue.push(own, begun + first)
             del own
             source.waiters.arrived(queue)
+        source.ledger.arrived(queue.account)
         del frames  # or a block would be held while the next one waits for room
         if portion.last is not None and begun + count >= portion.last:
             return
         await source.waiters.room(queue)
         await source.may_read(queue, cursor.block_bytes)
     if portion.expected is not None and not cursor.losses.count:
-        portion.expected.check_records(portion.path, cursor.place.record)
+        portion.expected.check_records(portion.path, cursor.record)
 
 
 async def fetch_short_shards(source: Fetching, queues: list[ShardQueue]) -> None:

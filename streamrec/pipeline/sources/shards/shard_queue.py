@@ -162,7 +162,10 @@ class ShardQueue(ArrivedElements):
         return not self.ended and self.has_room
 
     def push(self, frames: Frames, record: int) -> None:
-        """Adds a block, whose first record has this number in the shard."""
+        """Adds a block, for which its account may have been admitted.
+
+        Its first record has the number `record` in the shard.
+        """
         nbytes = memoryview(frames.buffer).nbytes
         positions = BlockPositions(
             shard=self.shard,
@@ -174,7 +177,7 @@ class ShardQueue(ArrivedElements):
             paths=self._paths,
         )
         self._add(Chunk(frames, positions, nbytes), nbytes)
-        self.account.hold(nbytes)
+        self.account.settle(nbytes)
 
     def _freed(self, nbytes: int) -> None:
         """The account no longer holds the bytes of blocks that were taken."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamrec.display import display_repr
@@ -82,7 +82,7 @@ class Shards(Source):
             await opened.listing.check_fingerprint(state["share"])
         async with aclosing(read(self, state, context, opened)) as chunks:
             async for chunk in chunks:
-                yield replace(chunk, positions=SharePositions(chunk.positions, opened.listing))
+                yield chunk.at(SharePositions(chunk.positions, opened.listing))
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,8 @@ class LocalBackend(Backend):
             file: Any = aiofiles.threadpool.wrap(opened, loop=asyncio.get_running_loop())
             # a run that is dropped while its loop ends does not close it
             weakref.finalize(file, opened.close).atexit = False
-        info = _info(path, os.fstat(file.fileno()))
+        status = os.fstat(file.fileno())
+        info = _info(path, status)
         if version is not None and version != info.version:
             await finish(_close(file))
             raise changed_error(path, start, end)
@@ -176,7 +177,7 @@ class LocalBackend(Backend):
         if start >= (info.size or 0):
             await finish(_close(file))
             return BytesBody(info)
-        return _LocalBody(file, info, start, self._turns)
+        return _LocalBody(file, info, start, status=status, turns=self._turns)
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         return await finish(asyncio.to_thread(list, map(_read_short, paths)))
@@ -267,8 +268,17 @@ class _LocalBody:
     splits = False
     has_arrived = False
 
-    def __init__(self, file: Any, info: ObjectInfo, position: int, turns: asyncio.Lock) -> None:
+    def __init__(
+        self,
+        file: Any,
+        info: ObjectInfo,
+        position: int,
+        *,
+        status: os.stat_result,
+        turns: asyncio.Lock,
+    ) -> None:
         self.info = info
+        self._content = _content(status)
         self._file = file
         self._number = file.fileno()
         self._position = position
@@ -285,7 +295,7 @@ class _LocalBody:
             count = _read_cached(file, buffer, position)
             if count is None:
                 count = await finish(asyncio.to_thread(_read_at, file, buffer, position))
-        if _info(self.info.path, os.fstat(file)).version != self.info.version:
+        if _content(os.fstat(file)) != self._content:
             raise changed_error(self.info.path, position)  # it was written to, or truncated
         self._position += count
         return count
@@ -480,7 +490,13 @@ def _stat_file(path: Path) -> os.stat_result:
 def _info(path: str, stat: os.stat_result | None) -> ObjectInfo:
     if stat is None:
         return ObjectInfo(path, None, None)
-    return ObjectInfo(path, stat.st_size, f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}")
+    number, modified, size = _content(stat)
+    return ObjectInfo(path, size, f"{number:x}-{modified:x}-{size:x}")
+
+
+def _content(status: os.stat_result) -> tuple[int, int, int]:
+    """What changes when a file is written to or replaced; its version is made of it."""
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _list(prefix: str, glob: Glob | None) -> list[ObjectInfo]:
