@@ -15,7 +15,7 @@ import pytest
 from benchmarks import against, bars, faults, table, tls
 from benchmarks.harness.results import RESULTS
 from benchmarks.harness.rounds import Rounds
-from benchmarks.scale import store
+from benchmarks.scale import shape
 from benchmarks.training_rows import figures, row_of, same_load
 from tests.pages import ROOT
 
@@ -178,7 +178,7 @@ def test_rows_are_chosen_by_the_beginnings_of_their_names() -> None:
     assert against.chosen(tuple(against.ROWS)) == list(against.ROWS)
 
 
-@pytest.mark.parametrize("module", [against, bars, faults, tls, store])
+@pytest.mark.parametrize("module", [against, bars, faults, tls, shape])
 def test_examples_of_benchmarks_are_true(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted

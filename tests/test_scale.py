@@ -3,15 +3,16 @@ invariants.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.scale.__main__ import EPOCHS, Simulation
-from benchmarks.scale.job import WAYS, Job, check_each_once, serving
-from benchmarks.scale.shape import Shape
+from benchmarks.scale import __main__ as tables
+from benchmarks.scale.job import WAYS, Job, serving
+from benchmarks.scale.shape import check_each_once
 from streamrec import bridge
 from tests.servers.faults import NO_FAULTS
 
@@ -21,14 +22,18 @@ def in_this_process(function: Callable[..., Any], **task: Any) -> Any:
     return json.loads(json.dumps(function(**json.loads(json.dumps(task)))))
 
 
-def test_few_ranks_read_each_record_once() -> None:
-    job = Job(shape=Shape(200, 30, 40), ranks=8, workers=2, batch=48)
-    rows = Simulation(job, 6, 1, NO_FAULTS, call=in_this_process).run([])
+def test_few_ranks_read_each_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "in_own_process", in_this_process)
+    monkeypatch.setattr(tables, "SAMPLE", 1)
+    job = Job(shards=200, records=30, ranks=8, workers=2, batch=48)
+    rows = defaultdict(list)
+    for table, row in tables.simulate(job, [], NO_FAULTS):
+        rows[table].append(row)
     assert {row["way"]: row["lists"] for row in rows["start"]} == dict(
         zip(WAYS, (1, 0, 0), strict=True)
     )
     read = {row["way"]: row["records"] for row in rows["read"]}
-    assert read["distribute"] == pytest.approx(EPOCHS * 6000 / 8, rel=0.05)
+    assert read["distribute"] == pytest.approx(tables.EPOCHS * 6000 / 8, rel=0.05)
     assert "reader 0 of 12" in next(row["refused"] for row in rows["read"] if "refused" in row)
     [changed] = [row for row in rows["plan"] if "repeated_by_restart" in row]
     assert changed["repeated"] == 0
@@ -48,6 +53,6 @@ def test_a_record_that_comes_twice_or_never_is_found(ranges: list[tuple[int, int
 def test_a_listing_has_no_date_parsed_by_dateutil(monkeypatch: pytest.MonkeyPatch) -> None:
     """It took three quarters of a listing's processor time."""
     monkeypatch.delattr("dateutil.parser.parse")
-    job = Job(shape=Shape(1500, 1, 40), ranks=1, workers=1, batch=1)
+    job = Job(shards=1500, records=1, ranks=1, workers=1, batch=1)
     with serving(job, NO_FAULTS) as here:
         assert len(bridge.run(here.listing).paths) == 1500

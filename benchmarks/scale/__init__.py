@@ -1,8 +1,8 @@
 """Training at scale, simulated: 10^5 shards, 10^9 records, 1,024 ranks of 8 workers, and 768 ranks
 from mid-epoch on.
 
-    python -m benchmarks.scale [--save] [--shards 100000] [--records 10000] [--ranks 1024]
-        [--after 768] [--workers 8] [--sample 2]
+    python -m benchmarks.scale [--dry] [--shards 100000] [--records 10000] [--ranks 1024]
+        [--workers 8]
 
 The data set exists as arithmetic (`shape.py`): a record holds its own number, and the store
 (`store.py`) makes the bytes of a shard when it is asked for them. It answers after 30 to 50 ms, at

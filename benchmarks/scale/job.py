@@ -1,39 +1,42 @@
-"""A job: who reads which data set, and what work costs it; and the checks of the simulation."""
+"""A job: who reads which data set from which store, and what that costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from tempfile import TemporaryDirectory
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeVar
 
 from benchmarks.harness.meter import Figures, Meter, peak_mb
-from benchmarks.scale import store
-from benchmarks.scale.shape import Numbers, Shape
-from streamrec import Dataset, Frames, TFRecordDataset
+from benchmarks.scale.shape import BUCKET, Shape
+from streamrec import Dataset, TFRecordDataset, bridge
 from streamrec.pipeline.sources.global_shuffle.lanes import LaneOrder
+from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.shards import (
     Index,
     Listing,
-    Manifest,
     Portion,
     assign_shards,
     list_shards,
     open_index,
-    read_manifest,
     sizes_of,
 )
-from streamrec.storage import Storages
+from streamrec.storage import Storage, Storages
 from tests.servers.control import RemoteControl
 from tests.servers.faults import Faults
+from tests.servers.program import ServerProcess
 
 BATCH = 64
-MANIFEST, INDEX = "s3://bucket/manifest.json", "s3://bucket/train.index"
+GLOB = f"{BUCKET}train-*.tfrecord"
+MANIFEST = f"{BUCKET}manifest.json"
+INDEX = f"{BUCKET}train.index"
 WAYS = ("glob", "braces, manifest", "braces, index")
 REQUESTS = {"lists": "list", "heads": "stat", "gets": "read"}
+
+Row = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,44 +44,45 @@ class Job:
     """Who reads what.
 
     Attributes:
-        shape: The data set.
+        shards, records: The data set: see `Shape`.
         ranks, workers: How many there are.
         batch: The global batch of `global_shuffle`.
         url: Where the data set is served.
         folder: Where the server finds the manifest and the index.
     """
 
-    shape: Shape
+    shards: int
+    records: int
     ranks: int
     workers: int
     batch: int
     url: str = ""
     folder: str = ""
 
-    @classmethod
-    def of(cls, words: Mapping[str, Any]) -> Job:
-        """The job that `asdict` made words of, for a process."""
-        return cls(**{**words, "shape": Shape(**words["shape"])})
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """What a process is told of it."""
-        return asdict(self)
+    @cached_property
+    def shape(self) -> Shape:
+        """The data set."""
+        return Shape(self.shards, self.records)
 
     @property
     def readers(self) -> int:
         """The workers of all ranks."""
         return self.ranks * self.workers
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The storage options."""
+        return {"endpoint_url": self.url, "anon": True}
+
     def dataset(self, way: str) -> Dataset[Any]:
         """Batches of one reader; `way` says how the shards are named, and what else says where
         records are.
         """
-        last = self.shape.path(self.shape.shards - 1)[18:24]
-        names = "*" if way.startswith("glob") else f"{{000000..{last}}}"
-        pattern = f"s3://bucket/train-{names}.tfrecord"
-        options = {"endpoint_url": self.url, "anon": True}
-        data = TFRecordDataset(pattern, "", num_parallel_reads=4, storage_options=options)
+        braces = f"{BUCKET}train-{{000000..{self.shards - 1:06d}}}.tfrecord"
+        names = GLOB if way.startswith("glob") else braces
+        data: Dataset[Any] = TFRecordDataset(
+            names, "", num_parallel_reads=4, storage_options=self.options
+        )
         if "index" in way:
             data = data.global_shuffle(7, index=INDEX, global_batch_size=self.batch)
         elif "manifest" in way:
@@ -87,35 +91,29 @@ class Job:
             data = data.distribute().batch(BATCH)
         return data.with_options(memory_budget=256 << 20)
 
-    def storages(self) -> Storages:
-        """The store's clients, with a new connection each time."""
-        return Storages({"endpoint_url": self.url, "anon": True})
+    def read(self, find: Callable[[Storage, str], Awaitable[T]], url: str) -> T:
+        """What the library finds at a URL, over a connection of its own."""
 
-    async def warm_up(self) -> None:
-        """Makes a client, so that what is loaded late counts for nothing that comes after."""
-        async with self.storages() as storages:
-            await (await storages.at(MANIFEST)).stat(MANIFEST)
+        async def found() -> T:
+            async with Storages(self.options) as storages:
+                return await find(await storages.at(url), url)
+
+        return bridge.run(found)
 
     async def listing(self) -> Listing:
         """All shards, by requests to the store."""
-        async with self.storages() as storages:
-            return await list_shards(storages, "s3://bucket/train-*.tfrecord")
+        async with Storages(self.options) as storages:
+            return await list_shards(storages, GLOB)
 
     async def plan(self, listing: Listing) -> list[list[Portion]]:
         """The plan of all readers, from the store's listing."""
-        async with self.storages() as storages:
+        async with Storages(self.options) as storages:
             sizes = await sizes_of(storages, listing.paths, listing.known, self.readers)
             return await assign_shards(storages, sizes, self.readers, "")
 
-    async def index(self) -> Index:
+    def index(self) -> Index:
         """The index, as `global_shuffle` opens it."""
-        async with self.storages() as storages:
-            return await open_index(await storages.at(INDEX), INDEX)
-
-    async def manifest(self) -> Manifest:
-        """The manifest, as `distribute` reads it."""
-        async with self.storages() as storages:
-            return await read_manifest(await storages.at(MANIFEST), MANIFEST)
+        return self.read(open_index, INDEX)
 
     def order(self, index: Index, epoch: int) -> LaneOrder:
         """The order of an epoch, as the readers find it."""
@@ -123,15 +121,30 @@ class Job:
         order: LaneOrder = source._order(index, epoch, is_in_lanes=True)
         return order
 
+    def steps(self, rank: int, *, worker: int = 0, workers: int = 1, base: int = 0) -> Steps:
+        """The steps of one reader of a global shuffle, from the position `base` on."""
+        return Steps(
+            total=self.shape.total,
+            batch=self.batch,
+            rank=rank,
+            world_size=self.ranks,
+            worker=worker,
+            workers=workers,
+            base=base,
+        )
+
 
 @contextmanager
 def serving(job: Job, faults: Faults) -> Iterator[Job]:
     """The job with its store, which is a process of its own."""
-    with TemporaryDirectory() as folder, store.serving(job.shape, folder, faults) as url:
-        yield replace(job, url=url, folder=folder)
+    with TemporaryDirectory() as folder:
+        shape = ("--shards", str(job.shards), "--records", str(job.records))
+        options = (*shape, "--folder", folder)
+        with ServerProcess("benchmarks.scale.store", options, faults) as server:
+            yield replace(job, url=server.url, folder=folder)
 
 
-def cost_of(job: Job, work: Callable[[], Any]) -> tuple[Any, Figures]:
+def cost_of(job: Job, work: Callable[[], T]) -> tuple[T, Figures]:
     """What work gives, and what it costs: seconds, those of the processor, requests, and MB at its
     peak.
     """
@@ -143,33 +156,3 @@ def cost_of(job: Job, work: Callable[[], Any]) -> tuple[Any, Figures]:
     cost = {"s": meter.seconds, "cpu_s": meter.cpu_seconds}
     cost |= {name: counters.by_kind.get(kind, 0) for name, kind in REQUESTS.items()}
     return result, {**cost, "sent_mb": counters.sent / 1e6, "peak_mb": peak_mb() - before}
-
-
-def check(fine: bool, what: str) -> None:
-    """Ends the simulation where an invariant does not hold."""
-    if not fine:
-        raise RuntimeError(f"the simulation found an error: {what}")
-
-
-def check_each_once(ranges: Numbers, total: int, what: str) -> None:
-    """Ranges of records must hold each of `total` records once."""
-    ranges = ranges[ranges[:, 1] > ranges[:, 0]]
-    ordered = ranges[np.argsort(ranges[:, 0])]
-    ends = np.concatenate([[0], ordered[:, 1]])
-    fine = bool((ordered[:, 0] == ends[:-1]).all()) and int(ends[-1]) == total
-    check(fine, f"{what}: not each record once")
-
-
-def numbers_in(batches: Iterable[Frames]) -> Numbers:
-    """The numbers of records, which their payloads begin with."""
-    found = [np.empty(0, np.int64)]
-    for frames in batches:
-        data = np.frombuffer(frames.buffer, np.uint8)
-        found.append(data[frames.spans[:, :1] + np.arange(8)].view("<i8")[:, 0])
-    return np.concatenate(found)
-
-
-def numbers_of(ranges: Iterable[Sequence[int]]) -> Numbers:
-    """The numbers in ranges."""
-    found = [np.arange(first, last) for first, last in ranges]
-    return np.concatenate([np.empty(0, np.int64), *found])

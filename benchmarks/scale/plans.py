@@ -2,53 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.harness.meter import Meter
-from benchmarks.scale.job import BATCH, MANIFEST, Job, check, check_each_once, numbers_of
-from benchmarks.scale.shape import Numbers
+from benchmarks.scale.job import BATCH, MANIFEST, Job, Row
+from benchmarks.scale.shape import Numbers, check, check_each_once, numbers_of
 from streamrec import bridge
 from streamrec.pipeline.sources.global_shuffle.lane_reading import own_cells
 from streamrec.pipeline.sources.global_shuffle.lanes import Lane, LaneOrder
-from streamrec.pipeline.sources.global_shuffle.steps import Steps
-from streamrec.shards import Index, Listing, assign_records
+from streamrec.shards import Index, Listing, assign_records, read_manifest
 
 EVERY = 64
 GET_DOLLARS, LIST_DOLLARS, GETS_A_SECOND = 0.0004 / 1000, 0.005 / 1000, 5500
 
-Row = dict[str, Any]
+
+def sizes(ranges: Sequence[Numbers]) -> Numbers:
+    """How many records each of several readers has."""
+    return np.array([int((own[:, 1] - own[:, 0]).sum()) for own in ranges])
 
 
-def sequence(lane: Lane) -> Numbers:
-    """The records of a lane, in order."""
-    found = [np.empty(0, np.int64)]
-    for part, (first, last) in enumerate(pairwise(lane.before.tolist())):
-        offsets = lane.offsets(part, lane.cells(part), np.arange(first, last))
-        found.append(lane.parts.starts[part] + offsets)
-    return np.concatenate(found)
+def balance(loads: npt.NDArray[Any]) -> float:
+    """The largest load, of the mean."""
+    return float(loads.max() / loads.mean())
 
 
-def check_epoch(job: Mapping[str, Any], epoch: int, phases: Sequence[Sequence[int]]) -> Row:
+def plan_row(job: Job, listing: Listing) -> tuple[Row, list[Numbers]]:
+    """The plan of all readers of `distribute`, and the records of each."""
+    with Meter() as meter:
+        plan = bridge.run(job.plan, listing)
+    ranges = [job.shape.ranges(own) for own in plan]
+    # the epoch has no part in the plan, so this holds for each
+    check_each_once(np.concatenate(ranges), job.shape.total, f"{job.readers} readers")
+    loads = sizes(ranges)
+    return {
+        "way": "distribute",
+        "ranks": job.ranks,
+        "workers": job.workers,
+        "cpu_s": meter.cpu_seconds,
+        "cut": sum(portion.byte_range is not None for own in plan for portion in own),
+        "balance_reader": balance(loads),
+        "balance_rank": balance(loads.reshape(job.ranks, -1).sum(1)),
+    }, ranges
+
+
+def change_row(job: Job, after: Job, ranges: Sequence[Numbers]) -> Row:
+    """New ranks take over old readers, of which each has read half: how long the rest takes."""
+    records = sizes(ranges)
+    rest = records - records // BATCH // 2 * BATCH
+    loads = np.array([rest[rank :: after.ranks].sum() for rank in range(after.ranks)])
+    check(loads.sum() == rest.sum(), "a reader's rest is lost")
+    return {
+        "way": "distribute, old readers' states",
+        "ranks": after.ranks,
+        "balance_rank": balance(loads),
+        "repeated": 0,
+        "repeated_by_restart": job.shape.total - int(rest.sum()),
+    }
+
+
+def even_row(job: Job) -> Row:
+    """The plans of all ranks of `distribute(even="drop")`, each of which has one reader."""
+    shards = job.read(read_manifest, MANIFEST).shards
+    ranks = range(job.ranks)
+    with Meter() as meter:
+        plans = [assign_records(shards, job.ranks, rank, "drop", MANIFEST) for rank in ranks]
+    each, left_out = divmod(job.shape.total, job.ranks)
+    ranges = [job.shape.ranges(own) for own in plans]
+    check_each_once(np.concatenate(ranges), each * job.ranks, "even='drop'")
+    check((sizes(ranges) == each).all(), "even='drop' is uneven")
+    row = {"way": "even='drop'", "ranks": job.ranks, "workers": 1}
+    return {**row, "cpu_s": meter.cpu_seconds / job.ranks, "left_out": left_out}
+
+
+def shuffle_row(job: Job, index: Index) -> Row:
+    """What all ranks of a global shuffle ask for in an epoch: from the cells of one rank in EVERY,
+    and the ranges in some blocks of each of its lanes.
+    """
+    order = job.order(index, 0)
+    ranks = range(0, job.ranks, EVERY)
+    gets, records = np.zeros(len(ranks)), np.zeros(len(ranks))
+    for (at, rank), worker in product(enumerate(ranks), range(job.workers)):
+        steps = job.steps(rank, worker=worker, workers=job.workers)
+        for own in own_cells(order, steps, steps.next_own(0)).values():
+            counts = own.lane.parts.counts
+            parts = range(0, len(counts), max(1, len(counts) // 16))
+            found = [own.ranges(part) for part in parts]
+            records[at] += sizes(found).sum() / counts[list(parts)].sum() * counts.sum()
+            gets[at] += sum(map(len, found)) / len(parts) * len(counts)
+    every = job.ranks / len(ranks)
+    return {
+        "way": "global_shuffle",
+        "ranks": job.ranks,
+        "workers": job.workers,
+        "gets": float(gets.sum() * every),
+        "times_the_data": float(records.sum() * every / len(index)),
+        "balance_rank": balance(records),
+    }
+
+
+def epoch_row(index: Index, epoch: int, phases: Sequence[tuple[Job, int, int]]) -> Row:
     """An epoch of `global_shuffle`: each record has one position, and one reader takes each
-    position. It runs in a process of its own.
+    position.
 
     Args:
-        job: The words of the job.
+        index: The index.
         epoch: Which epoch.
-        phases: Numbers of ranks, and of each the step at which it begins and the one at which it
-            stops.
+        phases: Jobs, and of each the step at which it begins and the one at which it stops.
     """
-    here = Job.of(job)
+    job = phases[0][0]
     with Meter() as meter:
-        check_order(here, here.order(bridge.run(here.index), epoch), epoch)
-        taken = [positions_of(here, *phase) for phase in phases]
-        check_each_once(np.concatenate(taken), here.shape.total, "the positions of all readers")
-    return {"epoch": epoch, "ranks": [ranks for ranks, _, _ in phases], "s": meter.seconds}
+        check_order(job, job.order(index, epoch), epoch)
+        taken = np.concatenate([positions_of(*phase) for phase in phases])
+        check_each_once(taken, job.shape.total, "the positions of all readers")
+    row = {"way": "global_shuffle, each record once", "epoch": epoch}
+    return {**row, "ranks": [phase[0].ranks for phase in phases], "s": meter.seconds}
 
 
 def check_order(job: Job, order: LaneOrder, epoch: int) -> None:
@@ -63,111 +136,30 @@ def check_order(job: Job, order: LaneOrder, epoch: int) -> None:
     check(fine, "a lane has others than its parts")
 
 
-def positions_of(job: Job, ranks: int, first: int, last: int) -> Numbers:
+def sequence(lane: Lane) -> Numbers:
+    """The records of a lane, in order."""
+    found = [np.empty(0, np.int64)]
+    for part, (first, last) in enumerate(pairwise(lane.before.tolist())):
+        offsets = lane.offsets(part, lane.cells(part), np.arange(first, last))
+        found.append(lane.parts.starts[part] + offsets)
+    return np.concatenate(found)
+
+
+def positions_of(job: Job, first: int, last: int) -> Numbers:
     """The ranges of positions that all readers take in the steps from `first` to `last`."""
     taken = []
-    for rank, worker in product(range(ranks), range(job.workers)):
-        own = steps_of(job, ranks, rank, worker, first * job.batch)
+    for rank, worker in product(range(job.ranks), range(job.workers)):
+        own = job.steps(rank, worker=worker, workers=job.workers, base=first * job.batch)
         for step, positions in own.runs(own.next_own(0), 1 << 12):
             rows = positions[: len(range(step, last - first, job.workers))]
-            check(bool((np.diff(rows[:1]) == 1).all()), "a rank's slots do not follow each other")
+            check((np.diff(rows[:1]) == 1).all(), "a rank's slots do not follow each other")
             taken.append(np.stack([rows[:, 0], rows[:, -1] + 1], 1))
     return np.concatenate(taken)
 
 
-def steps_of(job: Job, ranks: int, rank: int, worker: int, base: int = 0) -> Steps:
-    """The steps of one worker of a global shuffle."""
-    return Steps(
-        total=job.shape.total,
-        batch=job.batch,
-        rank=rank,
-        world_size=ranks,
-        worker=worker,
-        workers=job.workers,
-        base=base,
-    )
-
-
-def balance(loads: Sequence[float] | Numbers) -> float:
-    """The largest load, of the mean."""
-    return float(np.max(loads) / np.mean(loads))
-
-
-def plan_row(job: Job, listing: Listing) -> tuple[Row, list[Numbers]]:
-    """The plan of all readers of `distribute`, and the records of each."""
-    with Meter() as meter:
-        plan = bridge.run(job.plan, listing)
-    ranges = [job.shape.ranges(own) for own in plan]
-    # the epoch has no part in the plan, so this holds for each
-    check_each_once(np.concatenate(ranges), job.shape.total, f"{job.readers} readers")
-    loads = np.array([int((own[:, 1] - own[:, 0]).sum()) for own in ranges])
-    return {
-        "way": "distribute",
-        "ranks": job.ranks,
-        "workers": job.workers,
-        "cpu_s": meter.cpu_seconds,
-        "cut": sum(portion.byte_range is not None for own in plan for portion in own),
-        "balance_reader": balance(loads),
-        "balance_rank": balance(loads.reshape(job.ranks, -1).sum(1)),
-    }, ranges
-
-
-def plan_even(job: Mapping[str, Any]) -> Row:
-    """The plans of all ranks of `distribute(even="drop")`, each of which has one reader. It runs
-    in a process of its own.
-    """
-    here = Job.of(job)
-    shards, ranks, total = bridge.run(here.manifest).shards, here.ranks, here.shape.total
-    with Meter() as meter:
-        plans = [assign_records(shards, ranks, rank, "drop", MANIFEST) for rank in range(ranks)]
-    each = total // ranks
-    ranges = [here.shape.ranges(own) for own in plans]
-    check_each_once(np.concatenate(ranges), each * ranks, "even='drop'")
-    check(all((own[:, 1] - own[:, 0]).sum() == each for own in ranges), "even='drop' is uneven")
-    row = {"way": "even='drop'", "ranks": ranks, "workers": 1}
-    return {**row, "cpu_s": meter.cpu_seconds / ranks, "left_out": total - each * ranks}
-
-
-def change_row(job: Job, after: int, ranges: Sequence[Numbers]) -> Row:
-    """New ranks take over old readers, of which each has read half: how long the rest takes."""
-    records = np.array([int((own[:, 1] - own[:, 0]).sum()) for own in ranges])
-    rest = records - records // BATCH // 2 * BATCH
-    loads = [int(rest[rank::after].sum()) for rank in range(after)]
-    check(sum(loads) == rest.sum(), "a reader's rest is lost")
-    row = {"way": "distribute, old readers' states", "ranks": after, "balance_rank": balance(loads)}
-    return {**row, "repeated": 0, "repeated_by_restart": job.shape.total - int(rest.sum())}
-
-
-def shuffle_row(job: Job, index: Index) -> Row:
-    """What all ranks of a global shuffle ask for in an epoch: from the cells of one rank in EVERY,
-    and the ranges in some blocks of each of its lanes.
-    """
-    order = job.order(index, 0)
-    ranks = range(0, job.ranks, EVERY)
-    gets, records = np.zeros(len(ranks)), np.zeros(len(ranks))
-    for (at, rank), worker in product(enumerate(ranks), range(job.workers)):
-        steps = steps_of(job, job.ranks, rank, worker)
-        for own in own_cells(order, steps, steps.next_own(0)).values():
-            counts = own.lane.parts.counts
-            parts = range(0, len(counts), max(1, len(counts) // 16))
-            found = [own.ranges(part) for part in parts]
-            some = sum(int((each[:, 1] - each[:, 0]).sum()) for each in found)
-            records[at] += some / counts[list(parts)].sum() * counts.sum()
-            gets[at] += sum(map(len, found)) / len(parts) * len(counts)
-    every = job.ranks / len(ranks)
-    return {
-        "way": "global_shuffle",
-        "ranks": job.ranks,
-        "workers": job.workers,
-        "gets": float(gets.sum() * every),
-        "times_the_data": float(records.sum() * every / len(index)),
-        "balance_rank": balance(records),
-    }
-
-
-def node_rows(job: Job, nodes: int, listing: Listing, starts: Sequence[Row]) -> Iterator[Row]:
-    """What a bucket sees of this many nodes of 8 ranks, in each way to start."""
-    for workers in (1, job.workers):
+def node_rows(job: Job, listing: Listing, starts: Sequence[Row]) -> Iterator[Row]:
+    """What a bucket sees of 10, 100 and 1,000 nodes of 8 ranks, in each way to start."""
+    for nodes, workers in product((10, 100, 1000) if job.ranks > 1000 else (1,), (1, job.workers)):
         here = replace(job, ranks=8 * nodes, workers=workers)
         row = {**plan_row(here, listing)[0], "nodes": nodes}
         for cost in starts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,12 @@ from streamrec.shards.manifest import add_mark
 KINDS: Final = 10
 """Kinds of shards, by their number of records; shard `n` is of kind `n % KINDS`."""
 
+SHORTEST: Final = 872
+"""Bytes of the shortest record; others have up to 255 more."""
+
+BUCKET: Final = "s3://bucket/"
+PATTERN: Final = BUCKET + "train-{shard:06d}.tfrecord"
+
 Numbers = npt.NDArray[np.int64]
 
 
@@ -27,12 +34,10 @@ class Shape:
     Args:
         shards: How many there are: a multiple of KINDS.
         records: How many a shard holds on average; single ones have up to 5 % more or fewer.
-        length: Bytes of the shortest record; others have up to 255 more.
     """
 
     shards: int
     records: int
-    length: int = 872
 
     @property
     def total(self) -> int:
@@ -51,14 +56,14 @@ class Shape:
     @cached_property
     def lengths(self) -> Numbers:
         """Those of the records of any shard, as far as it has them."""
-        return self.length + 37 * np.arange(int(self.counts.max())) % 256
+        return SHORTEST + 37 * np.arange(int(self.counts.max())) % 256
 
     @cached_property
     def offsets(self) -> Numbers:
         return np.concatenate([[0], np.cumsum(self.lengths + 16)])
 
     def path(self, shard: int) -> str:
-        return f"s3://bucket/train-{shard:06d}.tfrecord"
+        return PATTERN.format(shard=shard)
 
     def size(self, shard: int) -> int:
         return int(self.offsets[self.counts[shard]])
@@ -87,12 +92,52 @@ class Shape:
         """The numbers of the records in portions: int64 [n, 2], first and last (exclusive)."""
         found = []
         for portion in portions:
-            shard = int(portion.path[-15:-9])
+            shard = shard_of(portion.path)
             count = int(self.counts[shard])
-            first, last = portion.first, count if portion.last is None else portion.last
-            if portion.byte_range is not None:  # its records are those whose frames begin in it
-                end = portion.byte_range.end
-                first = int(np.searchsorted(self.offsets[:count], portion.byte_range.start))
-                last = count if end is None else int(np.searchsorted(self.offsets[:count], end))
-            found.append((self.firsts[shard] + first, self.firsts[shard] + last))
+            if portion.byte_range is None:
+                bounds = np.array([portion.first, count if portion.last is None else portion.last])
+            else:  # its records are those whose frames begin in it
+                cut = portion.byte_range
+                end = self.size(shard) if cut.end is None else cut.end
+                bounds = np.searchsorted(self.offsets[:count], [cut.start, end])
+            found.append(self.firsts[shard] + bounds)
         return np.array(found, np.int64).reshape(-1, 2)
+
+
+def shard_of(name: str) -> int:
+    """The shard with this path or key; -1 for other objects.
+
+    >>> shard_of("train-000070.tfrecord"), shard_of("train.index"), shard_of("")
+    (70, -1, -1)
+    """
+    found = re.search(r"train-(\d{6})\.tfrecord$", name)
+    return int(found[1]) if found else -1
+
+
+def numbers_in(batches: Iterable[Frames]) -> Numbers:
+    """The numbers of records, which their payloads begin with."""
+    found = [np.empty(0, np.int64)]
+    for frames in batches:
+        data = np.frombuffer(memoryview(frames.buffer), np.uint8)
+        found.append(data[frames.spans[:, :1] + np.arange(8)].view("<i8")[:, 0])
+    return np.concatenate(found)
+
+
+def numbers_of(ranges: Iterable[Iterable[int]]) -> Numbers:
+    """The numbers in ranges."""
+    return np.concatenate([np.empty(0, np.int64), *(np.arange(*bounds) for bounds in ranges)])
+
+
+def check(fine: object, what: str) -> None:
+    """Ends the simulation where an invariant does not hold."""
+    if not fine:
+        raise RuntimeError(f"the simulation found an error: {what}")
+
+
+def check_each_once(ranges: Numbers, total: int, what: str) -> None:
+    """Ranges of records must hold each of `total` records once."""
+    ranges = ranges[ranges[:, 1] > ranges[:, 0]]
+    ordered = ranges[np.argsort(ranges[:, 0])]
+    ends = np.concatenate([[0], ordered[:, 1]])
+    fine = (ordered[:, 0] == ends[:-1]).all() and ends[-1] == total
+    check(fine, f"{what}: not each record once")

@@ -2,30 +2,25 @@
 
 It speaks S3 over HTTP, in a process of its own:
 
-    python -m benchmarks.scale.store --shards 100000 --records 10000 --length 872 --folder FOLDER
+    python -m benchmarks.scale.store --shards 100000 --records 10000 --folder FOLDER
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import BinaryIO
 
-import numpy as np
-
-from benchmarks.scale.shape import Shape
+from benchmarks.scale.shape import BUCKET, Shape, shard_of
 from tests.servers.faults import Faults
-from tests.servers.network.fault_server import Exchange, FaultServer, error_body
-from tests.servers.network.http1 import window
-from tests.servers.program import ServerProcess, run
+from tests.servers.network.fault_server import Exchange, FaultServer
+from tests.servers.objectstore import OpenedObject, answer_object, refuse
+from tests.servers.program import run
 from tests.servers.store import s3_responses
-from tests.servers.store.listing import Found, page
+from tests.servers.store.listing import Found, Page
 
-MODULE = "benchmarks.scale.store"
 PAGE = 1000
 
 
@@ -40,84 +35,56 @@ class SyntheticStore:
     def __init__(self, shape: Shape, folder: str) -> None:
         self._shape = shape
         self._folder = Path(folder)
-        self._data = lru_cache(maxsize=24)(shape.data)
+        self._shard_file = lru_cache(maxsize=24)(self._make_file)
 
     def respond(self, exchange: Exchange) -> bool:
         """Answers one request."""
-        asked = exchange.route
-        if asked.op == "list":
-            exchange.whole(200, self._list(asked.query), "application/xml")
+        key = exchange.route.key
+        if exchange.route.op == "list":
+            exchange.whole(200, self._list(exchange.route.query), "application/xml")
             return True
-        shard = number_of(asked.key)
-        file = self._folder / asked.key
+        shard = shard_of(key)
         if 0 <= shard < self._shape.shards:
-            data: Any = self._data(shard) if asked.op == "media" else None
-            size, etag = self._shape.size(shard), f'"{shard:x}"'
-        elif file.is_file():
-            data = np.memmap(file, np.uint8, "r")
-            size, etag = len(data), f'"{len(data):x}-1"'
-        else:
-            exchange.whole(404, *error_body(asked, 404, "NoSuchKey", "There is no such key."))
-            return True
-        status, start, stop = window(exchange.field("range"), size)
-        fields = (("Content-Length", str(stop - start)), *s3_responses.object_fields(etag, 1, 0))
-        if status == 206:
-            fields += (("Content-Range", f"bytes {start}-{stop - 1}/{size}"),)
-        exchange.head(status, fields, stop - start, more=asked.op == "media")
-        if asked.op == "media":
-            exchange.client.connection.sendall(memoryview(data)[start:stop])
-            exchange.note(sent=stop - start)
-        return True
+            # only a request for bytes needs them
+            file = self._shard_file(shard) if exchange.route.op == "media" else None
+            found = Found(key, self._shape.size(shard), 0)
+            number = -1 if file is None else file.fileno()
+            return answer_object(exchange, OpenedObject(number, found, f'"{shard:x}"', 1, 0))
+        if not (self._folder / key).is_file():
+            return refuse(exchange, 404, "NoSuchKey", "There is no such key.")
+        with open(self._folder / key, "rb") as table:
+            found = Found(key, Path(table.name).stat().st_size, 0)
+            etag = f'"{found.size:x}-1"'
+            return answer_object(exchange, OpenedObject(table.fileno(), found, etag, 1, 0))
+
+    def _make_file(self, shard: int) -> BinaryIO:
+        """A file with the bytes of a shard; it is closed when no answer needs it any more."""
+        file = TemporaryFile(buffering=0)  # noqa: SIM115 - it outlives the request
+        file.write(self._shape.data(shard))
+        return file
 
     def _list(self, query: Mapping[str, str]) -> bytes:
         """A page of the listing: the keys are made from their numbers, not searched for."""
-        token = query.get("continuation-token", "")
-        after = base64.urlsafe_b64decode(token.encode()).decode()
-        first = number_of(after) + 1
-        numbers = range(first, min(first + PAGE + 1, self._shape.shards))
-        items = [Found(key_of(number), self._shape.size(number), 0) for number in numbers]
-        prefix = query["prefix"]
-        items = [item for item in items if item.key.startswith(prefix)]
-        found = page(items, prefix, "", token, PAGE)
-        etags = {item.key: f'"{number_of(item.key):x}"' for item in found.found}
-        return s3_responses.list_xml("bucket", query, found, PAGE, etags)
-
-
-def key_of(number: int) -> str:
-    """The key of a shard."""
-    return f"train-{number:06d}.tfrecord"
-
-
-def number_of(key: str) -> int:
-    """The number of the shard with this key; -1 for other keys.
-
-    >>> number_of(key_of(70)), number_of("train.index"), number_of("")
-    (70, -1, -1)
-    """
-    digits = key.removeprefix("train-").removesuffix(".tfrecord")
-    return int(digits) if digits.isdecimal() and key == key_of(int(digits)) else -1
-
-
-@contextmanager
-def serving(shape: Shape, folder: str, faults: Faults) -> Iterator[str]:
-    """The URL of a store of this shape, in a process of its own."""
-    words = [word for name, value in asdict(shape).items() for word in (f"--{name}", str(value))]
-    with ServerProcess(MODULE, (*words, "--folder", folder), faults) as store:
-        yield store.url
-
-
-def main() -> None:
-    """The store's process."""
-
-    def make(options: Mapping[str, str], faults: Faults, port: int) -> FaultServer:
-        numbers = {name: int(options[name]) for name in ("shards", "records", "length")}
-        return FaultServer(
-            SyntheticStore(Shape(**numbers), options["folder"]).respond, faults, port
+        first = int(query.get("continuation-token", 0))
+        numbers = range(first, min(first + PAGE, self._shape.shards))
+        keys = {number: self._shape.path(number).removeprefix(BUCKET) for number in numbers}
+        found = tuple(
+            Found(key, self._shape.size(number), 0)
+            for number, key in keys.items()
+            if key.startswith(query["prefix"])
         )
+        etags = {key: f'"{number:x}"' for number, key in keys.items()}
+        token = str(numbers.stop) if numbers.stop < self._shape.shards else ""
+        return s3_responses.list_xml("bucket", query, Page(found, (), token), PAGE, etags)
 
-    needed = {"--shards": "", "--records": "", "--length": ""}
-    run(f"python -m {MODULE}", {**needed, "--folder": "the folder of manifest and index"}, make)
+
+def make(options: Mapping[str, str], faults: Faults, port: int) -> FaultServer:
+    """The server of the store's process."""
+    shape = Shape(int(options["shards"]), int(options["records"]))
+    return FaultServer(SyntheticStore(shape, options["folder"]).respond, faults, port)
 
 
 if __name__ == "__main__":
-    main()
+    needed = {"--shards": "how many", "--records": "in each, on average"}
+    needed |= {"--folder": "where the manifest and the index are"}
+    run("python -m benchmarks.scale.store", needed, make)

@@ -92,7 +92,7 @@ def serve_objects(
 
 
 @dataclass(frozen=True)
-class _Opened:
+class OpenedObject:
     """An open object: its file, its name and size, and its version.
 
     Args:
@@ -129,7 +129,7 @@ class _Files:
         waits = bool(exchange.field("expect"))  # for leave to send the body: botocore does
         if not waits:
             exchange.client.body()
-        _refuse(
+        refuse(
             exchange,
             501,
             "NotImplemented",
@@ -162,15 +162,17 @@ class _Files:
             if not stat.S_ISREG(state.st_mode):
                 return self._missing(exchange)
             found = Found(asked.key, state.st_size, state.st_mtime_ns)
-            return _answer(exchange, _Opened(file, found, *self._version(asked.name, found)))
+            return answer_object(
+                exchange, OpenedObject(file, found, *self._version(asked.name, found))
+            )
         finally:
             os.close(file)
 
     def _missing(self, exchange: Exchange) -> bool:
         bucket = locate(self._root, exchange.route.bucket, "key")
         if bucket is None or not bucket.parent.is_dir():
-            return _refuse(exchange, 404, "NoSuchBucket", "The specified bucket does not exist.")
-        return _refuse(exchange, 404, "NoSuchKey", "The specified key does not exist.")
+            return refuse(exchange, 404, "NoSuchBucket", "The specified bucket does not exist.")
+        return refuse(exchange, 404, "NoSuchKey", "The specified key does not exist.")
 
     def _bucket(self, exchange: Exchange) -> bool:
         asked = exchange.route
@@ -186,7 +188,7 @@ class _Files:
         try:
             body = self._listed(exchange, probe.parent)
         except ValueError:
-            return _refuse(
+            return refuse(
                 exchange,
                 400,
                 "InvalidArgument",
@@ -211,16 +213,16 @@ class _Files:
         return gcs_responses.list_json(asked.bucket, part, etags, generations)
 
 
-def _refuse(exchange: Exchange, status: int, code: str, message: str, fields: Fields = ()) -> bool:
+def refuse(exchange: Exchange, status: int, code: str, message: str, fields: Fields = ()) -> bool:
     body, content_type = error_body(exchange.route, status, code, message)
     exchange.whole(status, body, content_type, fields)
     return True
 
 
-def _answer(exchange: Exchange, opened: _Opened) -> bool:
+def answer_object(exchange: Exchange, opened: OpenedObject) -> bool:
     refused = _precondition(exchange, opened)
     if refused:
-        return _refuse(exchange, *refused)
+        return refuse(exchange, *refused)
     asked = exchange.route
     if asked.op == "media" and exchange.client.command == "GET":
         return _media(exchange, opened)
@@ -233,7 +235,7 @@ def _answer(exchange: Exchange, opened: _Opened) -> bool:
     return True
 
 
-def _precondition(exchange: Exchange, opened: _Opened) -> tuple[int, str, str] | None:
+def _precondition(exchange: Exchange, opened: OpenedObject) -> tuple[int, str, str] | None:
     """Status, code and message of the refusal if another version is requested; None if not."""
     tags = exchange.field("if-match")
     if tags and tags != "*" and opened.etag not in [tag.strip() for tag in tags.split(",")]:
@@ -292,13 +294,13 @@ def shape(fault: str, at: float, start: int, stop: int, *, partial: bool) -> Sha
     return Shape("", start, stop, length)
 
 
-def _media(exchange: Exchange, opened: _Opened) -> bool:
+def _media(exchange: Exchange, opened: OpenedObject) -> bool:
     """Answers with bytes of the object, in the shape that the request's fate gives them."""
     fate, size = exchange.fate, opened.found.size
     status, start, stop = window(exchange.field("range"), size)
     if status == 416:
         where = (("Content-Range", f"bytes */{size}"),)
-        return _refuse(
+        return refuse(
             exchange, 416, "InvalidRange", "The requested range is not satisfiable.", where
         )
     if fate.fault == "ignore_range" and status == 206:
@@ -317,7 +319,7 @@ def _media(exchange: Exchange, opened: _Opened) -> bool:
     return _finish(exchange, body.fault)
 
 
-def _send(exchange: Exchange, opened: _Opened, body: Shape) -> None:
+def _send(exchange: Exchange, opened: OpenedObject, body: Shape) -> None:
     pieces = [(body.start, body.stop, 0)]
     if body.flipped is not None:
         pieces = [(body.start, body.flipped, 0), (body.flipped, body.flipped + 1, 0xFF)]
