@@ -67,7 +67,7 @@ def test_a_description_is_checked_before_the_first_record(shard: Path, value: An
         (lambda: encode_sequence_example([1], {}), "context is .* it must be a dict"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_dict_cannot_be_encoded(make: Any, message: str) -> None:
+def test_only_a_dict_can_be_encoded(make: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         make()
 

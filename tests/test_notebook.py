@@ -101,7 +101,7 @@ def test_pixels_are_images() -> None:
     assert Image.open(io.BytesIO(large)).size == (125, 250)
 
 
-def test_what_is_shown_is_bounded() -> None:
+def test_a_notebook_page_of_large_records_stays_small() -> None:
     large = jpeg() + bytes(1 << 20)
     many = [jpeg(400) + bytes(700_000)] * 8
     assert f"JPEG, {len(large):,} bytes" in html_of(Frames.of([large]))

@@ -259,7 +259,7 @@ def followed(block: Block, text: str) -> str:
         for mistake in ("", *mistakes)
     ],
 )
-def test_a_verb_by_the_recipe(copy: Path, name: str, forgotten: str) -> None:
+def test_the_recipe_for_a_verb_works_word_by_word(copy: Path, name: str, forgotten: str) -> None:
     """The page of contributors, word by word; then what it warns of is forgotten, and a test
     fails.
     """
@@ -285,7 +285,7 @@ def test_a_verb_by_the_recipe(copy: Path, name: str, forgotten: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_backend_by_the_recipe(copy: Path) -> None:
+def test_the_recipe_for_a_backend_works_word_by_word(copy: Path) -> None:
     """The page of contributors, word by word; the new backend passes the tests of all backends."""
     module, row, tests = recipe("Add a backend")
     for block in (module, tests):
@@ -428,7 +428,7 @@ def test_the_data_is_whole_and_streamrec_never_hands_on_wrong_data() -> None:
 
 
 @pytest.mark.thorough
-def test_it_measures() -> None:
+def test_the_program_of_the_page_of_faults_measures_each_client_and_store() -> None:
     found = {(row["store"], row["client"]): row for row in measure_all(["reset"], parallel=3)}
     assert found.keys() == {
         (store, client) for store, clients in STORES.items() for client in clients

@@ -109,7 +109,9 @@ def errors_at_exit(code: str, directory: Path) -> str:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("code", PROGRAMS)
-def test_what_is_open_when_a_script_ends_prints_no_traceback(code: str, tmp_path: Path) -> None:
+def test_a_script_that_ends_with_something_open_prints_no_traceback(
+    code: str, tmp_path: Path
+) -> None:
     said = errors_at_exit(PROGRAM_HEAD + code, tmp_path)
     lines = [line for line in said.splitlines() if "was dropped without close()" not in line]
     assert lines == []

@@ -342,7 +342,7 @@ def test_warnings_of_libjpeg_are_not_errors_but_missing_data_is() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"text", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", bytes(99)]
 )
-def test_what_is_not_an_image_says_its_row(data: bytes, decode: Any) -> None:
+def test_bytes_that_are_not_an_image_are_an_error_with_their_row(data: bytes, decode: Any) -> None:
     with pytest.raises(FeatureError, match="image") as caught:
         decode([JPEGS["grey"], JPEGS["colour"], data])
     assert caught.value.record == 2
@@ -363,7 +363,7 @@ def test_damage_gives_pixels_or_an_error_of_ours(image: bytes, data: st.DataObje
             assert decode(bytes(damaged)).dtype == np.uint8
 
 
-def test_what_other_functions_decode_says_which() -> None:
+def test_an_image_of_another_format_names_the_function_that_decodes_it() -> None:
     with pytest.raises(FeatureError, match="this is a GIF of 3 frames: use decode_image"):
         decode_jpeg(ANIMATED)
     with pytest.raises(FeatureError, match="this is a BMP image: use decode_image"):

@@ -36,7 +36,7 @@ def test_a_wait_with_a_limit_says_whether_the_work_has_ended() -> None:
     assert ending.wait(0)
 
 
-def test_an_error_is_raised_to_who_asks_and_taken_once() -> None:
+def test_every_caller_gets_the_error_and_it_counts_as_taken_once() -> None:
     ending: Ending[int] = Ending()
     error = LookupError("gone")
     ending.set(error)

@@ -119,7 +119,7 @@ def test_a_condition_fails_a_run_that_meets_it(text: str, fails: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "p98 > 1", "p99", "p99 = 1", "p99 > x", "> 80ms"])
-def test_what_is_no_condition_is_refused(text: str) -> None:
+def test_an_unknown_condition_is_refused_with_the_known_ones(text: str) -> None:
     with pytest.raises(click.BadParameter, match="p50, p90, p99, mb_s, cpu_s_gb"):
         Condition.parse(text)
 

@@ -93,7 +93,9 @@ def test_warming_fills_a_cache_before_a_job(
     assert read(store, "d", tmp_path / "c") == 0
 
 
-def test_what_is_no_cache_is_an_error(tmp_path: Path, cli: CommandLine) -> None:
+def test_a_directory_without_a_cache_is_an_error_and_keeps_its_files(
+    tmp_path: Path, cli: CommandLine
+) -> None:
     (tmp_path / "x").write_bytes(b"mine")
     cli.fails(3, "this directory is no cache", "cache", tmp_path, "--clear")
     assert (tmp_path / "x").read_bytes() == b"mine"

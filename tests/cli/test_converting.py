@@ -196,7 +196,9 @@ def there_and_back(
     return parquet.read_table(folder / "b.parquet"), said.err + back.err
 
 
-def test_what_is_narrowed_is_said_in_one_line(tmp_path: Path, cli: CommandLine) -> None:
+def test_one_line_names_the_columns_whose_values_are_narrowed(
+    tmp_path: Path, cli: CommandLine
+) -> None:
     columns = {
         "exact": [0.25, None, float("nan"), float("inf")],
         "score": [0.6369616873, None, 0.5, 0.1],
@@ -353,7 +355,7 @@ def test_null_is_a_missing_feature(
     ],
     ids=lambda value: str(value.type)[:30] if isinstance(value, pyarrow.Array) else "",
 )
-def test_what_no_example_holds_is_refused(
+def test_a_column_that_no_example_can_hold_is_refused(
     tmp_path: Path, cli: CommandLine, array: pyarrow.Array, said: str
 ) -> None:
     parquet.write_table(pyarrow.table({"x": array, "y": [1, 1]}), tmp_path / "a.parquet")

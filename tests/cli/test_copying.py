@@ -65,7 +65,9 @@ def test_ctrl_c_keeps_complete_copies_to_resume_from(
     assert contents(tmp_path / "back") == contents(shards)
 
 
-def test_what_is_no_copy_is_refused(shards: Path, tmp_path: Path, cli: CommandLine) -> None:
+def test_resume_refuses_a_directory_that_is_not_a_copy(
+    shards: Path, tmp_path: Path, cli: CommandLine
+) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "test-00.tfrecord").write_bytes(b"other")
     cli.fails(4, "it is no copy", "cp", "--resume", shards, f"{tmp_path}/copy/")

@@ -292,7 +292,7 @@ def names_below(filesystem: Any, url: str) -> list[str]:
     ],
     indirect=["place"],
 )
-def test_nothing_is_there(
+def test_a_source_that_matches_nothing_has_its_exit_code(
     place: tuple[Bucket, Any], cli: CommandLine, command: str, missing: str
 ) -> None:
     """A missing object, a pattern that matches none, and an empty directory or bucket."""
@@ -343,7 +343,9 @@ def test_a_wrong_token_is_not_shown(gcs_store: Store, cli: CommandLine, command:
 @pytest.mark.parametrize(
     "command", ["info", "head", "cat", "count", "verify", "stat", *REWRITING_COMMANDS]
 )
-def test_damage(place: tuple[Bucket, Any], cli: CommandLine, damaged: Path, command: str) -> None:
+def test_damage_is_exit_code_1(
+    place: tuple[Bucket, Any], cli: CommandLine, damaged: Path, command: str
+) -> None:
     """A damaged record and an end that is cut off: the exit code is 1 for all that read so far."""
     bucket, filesystem = place
     source = f"{bucket.url}bad.tfrecord"

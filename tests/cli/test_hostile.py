@@ -203,7 +203,9 @@ def refusing_store() -> Iterator[str]:
         yield url
 
 
-def test_what_a_server_says(refusing_store: str, cli: CommandLine) -> None:
+def test_a_servers_answer_cannot_add_lines_to_the_output(
+    refusing_store: str, cli: CommandLine
+) -> None:
     options = ["-o", f"endpoint_url={refusing_store}", "-o", "key=k", "-o", "secret=s"]
     done = cli.fails(3, "AccessDenied", "-v", "ls", *options, "s3://b/x/")
     assert "\nstreamrec: all is well" not in done.err
@@ -322,7 +324,7 @@ FILES: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_is_one_error(name: str, tmp_path: Path, cli: CommandLine) -> None:
+def test_a_hostile_file_is_one_error(name: str, tmp_path: Path, cli: CommandLine) -> None:
     ending, data = FILES[name]
     path = tmp_path / f"a.{ending}"
     path.write_bytes(data)

@@ -76,7 +76,9 @@ def test_parts_and_idx_files(shard: Path, tmp_path: Path, cli: CommandLine) -> N
     )
 
 
-def test_what_is_typed_wrong(shard: Path, tmp_path: Path, cli: CommandLine) -> None:
+def test_a_wrong_command_line_of_index_says_what_to_type(
+    shard: Path, tmp_path: Path, cli: CommandLine
+) -> None:
     index = f"{tmp_path}/x.index"
     cli("index", shard, index)
     for words, message in (

@@ -24,7 +24,7 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["reshard", "convert", "cp"])
-def test_what_is_replaced_and_what_stays_is_told(
+def test_the_command_counts_replaced_files_and_names_older_ones_that_stay(
     command: str, source: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     write_shards(tmp_path / "out", "new", 5)

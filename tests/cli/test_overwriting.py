@@ -57,7 +57,7 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
-def test_what_is_read_is_not_replaced_however_it_is_spelled(
+def test_a_command_never_replaces_its_own_source_in_any_spelling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine, spelling: str
 ) -> None:
     folder = tmp_path / "d"
@@ -309,7 +309,7 @@ async def commands_at(store: Store, output: Path) -> AsyncIterator[Commands]:
 @pytest.mark.parametrize("kind", DISTURBANCES)
 @pytest.mark.parametrize("name", OVERWRITING)
 @pytest.mark.parametrize("where", ["s3_store", "gcs_store"])
-async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
+async def test_a_fault_at_any_request_leaves_the_old_objects_or_their_copies(
     request: pytest.FixtureRequest, tmp_path: Path, where: str, name: str, kind: str
 ) -> None:
     async with commands_at(request.getfixturevalue(where), tmp_path / "said") as commands:

@@ -140,7 +140,7 @@ def test_the_killed_writer_run_again_removes_what_it_left(
     assert visible_files(files_in(folder)).keys() == {"t-0", "t-1", "m.json"}
 
 
-def test_what_another_writer_has_written_since_stays(
+def test_recover_keeps_what_another_writer_has_written_since(
     tmp_path: Path, cli: CommandLine, write_data_set: WriteDataSet
 ) -> None:
     folder = tmp_path / "d"

@@ -59,7 +59,7 @@ def test_from_files_to_the_store_and_back(
     assert cli("reshard", *options, f"{url}*.tfrecord", tmp_path / "back.tfrecord").code == 0
 
 
-def test_what_the_store_refuses(bucket: Bucket, cli: CommandLine) -> None:
+def test_a_refusal_of_the_store_says_what_to_check(bucket: Bucket, cli: CommandLine) -> None:
     url, options = bucket.url, bucket.options
     for arguments, said in (
         (["count", *options, f"{url}nothing.tfrecord"], "there is no such object"),
@@ -123,7 +123,9 @@ def test_a_store_that_is_down_is_waited_for_with_a_warning(shard: Path) -> None:
     assert "Retrying for 300 s more (RetryPolicy(patience=300))" in warning
 
 
-def test_what_demo_proposes_runs(bucket: Bucket, cli: CommandLine, tmp_path: Path) -> None:
+def test_the_commands_that_demo_proposes_run(
+    bucket: Bucket, cli: CommandLine, tmp_path: Path
+) -> None:
     """With the options that it was given, but for secrets."""
     done = cli("demo", *bucket.options, bucket.url)
     first, *lines = done.out.splitlines()
@@ -162,7 +164,7 @@ def test_bench_and_doctor(bucket: Bucket, cli: CommandLine) -> None:
         assert f"FAIL  {said}" in done.out
 
 
-def test_what_it_wrote_is_removed(bucket: Bucket, cli: CommandLine) -> None:
+def test_bench_removes_what_it_wrote(bucket: Bucket, cli: CommandLine) -> None:
     done = cli.succeeds(
         "bench", *bucket.options, "--json", "--write", "--seconds", "0.05", bucket.url
     )
@@ -271,7 +273,7 @@ def test_an_unfinished_upload_is_seen(s3_store: Store, cli: CommandLine) -> None
     assert said == "1 upload under way, none older than a day"
 
 
-def test_what_cannot_be_listed_is_said_once(s3_store: Store, cli: CommandLine) -> None:
+def test_doctor_reports_a_refused_listing_once(s3_store: Store, cli: CommandLine) -> None:
     done = cli(
         "doctor",
         *typed_options({**s3_store.options, "secret": "wrong"}),
@@ -287,7 +289,9 @@ def test_without_a_terminal_nothing_is_written(tmp_path: Path, cli: CommandLine)
     assert "write" not in checks_by_name(cli("doctor", "--json", str(tmp_path)))
 
 
-def test_what_a_killed_run_was_to_replace(tmp_path: Path, cli: CommandLine) -> None:
+def test_doctor_names_the_objects_that_a_killed_run_was_replacing(
+    tmp_path: Path, cli: CommandLine
+) -> None:
     kept = tmp_path / ".x.streamrec-old-0123456789abcdef"
     kept.write_bytes(b"old")
     (tmp_path / "x").write_bytes(b"new")

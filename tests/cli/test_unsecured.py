@@ -62,7 +62,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_may_not_be_read_is_replaced_if_the_command_is_told_so(
+def test_a_flag_allows_to_replace_objects_that_cannot_be_read(
     place: Unreadable, tmp_path: Path, cli: CommandLine, name: str
 ) -> None:
     """Without the flag, the command names it, and leaves the object as it is."""

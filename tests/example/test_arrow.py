@@ -141,7 +141,9 @@ def test_shapes_and_dtypes() -> None:
         ),
     ],
 )
-def test_what_arrow_has_not_is_said(columns: dict[Any, Any], message: str) -> None:
+def test_a_value_without_an_arrow_type_is_an_error_that_says_so(
+    columns: dict[Any, Any], message: str
+) -> None:
     with pytest.raises(FeatureError, match=message.replace("(", r"\(").replace(")", r"\)")):
         ArrowBatch(columns)
 
@@ -210,13 +212,13 @@ def test_a_tensor_that_leads_outside_of_its_values_never_leaves(column: Any, mes
 
 
 @pytest.mark.parametrize(("column", "message"), UNSOUND)
-def test_it_is_not_shown_either(column: Any, message: str) -> None:
+def test_a_notebook_does_not_show_a_value_without_an_arrow_type(column: Any, message: str) -> None:
     with pytest.raises(FeatureError, match=message):
         streamrec.notebook.show({"x": column})
 
 
 @given(st.sampled_from(ALL_PARTITIONS).flatmap(partitioned), st.booleans())
-def test_what_records_can_be_made_of_is_valid(
+def test_every_feature_that_makes_records_also_parses_them(
     case: tuple[streamrec.RaggedFeature, list[bytes]], string_columns: bool
 ) -> None:
     """Partitions come from the record: most fit, and the others are an error when they are

@@ -65,7 +65,7 @@ def test_fields_of_a_sequence_example_and_an_example_list_count_too() -> None:
     assert kind_of(data + OTHER_FIELDS[1]) == "bytes"
 
 
-def test_what_protobuf_would_drop_makes_it_no_example() -> None:
+def test_fields_that_protobuf_would_drop_mean_that_bytes_are_not_an_example() -> None:
     kinds = field(1, field(1, field(1, b"a") + field(2, feature(bytes, [b"x"]) + ints(1))))
     names = field(1, field(1, field(1, b"first") + field(1, b"second") + field(2, ints(1))))
     assert kind_of(kinds) == kind_of(names) == "bytes"

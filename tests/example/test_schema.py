@@ -143,7 +143,7 @@ def test_a_proposal_parses_what_was_drawn(drawn: list[SequenceExample]) -> None:
         assert parse_example(records, features).keys() == features.keys()
 
 
-def test_sample_and_nothing() -> None:
+def test_features_are_inferred_from_a_sample_and_not_from_no_records() -> None:
     assert infer_features(RECORDS, sample=1).features.keys() == {
         "box",
         "kindless",
@@ -183,7 +183,7 @@ def test_sequence_examples() -> None:
     check_pasted(schema, "2 values a step, 1 to 3 steps")
 
 
-def test_refusals() -> None:
+def test_records_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(
         FeatureError, match=r"record 1, feature 'x': float32, but earlier records have int64"
     ):

@@ -164,7 +164,7 @@ def test_shapes_and_unknown_fields() -> None:
         (bytes, tensor_message(7, [2**60], tensor_content=b"\x80\x01"), "does not consist of"),
     ],
 )
-def test_damage(out_type: Any, serialized: bytes, words: str) -> None:
+def test_a_damaged_tensor_message_is_an_error(out_type: Any, serialized: bytes, words: str) -> None:
     with pytest.raises(FeatureError, match=words):
         parse_tensor(serialized, out_type)
 

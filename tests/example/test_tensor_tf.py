@@ -33,7 +33,7 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 
 @drawn_examples(200)
 @given(arrays())
-def test_numbers(array: np.ndarray[Any, Any]) -> None:
+def test_tensors_of_numbers_equal_those_of_tensorflow(array: np.ndarray[Any, Any]) -> None:
     serialized = serialize_tensor(array)
     assert serialized == tf.io.serialize_tensor(array).numpy()
     ours, theirs = (
@@ -49,7 +49,7 @@ def test_numbers(array: np.ndarray[Any, Any]) -> None:
 
 @drawn_examples(50)
 @given(hnp.arrays(object, shapes, elements=st.binary(max_size=5)))
-def test_strings(array: np.ndarray[Any, Any]) -> None:
+def test_tensors_of_strings_equal_those_of_tensorflow(array: np.ndarray[Any, Any]) -> None:
     serialized = serialize_tensor(array)
     assert serialized == tf.io.serialize_tensor(tf.constant(array, tf.string)).numpy()
     assert parse_tensor(serialized, tf.string).tolist() == array.tolist()
@@ -96,7 +96,9 @@ def messages(draw: st.DrawFn) -> tuple[bytes, str]:
 
 @drawn_examples(300)
 @given(messages())
-def test_any_message(case: tuple[bytes, str]) -> None:
+def test_messages_that_tensorflow_refuses_are_refused_and_others_parse_alike(
+    case: tuple[bytes, str],
+) -> None:
     data, name = case
     try:
         theirs = tf.io.parse_tensor(data, getattr(tf, name)).numpy()

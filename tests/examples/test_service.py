@@ -163,7 +163,7 @@ async def test_records_by_their_numbers(served: Served) -> None:
         ("/records/1,600", 416, "no record 600: there are 600"),
     ],
 )
-async def test_what_cannot_be_has_a_status(
+async def test_an_impossible_request_is_answered_with_a_status_and_a_reason(
     served: Served, path: str, status: int, told: str
 ) -> None:
     found, body = await send_request(served.running, path)
@@ -473,7 +473,7 @@ async def test_a_store_that_goes_away(tmp_path: Path) -> None:
             assert (await send_request(running, "/healthz"))[0] == 200
 
 
-async def test_a_load(served: Served) -> None:
+async def test_clients_of_all_kinds_at_once_get_what_they_ask_for(served: Served) -> None:
     """All kinds of clients at once get what they ask for, and the figures of the event loop are
     there.
     """

@@ -226,7 +226,9 @@ def refusals() -> Iterator[tuple[str, tuple[Any, ...], Any, str]]:
 
 
 @pytest.mark.parametrize(("name", "arguments", "error", "words"), [*refusals()])
-def test_refused(name: str, arguments: tuple[Any, ...], error: type[Exception], words: str) -> None:
+def test_wrong_arguments_of_kernels_are_refused(
+    name: str, arguments: tuple[Any, ...], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=re.escape(words) or None):
         getattr(kernels, name)(*arguments)
 

@@ -37,7 +37,7 @@ def test_a_wave_finds_the_memory_of_the_one_before() -> None:
     assert len(waves[0] & waves[1] & waves[2]) >= 28  # one of each wave outlives it
 
 
-def test_larger_memory_will_do() -> None:
+def test_a_block_may_reuse_freed_memory_that_is_larger() -> None:
     """Chunks of a few sizes take turns with each other's memory, where there is none of their own
     size.
     """

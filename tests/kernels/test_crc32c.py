@@ -73,7 +73,7 @@ def test_bytes_outside_the_buffer_are_not_touched(name: str) -> None:
 
 
 @given(data=st.binary(max_size=300))
-def test_mask(data: bytes) -> None:
+def test_the_native_mask_equals_the_reference(data: bytes) -> None:
     assert kernels.masked_crc32c(data) == masked_crc32c(data)
 
 

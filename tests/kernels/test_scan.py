@@ -104,5 +104,7 @@ pieces = st.lists(
     verify=st.booleans(),
     limit=st.sampled_from([0, 50, 300, 1 << 30, 2**63 - 1]),
 )
-def test_any_bytes(data: bytes, start: int, verify: bool, limit: int) -> None:
+def test_native_and_python_scans_agree_on_random_bytes(
+    data: bytes, start: int, verify: bool, limit: int
+) -> None:
     check_kernels(data, min(start, len(data)), verify, limit)

@@ -82,7 +82,7 @@ def test_the_order_does_not_depend_on_how_rows_come(
     assert all(place >= number - capacity + 1 for place, number in enumerate(found))
 
 
-def test_what_is_held_stays_within_the_limit() -> None:
+def test_a_shuffle_buffer_stays_within_its_limit_of_bytes() -> None:
     """But an empty buffer takes any row."""
     run = ShuffleRun(100, limit=500)
     for number, weight in enumerate([10, 300, 5, 5, 2000, 1, 100, 100, 100]):
@@ -161,7 +161,7 @@ def test_the_same_as_the_oracle(pairs: list[tuple[tuple[int, int], int]], keys: 
     assert ((ours >= 0) & (ours < sizes)).all()
 
 
-def test_what_it_gives_stays() -> None:
+def test_a_seed_gives_the_same_order_in_all_releases() -> None:
     """Seeds of finished trainings give the same order in all later releases."""
     assert permuted(range(10), 10) == [2, 9, 1, 5, 6, 7, 3, 0, 4, 8]
 

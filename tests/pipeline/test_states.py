@@ -159,7 +159,7 @@ def test_versions_say_what_to_do() -> None:
             Dataset.range(5).iterate(wrong)
 
 
-def test_what_json_does_not_hold_is_not_a_state() -> None:
+def test_a_state_that_json_cannot_hold_is_refused() -> None:
     deep: Any = {}
     for _ in range(100_000):
         deep = {"deep": deep}

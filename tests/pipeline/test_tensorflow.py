@@ -182,7 +182,7 @@ OF_PYTHON: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("program", PROGRAMS + OF_PYTHON)
-def test_programs_mean_the_same(program: Callable[[Any], Any]) -> None:
+def test_programs_give_what_tf_data_gives(program: Callable[[Any], Any]) -> None:
     ours, theirs = program(Dataset), program(tf.data.Dataset)
     assert program in OF_PYTHON or ours.element_spec == spec_of(theirs.element_spec)
     assert ours.cardinality() in (int(theirs.cardinality()), tf.data.UNKNOWN_CARDINALITY)
@@ -271,7 +271,7 @@ def nested(stop: int) -> Iterator[Any]:
         yield {"x": np.full(number, number), "y": (b"%d" % number, np.float32(number))}
 
 
-def test_generators_mean_the_same() -> None:
+def test_from_generator_gives_what_tf_data_gives() -> None:
     signature = {
         "x": tf.TensorSpec([None], tf.int64),
         "y": (tf.TensorSpec([], tf.string), tf.TensorSpec([])),
@@ -309,7 +309,7 @@ def both(lengths: list[int]) -> tuple[Dataset[Any], Any]:
     pad=st.booleans(),
 )
 @drawn_examples(80)
-def test_buckets_mean_the_same(
+def test_bucketing_by_length_gives_what_tf_data_gives(
     lengths: list[int],
     boundaries: set[int],
     sizes: list[int],
@@ -434,7 +434,9 @@ def test_parallel_interleave_and_flat_map_have_the_same_order(
     stop=st.booleans(),
 )
 @drawn_examples(80)
-def test_choices_mean_the_same(lengths: list[int], drawn: list[int], stop: bool) -> None:
+def test_choose_from_datasets_gives_what_tf_data_gives(
+    lengths: list[int], drawn: list[int], stop: bool
+) -> None:
     mine = [
         Dataset.range(at * 100, at * 100 + length).batch(2).unbatch()
         for at, length in enumerate(lengths)

@@ -294,7 +294,7 @@ def test_as_numpy_iterator(records: Dataset[bytes]) -> None:
     )
 
 
-def test_apply() -> None:
+def test_apply_calls_its_function_with_the_dataset() -> None:
     assert numbers.apply(lambda dataset: dataset.batch(3)) == numbers.batch(3)
 
 
@@ -311,7 +311,7 @@ def test_random_numbers() -> None:
     assert list(fresh) != list(fresh)
 
 
-def test_len() -> None:
+def test_len_is_the_cardinality_or_an_error_that_says_why_not() -> None:
     assert len(numbers.batch(4)) == 6
     assert bool(Dataset.range(0))
     assert bool(numbers.filter(bool))
@@ -506,7 +506,7 @@ def test_counterparts_exist(heading: str) -> None:
             assert there or find_spec(f"streamrec.{found[1]}"), found
 
 
-def test_what_dataset_has_is_not_said_to_be_missing() -> None:
+def test_the_page_does_not_call_methods_missing_that_dataset_has() -> None:
     missing = {
         name for name, said in TABLES["tf.data.Dataset"].items() if said.startswith("none: ")
     }
@@ -514,7 +514,7 @@ def test_what_dataset_has_is_not_said_to_be_missing() -> None:
 
 
 @pytest.mark.peer
-def test_no_name_is_missing() -> None:
+def test_the_page_has_every_public_name_of_tf_data_and_tf_io() -> None:
     tf = pytest.importorskip("tensorflow")
     modules = {"tf.data.Dataset": tf.data.Dataset, "tf.data": tf.data, "tf.io": tf.io}
     modules["tf.data.experimental"] = tf.data.experimental

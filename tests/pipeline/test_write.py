@@ -170,7 +170,7 @@ SPARSE = streamrec.SparseTensor(np.array([[0, 0], [2, 0]]), np.array([1, 2]), np
         ((b"a", b"b"), r"is \(b'a', b'b'\) \(tuple\)"),
     ],
 )
-def test_what_is_not_a_record_is_named(place: str, element: Any, message: str) -> None:
+def test_an_element_that_is_not_a_record_is_named(place: str, element: Any, message: str) -> None:
     dataset = Dataset.from_generator(lambda: iter([b"a", b"b", element]))
     with pytest.raises(TypeError, match=f"element 2 of this run {message}"):
         dataset.write_sync(f"{place}/x")
@@ -294,7 +294,9 @@ WAYS_TO_READ_ALL: dict[str, Callable[[Dataset[Any], str], object]] = {
 
 
 @pytest.mark.parametrize("drain", WAYS_TO_READ_ALL)
-def test_what_has_no_end_is_refused(tmp_path: Path, drain: str) -> None:
+def test_an_endless_dataset_is_refused_where_all_of_it_would_be_read(
+    tmp_path: Path, drain: str
+) -> None:
     for name, dataset in ENDLESS_DATASETS.items():
         with pytest.raises(
             ValueError,
@@ -327,7 +329,9 @@ def test_what_has_no_end_is_refused(tmp_path: Path, drain: str) -> None:
         ),
     ],
 )
-def test_what_has_an_end_is_not(tmp_path: Path, dataset: Dataset[Any], count: int | None) -> None:
+def test_a_dataset_that_ends_is_not_refused_as_endless(
+    tmp_path: Path, dataset: Dataset[Any], count: int | None
+) -> None:
     elements = list(dataset)
     assert count is None or len(elements) == count
     dataset.save(f"{tmp_path}/x")

@@ -120,7 +120,9 @@ async def test_an_error_of_the_timer_is_raised_by_the_next_call(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("what", ["max_shard_seconds", "rotate()"])
-async def test_what_waits_for_the_end_cannot_appear_at_once(tmp_path: Path, what: str) -> None:
+async def test_rotate_and_timers_are_refused_where_shards_appear_only_at_the_end(
+    tmp_path: Path, what: str
+) -> None:
     pattern = f"{tmp_path}/events-{{shard}}.tfrecord"
     with pytest.raises(ValueError, match=re.escape(f"{what} makes each shard visible at once")):
         if what == "rotate()":

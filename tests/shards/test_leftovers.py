@@ -174,9 +174,7 @@ def test_a_shard_that_is_there_already_is_warned_of_if_others_follow(
     )
 
 
-def test_the_store_is_listed_once_at_the_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_is_listed_at_most_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[str] = []
     real = Storages.at
 

@@ -108,7 +108,7 @@ def test_names_of_objects(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["s3://b/m.json", "m.json"])
-def test_what_no_object_is_called(name: object, message: str, path: str) -> None:
+def test_a_name_that_no_object_can_have_is_refused(name: object, message: str, path: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_name(name, path)
 

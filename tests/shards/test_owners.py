@@ -123,7 +123,7 @@ async def test_of_eight_writers_at_once_those_that_succeed_keep_their_shards(
         assert not [name for name in await place.snapshot() if not is_hidden(name)]
 
 
-async def test_what_cannot_be_compared_is_left_and_named() -> None:
+async def test_objects_whose_owner_cannot_be_compared_are_left_and_named() -> None:
     """A filesystem of fsspec keeps no token of a writer."""
     filesystem = DirFileSystem(f"/{uuid4()}", MemoryFileSystem())
     async with Storages(filesystem=filesystem) as storages:

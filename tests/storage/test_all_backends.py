@@ -52,7 +52,7 @@ async def test_closed_storages_say_so(tmp_path: Path) -> None:
         await storages.at(str(tmp_path))
 
 
-async def test_one_storage_for_all_who_ask_at_once() -> None:
+async def test_callers_at_the_same_time_share_one_storage() -> None:
     async with Storages() as storages:
         found = await asyncio.gather(*[storages.at("memory://x") for _ in range(10)])
         assert len(set(map(id, found))) == 1
@@ -115,7 +115,7 @@ def test_a_client_whose_closing_is_cancelled_with_the_loop_is_closed(
     assert steps[-1] == "closed"
 
 
-async def test_what_a_thread_opens_for_a_cancelled_caller_is_closed() -> None:
+async def test_a_file_that_a_thread_opens_for_a_cancelled_caller_is_closed() -> None:
     begun, release, closed = threading.Event(), threading.Event(), list[str]()
 
     def opening() -> str:

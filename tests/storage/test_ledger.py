@@ -22,7 +22,7 @@ def ledger_of_one_run(budget: int, queued: Callable[[], int] = int) -> Ledger:
 # Accounts.
 
 
-def test_what_an_account_holds_counts_in_all_accounts_around_it() -> None:
+def test_bytes_of_an_account_count_in_all_accounts_around_it() -> None:
     ledger = ledger_of_one_run(1000)
     queues, ranges = ledger.open("queues"), ledger.open("ranges")
     one, other = queues.open("queue"), queues.open("queue")
@@ -179,7 +179,7 @@ def test_a_run_that_ended_does_not_count() -> None:
     assert second.fits(900)
 
 
-def test_what_another_run_was_allowed_since_the_last_count_is_added() -> None:
+def test_bytes_allowed_to_another_run_since_the_last_count_are_added() -> None:
     seconds = iter([0.0, 1.0])  # the first count takes one, so the next one is in twenty
     runs = AllRuns(clock=lambda: next(seconds, 2.0))
     first, second = RunAccount(1000, lambda: 1000, runs), RunAccount(1000, runs=runs)
@@ -235,7 +235,7 @@ async def test_a_read_that_is_cancelled_while_it_waits_holds_nothing() -> None:
     await ledger.admit(ledger.open("other"), 100, bool)
 
 
-async def test_what_the_consumer_waits_for_is_read_even_if_it_does_not_fit() -> None:
+async def test_a_read_that_the_consumer_waits_for_starts_even_if_it_does_not_fit() -> None:
     """One at a time, and only if nothing is in the consumer's queue."""
     queued = [10]
     ledger = ledger_of_one_run(100, lambda: queued[0])

@@ -87,7 +87,7 @@ def test_an_object_in_an_archive(moto_store: Store) -> None:
         list(TFRecordDataset("s3://streamrec/archived", storage_options=options))
 
 
-def test_readers_pay() -> None:
+def test_a_requester_pays_bucket_says_which_option_to_pass() -> None:
     said = {
         "error": {
             "code": 400,
@@ -373,7 +373,7 @@ def test_a_profile_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
         list(TFRecordDataset("s3://b/k", storage_options={"profile": "nope"}))
 
 
-def test_what_to_install_is_said() -> None:
+def test_a_missing_package_of_fsspec_is_named_with_its_install_command() -> None:
     with pytest.raises(
         MissingExtraError, match="dropbox:// URLs need a package: pip install dropboxdrivefs"
     ):

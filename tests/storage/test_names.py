@@ -226,7 +226,7 @@ def test_a_name_comes_back_as_it_went_out(place: Place) -> None:
             assert names_in(TFRecordDataset(url, **place.stores)) == [name]
 
 
-def test_what_is_replaced_is_the_object_of_that_name(place: Place) -> None:
+def test_a_writer_replaces_only_the_object_of_exactly_its_name(place: Place) -> None:
     names = [
         name
         for name in ("q", ".q", "q?x=1", "q?versionId=3", "run", "run#1")
@@ -415,7 +415,7 @@ def test_a_name_that_is_too_long_is_refused_before_anything_is_written(
     assert os.listdir(tmp_path / "d") == []
 
 
-def test_what_a_killed_writer_of_a_long_name_left_goes_with_the_next(tmp_path: Path) -> None:
+def test_the_next_writer_of_a_long_name_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     name = "x" * 255
     script = (
         "import os, sys, streamrec as s; w = s.TFRecordWriter(sys.argv[1]); w.write(b'x' * 2**23); "

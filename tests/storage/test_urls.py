@@ -133,7 +133,7 @@ def test_names_that_only_look_alike_are_not_hidden(name: str) -> None:
     assert describe_leftover(f"d/{name}") is None
 
 
-def test_what_happens_to_a_leftover() -> None:
+def test_a_hidden_name_tells_which_run_removes_it() -> None:
     removed = "the next run that replaces d/x removes it"
     assert describe_leftover(hidden_name("d/x", "new-")) == removed
     assert describe_leftover(hidden_name("d/x")) == removed

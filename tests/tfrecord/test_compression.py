@@ -92,7 +92,7 @@ def test_several_members_are_one_stream(kind: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
-def test_what_was_flushed_can_be_read_and_more_may_follow(kind: CompressionType) -> None:
+def test_flushed_bytes_can_be_read_before_more_follow(kind: CompressionType) -> None:
     deflater, inflater = Deflater(TFRecordOptions(kind)), Inflater(kind)
     for text in (b"one" * 99, b"", b"two" * 5):
         inflater.feed(deflater.write(text) + deflater.flush())
@@ -179,7 +179,7 @@ def test_a_length_with_a_right_crc_beats_magic_bytes() -> None:
 
 
 @pytest.mark.parametrize("head", [b"", b"\x1f", b"hello, world", b"\x78\x9d" + b"\0" * 10])
-def test_what_is_nothing_known_is_framed_as_it_is(head: bytes) -> None:
+def test_bytes_of_no_known_compression_count_as_uncompressed(head: bytes) -> None:
     assert detect_compression(head) == ""
 
 
@@ -197,7 +197,9 @@ def test_options_are_tensorflows() -> None:
 
 
 @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
-def test_isal_writes_what_everybody_reads(library: str, kind: CompressionType) -> None:
+def test_streams_that_isal_writes_are_read_by_all_libraries(
+    library: str, kind: CompressionType
+) -> None:
     options = TFRecordOptions(kind, library="isal")
     if library == "zlib":
         with pytest.raises(MissingExtraError, match=re.escape(install_command("isal"))):
@@ -209,7 +211,7 @@ def test_isal_writes_what_everybody_reads(library: str, kind: CompressionType) -
     assert len(packed) < len(data) / 50
 
 
-def test_threads_of_zstd_write_one_frame_that_everybody_reads() -> None:
+def test_threads_of_zstd_write_one_frame_that_all_libraries_read() -> None:
     """The same bytes, however many there are; and what was flushed can be read."""
     draw = random.Random(1)
     data = b"".join(b"%d words " % draw.randrange(1000) for _ in range(1_500_000))
@@ -365,7 +367,9 @@ FOREIGN_FILES = [
 
 @pytest.mark.parametrize(("make", "name"), FOREIGN_FILES, ids=[name for _, name in FOREIGN_FILES])
 @pytest.mark.parametrize("first", [12, 1000])
-def test_what_is_not_a_tfrecord_file(make: Callable[[], bytes], name: str, first: int) -> None:
+def test_a_file_of_another_kind_is_an_error_at_byte_0(
+    make: Callable[[], bytes], name: str, first: int
+) -> None:
     data = make()
     framer = Framer(path="s3://b/x")
     with pytest.raises(CorruptRecordError) as caught:
@@ -385,7 +389,7 @@ def test_damage_after_the_first_record_is_damage() -> None:
 
 
 @pytest.mark.parametrize("head", [b"", b"<", RECORDS[:12], bytes(12), b"\x10" + bytes(11)])
-def test_what_looks_like_nothing(head: bytes) -> None:
+def test_a_head_of_no_known_format_is_not_recognised(head: bytes) -> None:
     assert looks_like(head) is None
 
 
@@ -404,7 +408,7 @@ def test_what_looks_like_nothing(head: bytes) -> None:
     ],
     ids=["plain", "zip", "html", "unknown"],
 )
-def test_what_is_not_compressed_as_was_said(
+def test_a_stream_without_the_given_compression_is_an_error_with_advice(
     kind: CompressionType, data: bytes, advice: str
 ) -> None:
     inflater = Inflater(kind, "s3://b/x")
@@ -420,7 +424,9 @@ def test_what_is_not_compressed_as_was_said(
     [(gzip.compress(RECORDS), "ZLIB", "GZIP"), (zlib.compress(RECORDS), "GZIP", "ZLIB")],
     ids=["gzip", "zlib"],
 )
-def test_what_is_compressed_in_another_way(data: bytes, kind: CompressionType, found: str) -> None:
+def test_a_stream_of_another_compression_names_the_right_one(
+    data: bytes, kind: CompressionType, found: str
+) -> None:
     advice = f"it begins like a {found} stream: pass compression_type='{found}', or leave it out"
     inflater = Inflater(kind)
     inflater.feed(data)

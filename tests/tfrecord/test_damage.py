@@ -79,7 +79,9 @@ def drawn_edits(way: str, sizes: range) -> st.SearchStrategy[Edit]:
     feeding=st.sampled_from(["whole", "bytes", "cut", "landed"]),
 )
 @settings(deadline=None)
-def test_any_edits(seed: int, edits: list[Edit], feeding: str) -> None:
+def test_resync_loses_only_records_that_random_edits_touch(
+    seed: int, edits: list[Edit], feeding: str
+) -> None:
     rng = np.random.default_rng(seed)
     records = [record + rng.bytes(-len(record) % 4) for record in records_of(rng, 6)]
     size = starts_of(records)[-1]

@@ -38,7 +38,7 @@ def test_wants_what_the_next_record_needs(feeding: str) -> None:
 @pytest.mark.parametrize(
     "place", [0, 8, 13, 18], ids=["length", "length crc", "payload", "payload crc"]
 )
-def test_what_precedes_damage_is_returned_and_the_error_stays(feeding: str, place: int) -> None:
+def test_records_before_damage_are_returned_and_the_error_stays(feeding: str, place: int) -> None:
     good = encode_records([b"one", b"two"])
     bad = bytearray(encode_record(b"bad"))
     bad[place] ^= 0x40

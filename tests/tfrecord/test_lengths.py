@@ -44,7 +44,7 @@ def counts_of(records: int) -> npt.NDArray[np.int64]:
     seed=st.integers(0, 9),
     cuts=st.sets(st.integers(0, 3000), max_size=4),
 )
-def test_what_is_packed_comes_back(
+def test_packed_lengths_are_unpacked_unchanged(
     base: int, width: int, count: int, seed: int, cuts: set[int]
 ) -> None:
     rest = np.random.default_rng(seed).integers(0, 1 << width, count, np.int64)

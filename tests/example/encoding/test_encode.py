@@ -66,7 +66,7 @@ def test_the_mappings_order_is_kept() -> None:
     assert sequence == b"\n\x00\x12\x0e\n\x05\n\x01z\x12\x00\n\x05\n\x01a\x12\x00"
 
 
-def test_no_features() -> None:
+def test_an_example_without_features_is_an_empty_message() -> None:
     assert encode_example({}) == b"\n\x00"
     assert len(encode_examples({})) == 0
     assert len(encode_examples({"a": []})) == 0
@@ -293,7 +293,7 @@ def test_declared_kinds_hold_for_every_row() -> None:
         ({"a": BytesColumn(b"abc", np.array([0, 1]))}, r"spans of shape \[2\]"),
     ],
 )
-def test_refusals(columns: dict[str, Any], words: str) -> None:
+def test_columns_that_cannot_be_encoded_are_refused(columns: dict[str, Any], words: str) -> None:
     with pytest.raises(FeatureError, match=words):
         encode_examples(columns)
 

@@ -238,7 +238,7 @@ def test_nan_stays() -> None:
         assert math.isnan(Example.FromString(record).features.feature["x"].float_list.value[0])
 
 
-def test_names() -> None:
+def test_feature_names_must_be_strings_of_utf_8() -> None:
     assert list(Example.FromString(encode_example({"": 1, "ü": 2})).features.feature) is not None
     with pytest.raises(FeatureError, match=r"name is 3 \(int\): it must be a str"):
         encode_example({3: 1})  # type: ignore[dict-item]

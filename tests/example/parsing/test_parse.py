@@ -134,7 +134,7 @@ def test_a_length_past_the_end_is_cut() -> None:
     assert parse_values(example(("x", b"\x12\x7f\x0a\x07" + bytes(7))), np.float32) == [0]
 
 
-def test_kinds_are_reported() -> None:
+def test_a_feature_of_another_kind_is_an_error_with_both_kinds() -> None:
     record = example(("x", floats(1.5)))
     with pytest.raises(
         FeatureError, match="found float32 values where int64 is expected"

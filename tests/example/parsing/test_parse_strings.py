@@ -51,7 +51,7 @@ def test_more_dimensions() -> None:
     assert repr(column) == "BytesColumn(shape=[2, 2], bytes=11)"
 
 
-def test_a_scalar() -> None:
+def test_a_scalar_string_column_converts_to_bytes_and_has_no_length() -> None:
     column = BytesColumn(BUFFER, np.array([3, 6]))
     assert column.shape == ()
     assert column[()] == b"two"
@@ -67,7 +67,7 @@ def test_spans_that_are_refused(spans: Any) -> None:
 
 
 @given(st.lists(st.binary(max_size=40)))
-def test_arrow(items: list[bytes]) -> None:
+def test_an_arrow_array_has_the_strings_of_a_column(items: list[bytes]) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     ends = np.cumsum([len(item) + 3 for item in items], dtype=np.int64)
     starts = ends - np.array([len(item) for item in items], dtype=np.int64)

@@ -68,7 +68,7 @@ def test_lists_that_are_refused(record: bytes, message: str) -> None:
         parse_lists([record], TOKENS)
 
 
-def test_singles() -> None:
+def test_a_single_sequence_example_parses_without_a_batch_dimension() -> None:
     record = sequence([("i", ints(3))], [("t", [ints(1), ints(2)]), ("w", [strings(b"a")])])
     features: dict[str, Feature] = {**TOKENS, "w": VarLenFeature(bytes)}
     scalar: dict[str, Feature] = {"i": FixedLenFeature([], np.int64)}
@@ -104,7 +104,7 @@ def test_descriptions_that_are_refused(
         parse_sequence_example([b""], context_features, sequence_features)
 
 
-def test_names() -> None:
+def test_errors_of_sequence_examples_name_the_example() -> None:
     with pytest.raises(FeatureError, match="example 'b', record 1, feature 't'"):
         parse_sequence_example([sequence([], [("t", [])]), b""], None, TOKENS, ["a", "b"])
     with pytest.raises(FeatureError, match="2 names"):

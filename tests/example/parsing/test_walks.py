@@ -153,7 +153,7 @@ def parse_bytes(record: bytes, columns: bool) -> None:
 
 @many_examples
 @given(st.binary(max_size=60), st.booleans())
-def test_any_bytes(record: bytes, columns: bool) -> None:
+def test_all_parsers_agree_on_random_bytes(record: bytes, columns: bool) -> None:
     parse_bytes(record, columns)
 
 
@@ -202,7 +202,7 @@ def test_runs_of_varints(way: int, values: list[int], tail: bytes, room: int) ->
 @pytest.mark.parametrize("way", varint_decoders)
 @pytest.mark.parametrize("size", range(1, 13))
 @pytest.mark.parametrize("before", [0, 1, 53, 54, 55, 63, 64])
-def test_a_varint_has_ten_bytes_at_the_most(size: int, before: int, way: int) -> None:
+def test_a_varint_has_at_most_ten_bytes(size: int, before: int, way: int) -> None:
     """Wherever in a block it lies."""
     data = bytes(before) + b"\x81" * (size - 1) + bytes(100)
     count = before + 100 if size <= 10 else -1

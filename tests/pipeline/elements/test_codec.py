@@ -100,7 +100,7 @@ def test_values_of_one_structure_come_back(data: st.DataObject) -> None:
     assert described(pack_and_unpack(elements)) == described(elements)
 
 
-def test_what_flows_comes_back() -> None:
+def test_every_element_that_is_packed_is_unpacked_unchanged() -> None:
     frames = Frames.of([b"a", b"", b"ccc"] * 4)
     ragged = RaggedTensor(np.arange(3), (np.array([0, 2, 3]),))
     sparse = SparseTensor(np.array([[0, 1]]), np.array([b"x\0"], object), np.array([2, 3]))
@@ -143,7 +143,7 @@ def test_alike_elements_cost_few_bytes_besides_their_data() -> None:
         ({(1, 2): 3}, "tuple"),
     ],
 )
-def test_what_cannot_be_stored_is_named(value: Any, name: str) -> None:
+def test_a_value_that_cannot_be_packed_is_named(value: Any, name: str) -> None:
     with pytest.raises(TypeError, match=name):
         pack([value])
 

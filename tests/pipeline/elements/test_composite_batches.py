@@ -207,11 +207,11 @@ def test_a_cache_file_keeps_tokens(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_dataset_holds_is_read_only() -> None:
+def test_arrays_that_a_dataset_holds_are_read_only() -> None:
     assert not any(element["tokens"].flags.writeable for element in token_rows())
 
 
-def test_what_does_not_fit_is_an_error() -> None:
+def test_an_array_that_does_not_fit_its_padded_shape_is_an_error() -> None:
     with pytest.raises(
         ValueError,
         match=r"element\['tokens'\]: an array of up to \[11\] does not fit into .* \(5,\)",

@@ -60,7 +60,9 @@ def several_inputs(draw: st.DrawFn) -> tuple[SeveralInputs, int]:
 
 
 @given(several_inputs())
-def test_the_cursors_of_those_who_give_move_by_one(drawn: tuple[SeveralInputs, int]) -> None:
+def test_only_the_cursor_of_the_input_that_gives_an_element_moves(
+    drawn: tuple[SeveralInputs, int],
+) -> None:
     positions, count = drawn
     inputs = positions.inputs()
     assert [*positions.shares(0)] == [0] * len(inputs)

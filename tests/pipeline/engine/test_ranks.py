@@ -107,7 +107,7 @@ def test_a_user_gives_both_numbers_or_neither() -> None:
         (0, [1] + [0] * 10, "these get nothing of x: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10. "),
     ],
 )
-def test_who_is_told_of_uneven_loads(
+def test_one_reader_warns_of_uneven_loads(
     caplog: pytest.LogCaptureFixture, number: int, loads: list[int], said: str
 ) -> None:
     remedy = f"Do something about case {next(numbers)}."  # a process says the same text once

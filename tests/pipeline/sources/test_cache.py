@@ -94,7 +94,7 @@ def test_later_epochs_come_from_the_cache(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["records", "nested", "mixed"])
-def test_it_resumes_everywhere(kind: str, name: str) -> None:
+def test_a_cached_dataset_resumes_everywhere(kind: str, name: str) -> None:
     assert_resumes_everywhere(CountingSource(kind, 9).dataset.cache(name).repeat(3))
     again = (
         CountingSource(kind, 9).dataset.batch(2).unbatch()
@@ -163,7 +163,9 @@ def test_changes_of_a_consumer_do_not_show_in_later_epochs(name: str) -> None:
             row += 1
 
 
-def test_what_does_not_fit_is_read_again_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_larger_than_the_budget_reads_again_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     upstream = CountingSource("records", 3000)
     dataset = upstream.dataset.cache().repeat(3)
     with caplog.at_level(logging.WARNING, "streamrec"):
@@ -186,7 +188,9 @@ def test_two_passes_at_a_time() -> None:
     assert upstream.calls == 2
 
 
-def test_two_that_fill_one_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_iterations_may_fill_one_cache_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "cache"
     upstream = CountingSource("nested")
     dataset = upstream.dataset.prefetch(1).cache(file).repeat(2).with_options(memory_budget=8)
@@ -233,7 +237,7 @@ def test_another_pipelines_cache_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("records", [[], [b""], [b"H{"], [b"H[]"], [b"x"]])
-def test_what_is_not_a_cache_is_refused(tmp_path: Path, records: list[bytes]) -> None:
+def test_a_file_that_is_not_a_cache_is_refused(tmp_path: Path, records: list[bytes]) -> None:
     file = tmp_path / "cache"
     file.write_bytes(encode_records(records))
     with pytest.raises(
@@ -310,7 +314,7 @@ def test_on_a_filesystem_that_cannot_promise_not_to_replace(tmp_path: Path) -> N
     assert (tmp_path / "below" / "cache").exists()
 
 
-def test_two_that_fill_one_object_on_seaweedfs(
+def test_two_iterations_may_fill_one_cache_object_on_seaweedfs(
     s3_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of several parts each: who begins last ends the upload of the other, who goes on without
@@ -339,7 +343,7 @@ def load(path: Path, records: list[bytes]) -> list[Any]:
     return list(Dataset.load(str(path)))
 
 
-def test_a_deep_head(tmp_path: Path) -> None:
+def test_a_cache_file_with_a_deeply_nested_head_is_refused(tmp_path: Path) -> None:
     head, *rest = records_of(tmp_path / "a")
     with pytest.raises(StreamrecError):
         load(tmp_path / "b", [head[:1] + b"[" * 200_000, *rest])

@@ -234,7 +234,7 @@ def test_a_false_number_of_records(tmp_path: Path, wrong: int, even: Any, size: 
     assert len(seen) == (19 if wrong < 0 else 20)
 
 
-def test_what_is_left_out_as_damage_is_not_a_false_number(tmp_path: Path) -> None:
+def test_skipped_damage_does_not_contradict_the_manifests_number_of_records(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(shard(0, 20))
     streamrec.write_manifest_sync(str(tmp_path / "x"), f"{tmp_path}/m.json")
     flip_bit(tmp_path / "x", 30)

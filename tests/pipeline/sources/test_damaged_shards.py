@@ -116,7 +116,9 @@ def stored(store: Store, shards: list[list[bytes]]) -> list[str]:
 
 
 @pytest.mark.parametrize("shards", [IMAGES, SMALL], ids=["images", "small"])
-def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) -> None:
+def test_bytes_held_after_damage_are_not_read_again(
+    s3_store: Store, shards: list[list[bytes]]
+) -> None:
     """At the end of the input no other byte is read: as many as the plan says, in as many
     requests.
     """

@@ -41,7 +41,7 @@ from tests.servers.resuming import assert_resumes_everywhere, stop_after
     st.data(),
 )
 @drawn_examples(25)
-def test_any_shape(
+def test_readers_of_any_shards_read_each_record_once(
     counts: list[int], world: int, cycle: int, size: int, data: st.DataObject
 ) -> None:
     compressed = data.draw(st.lists(st.booleans(), max_size=len(counts)))
@@ -70,7 +70,7 @@ def test_any_shape(
         assert sum(found.values()) == each * world
 
 
-def test_what_even_repeats_and_leaves_out() -> None:
+def test_pad_and_cycle_repeat_records_and_drop_leaves_the_last_ones_out() -> None:
     folder = folder_of([6, 5])
     manifest = f"{folder}/manifest.json"
     everything = all_records([6, 5])

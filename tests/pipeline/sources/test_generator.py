@@ -175,7 +175,7 @@ async def no_generator() -> list[int]:
     return [1]
 
 
-def test_what_is_not_an_iterable_is_an_error() -> None:
+def test_a_generator_function_that_returns_no_iterable_is_an_error() -> None:
     with pytest.raises(TypeError, match="no_generator returned a coroutine"):
         list(Dataset.from_generator(no_generator))
     with pytest.raises(TypeError, match="not iterable"):

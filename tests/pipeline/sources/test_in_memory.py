@@ -107,7 +107,7 @@ def test_slices_of_other_values_are_another_dataset() -> None:
     ],
     ids=["masked", "arrow", "arrow-text", "polars", "numbers", "text", "objects"],
 )
-def test_what_is_missing_is_refused_and_no_number(column: Any) -> None:
+def test_none_and_masked_values_are_refused(column: Any) -> None:
     for make in (Dataset.from_tensor_slices, Dataset.from_tensors):
         with pytest.raises(TypeError, match=r"None \(NoneType\) in an?|a masked array"):
             make({"x": column})

@@ -30,7 +30,9 @@ def test_shares_are_those_of_turns(count: int, inputs: int, block: int) -> None:
 
 
 @given(count=st.integers(0, 200), inputs=st.integers(1, 6), block=st.integers(1, 5), data=st.data())
-def test_the_next_turn(count: int, inputs: int, block: int, data: st.DataObject) -> None:
+def test_the_next_turn_is_that_of_the_input_that_gives_the_next_element(
+    count: int, inputs: int, block: int, data: st.DataObject
+) -> None:
     before = data.draw(st.integers(0, block - 1))
     slots = data.draw(st.permutations(range(10)))[:inputs]
     found = TurnShares(tuple(slots), tuple(slots), block, before).next(count)

@@ -91,7 +91,7 @@ def test_all_records_come_in_order(shards: Shards) -> None:
 
 
 @pytest.mark.parametrize("reads", [1, 5])
-def test_it_resumes_everywhere(shards: Shards, reads: int) -> None:
+def test_short_shards_resume_everywhere(shards: Shards, reads: int) -> None:
     assert_resumes_everywhere(shards.dataset(12, num_parallel_reads=reads).batch(3))
 
 
@@ -143,7 +143,7 @@ def test_broken_bodies_go_on_where_they_broke(stored: Shards) -> None:
     assert counts.bytes == sum(file.stat().st_size for file in stored.files)
 
 
-def test_what_came_before_a_network_that_fails_for_good_is_given_first(stored: Shards) -> None:
+def test_records_before_a_final_network_failure_are_given_first(stored: Shards) -> None:
     """Each body of one shard ends after its first record: no attempt gets further than another
     record.
     """

@@ -187,7 +187,7 @@ def test_a_slow_call_holds_no_other_up_and_the_order_stays() -> None:
     assert list(Dataset.range(8).map(first_waits_for_others, 2)) == list(range(8))
 
 
-def test_what_is_ready_comes_before_a_slow_call_where_order_is_not_kept() -> None:
+def test_without_an_order_ready_results_overtake_a_slow_call() -> None:
     taken = threading.Event()
 
     def first_waits(number: Any) -> int:
@@ -334,7 +334,9 @@ async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.M
 
 @given(stop=st.integers(0, 59), calls=st.integers(1, 5))
 @drawn_examples(20, HealthCheck.too_slow)
-def test_what_was_delivered_out_of_order_comes_no_second_time(stop: int, calls: int) -> None:
+def test_results_delivered_out_of_order_are_not_repeated_after_resuming(
+    stop: int, calls: int
+) -> None:
     dataset = Dataset.range(60).map(square_out_of_order, calls, deterministic=False)
     found, state = stop_after(dataset, stop)
     assert sorted(found + list(dataset.iterate(state))) == [n * n for n in range(60)]

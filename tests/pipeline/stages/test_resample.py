@@ -12,7 +12,7 @@ SHARES = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3).map(
 
 
 @given(target=SHARES, initial=SHARES)
-def test_what_is_kept_has_the_shares_of_the_target(
+def test_kept_elements_have_the_target_distribution(
     target: np.ndarray[tuple[int], np.dtype[np.float64]],
     initial: np.ndarray[tuple[int], np.dtype[np.float64]],
 ) -> None:

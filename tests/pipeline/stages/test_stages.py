@@ -110,7 +110,9 @@ def test_few_records_of_many_keep_no_block_alive(tmp_path: Path) -> None:
     assert memoryview(batch.buffer).nbytes < 2 * batch.nbytes
 
 
-def test_what_ended_takes_nothing_that_earlier_stages_still_hold(files: list[str]) -> None:
+def test_a_stage_that_has_ended_takes_no_elements_that_earlier_stages_still_hold(
+    files: list[str],
+) -> None:
     """The last, smaller batch comes when the input ends, after the end that `take_while` found."""
     once = Dataset.range(10).batch(4).unbatch().take_while(lambda number: number in (0, 8))
     assert list(once) == [0]
@@ -128,7 +130,7 @@ def test_unbatch_and_rebatch(files: list[str]) -> None:
     ]
 
 
-def test_what_has_no_rows_is_not_unbatched(files: list[str]) -> None:
+def test_unbatch_refuses_elements_without_rows(files: list[str]) -> None:
     with pytest.raises(TypeError, match="an int has no rows"):
         list(TFRecordDataset(files).map(len).unbatch())
     with pytest.raises(ValueError, match=r"the columns have \[1, 2\] rows"):

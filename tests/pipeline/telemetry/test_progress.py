@@ -49,7 +49,7 @@ def stats(seconds: float, waited: float) -> Stats:
     )
 
 
-def test_the_line() -> None:
+def test_the_progress_line_has_elements_speed_waiting_and_bottleneck() -> None:
     expected = "streamrec: 40 elements (40 records read), 10.0 MB/s, waited 50%, bottleneck: range"
     assert format_line(stats(4.0, 2.0), None, 0.0) == expected
     assert format_line(stats(0.0, 0.0), None, 0.0).endswith(

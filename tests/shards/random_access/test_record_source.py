@@ -51,7 +51,7 @@ def source(index: str) -> RecordSource:
     return RecordSource(index)
 
 
-def test_it_is_a_sequence(source: RecordSource) -> None:
+def test_a_record_source_is_a_sequence(source: RecordSource) -> None:
     assert len(source) == len(ALL)
     assert (source[0], source[-1], source[np.int64(1502)]) == (ALL[0], ALL[-1], ALL[1502])
     assert list(source) == ALL

@@ -83,7 +83,7 @@ ARCHIVES: dict[str, tuple[str, Callable[[], bytes]]] = {
 
 
 @pytest.mark.parametrize("kind", ["zip", "simplecache", *thorough("tar", "filecache")])
-async def test_a_chain_over_http(kind: str, http_store: Store) -> None:
+async def test_a_chain_over_http_survives_a_broken_connection(kind: str, http_store: Store) -> None:
     chain, make = ARCHIVES[kind]
     (http_store.directory / f"broken.{kind}").write_bytes(make())
     async with broken(http_store.endpoint) as proxy:

@@ -268,7 +268,7 @@ async def test_ranges_are_read_through_a_chain(place: Place) -> None:
         ]
 
 
-async def test_a_pattern(place: Place) -> None:
+async def test_a_pattern_in_a_chain_lists_whole_urls(place: Place) -> None:
     names = streamrec.Dataset.list_files(
         place.url("a/x-*.tfrecord"), shuffle=False, storage_options=place.options
     )
@@ -287,7 +287,9 @@ def test_going_on_from_a_state(place: Place) -> None:
     assert before + list(dataset.iterate(state)) == list(dataset)
 
 
-async def test_what_is_missing(place: Place) -> None:
+async def test_a_missing_object_or_archive_is_a_not_found_error_with_the_whole_url(
+    place: Place,
+) -> None:
     with pytest.raises(NotFoundError, match="there is no such object") as caught:
         await read(place, "a/missing.tfrecord")
     assert caught.value.path == place.url("a/missing.tfrecord")
@@ -302,14 +304,14 @@ async def test_what_is_missing(place: Place) -> None:
         assert caught.value.path == place.missing
 
 
-async def test_a_directory(place: Place) -> None:
+async def test_a_directory_in_a_chain_says_which_pattern_to_write(place: Place) -> None:
     with pytest.raises(StorageError) as caught:
         await read(place, "a")
     wanted = place.url("a/*.tfrecord*").replace(":any@", ":***@")
     assert f"this is a directory: write {wanted} for the shards in it" in str(caught.value)
 
 
-async def test_damage(place: Place) -> None:
+async def test_damage_in_a_chain_names_the_whole_url(place: Place) -> None:
     found = []
     with pytest.raises(CorruptRecordError, match="the CRC32C of") as caught:
         async for record in place.dataset("b/damaged.tfrecord"):
@@ -329,7 +331,7 @@ async def test_nothing_is_written_to_a_chain(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["q.zip"]
 
 
-async def test_what_is_not_an_archive(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_an_archive_is_an_error_with_the_whole_url(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(WHOLE)
     for protocol in ("zip", "tar"):
         with pytest.raises(StorageError, match=r"BadZipFile|ReadError") as caught:

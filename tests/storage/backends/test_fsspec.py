@@ -74,7 +74,9 @@ class TestMemory(StorageTests):
         yield Place("memory://bucket")
         fsspec.filesystem("memory").store.clear()
 
-    async def test_it_is_the_one_that_users_see(self, storage: Storage, path: str) -> None:
+    async def test_memory_urls_are_those_of_the_users_own_filesystem(
+        self, storage: Storage, path: str
+    ) -> None:
         fsspec.filesystem("memory").pipe_file(path, DATA)
         assert await storage.read_range(path, 0, len(DATA)) == DATA
         await self.put(storage, path + "2", DATA)

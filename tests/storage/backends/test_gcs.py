@@ -34,7 +34,9 @@ class TestGcs(RemoteTests):
         await self.check_nothing_is_left(storage, path)
 
     @pytest.mark.parametrize("path", ["gs://", "gs://bucket"])
-    async def test_no_object_named(self, storage: Storage, path: str) -> None:
+    async def test_a_gs_url_without_an_object_is_an_error(
+        self, storage: Storage, path: str
+    ) -> None:
         with pytest.raises(StorageError, match="gs://bucket/key"):
             await storage.stream(path)
 
@@ -67,6 +69,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_options(gcs_store: Store, case: str) -> None:
+def test_requests_with_any_options_of_gcsfs_equal_those_of_the_client(
+    gcs_store: Store, case: str
+) -> None:
     """Options of gcsfs that have an effect here, and others."""
     assert check(f"{gcs_store.url}/{uuid4().hex}", {**gcs_store.options, **OPTIONS[case]}) == 0

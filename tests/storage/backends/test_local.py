@@ -190,7 +190,7 @@ async def test_a_tilde_is_the_home_directory(
 
 
 @pytest.mark.parametrize("size", [1, 100_000, SHORT_BYTES, SHORT_BYTES + 1])
-async def test_what_is_short_is_read_as_it_is_opened(tmp_path: Path, size: int) -> None:
+async def test_a_short_file_is_read_whole_when_it_is_opened(tmp_path: Path, size: int) -> None:
     """It keeps its old content; a longer file that is truncated is an error."""
     path, data = tmp_path / "x", os.urandom(size)
     path.write_bytes(data)

@@ -56,7 +56,7 @@ def test_shards_are_written_and_read_by_pattern(s3_store: Store) -> None:
     assert caught.value.path == f"{url}/y.tfrecord"
 
 
-def test_what_obstore_reports_is_retried_and_then_quoted(s3_store: Store) -> None:
+def test_errors_of_obstore_are_retried_and_then_quoted(s3_store: Store) -> None:
     url = f"{s3_store.url}/{uuid4().hex}.tfrecord"
     filesystem_of(s3_store).pipe_file(url, encode_records(RECORDS))
     faults = iter([status("503 Slow Down"), Fault(cut=1000)])

@@ -158,7 +158,7 @@ async def until_paused(transport: asyncio.Transport) -> None:
             await asyncio.sleep(0)
 
 
-async def test_what_asyncio_reads_nevertheless_is_kept() -> None:
+async def test_bytes_that_asyncio_reads_on_its_own_are_kept() -> None:
     """As when aiohttp switches reading on for an earlier response of the same connection."""
     data = DATA * 8
     async with landed(len(data)) as (body, transport, writer):

@@ -63,7 +63,7 @@ class TestS3(RemoteTests):
             assert (await storage.stat(left[0])).size == size
             left = left[1:]
 
-    async def test_what_replaces_objects_ends_what_a_killed_process_left(
+    async def test_a_replacement_aborts_the_uploads_that_a_killed_process_left(
         self, storage: Storage, place: Place, path: str
     ) -> None:
         """It writes under hidden names, also the second object, which does not exist; the third one
@@ -147,7 +147,7 @@ class TestS3(RemoteTests):
         assert len(sent) == 1
 
     @newest_client_only
-    async def test_what_fails_before_any_get_was_answered_is_asked_for_by_the_client(
+    async def test_requests_go_through_the_client_until_one_was_answered(
         self, storage: Storage, path: str
     ) -> None:
         await self.put(storage, path, DATA)

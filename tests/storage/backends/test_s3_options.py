@@ -66,20 +66,24 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_options(moto_store: Store, case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_with_any_options_equal_those_of_the_client(
+    moto_store: Store, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
     fallbacks = check(f"{moto_store.url}/{uuid4().hex}", {**moto_store.options, **CASES[case]})
     if not OTHER_CLIENT:  # with the newest client all fast paths hold
         assert fallbacks == 0, caplog.text
 
 
-def test_anonymous(moto_store: Store) -> None:
+def test_anonymous_requests_read_public_objects(moto_store: Store) -> None:
     """Objects that everybody may read."""
     public = {**moto_store.options, "s3_additional_kwargs": {"ACL": "public-read"}}
     anonymous = {**moto_store.options, "anon": True, "key": None, "secret": None}
     check(f"{moto_store.url}/{uuid4().hex}", anonymous, public)
 
 
-def test_a_profile(moto_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_of_the_aws_configuration_gives_the_keys(
+    moto_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "config"
     keys = f"aws_access_key_id = {moto_store.options['key']}\naws_secret_access_key = x"
     config.write_text(f"[profile ours]\n{keys}\nregion = us-east-1\n")

@@ -73,7 +73,7 @@ async def test_a_file_that_ends_before_its_size_is_an_error() -> None:
             await read_all(await storage.stream(ONE_PAGE))
 
 
-def test_it_cannot_be_resumed(tmp_path: Path) -> None:
+def test_a_read_of_a_pipe_cannot_be_resumed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     thread = fed(tmp_path / "pipe", DATA)
     dataset = TFRecordDataset(tmp_path / "pipe")

@@ -114,7 +114,9 @@ async def test_an_untrusted_certificate_is_refused_at_once(store: Store, path: s
     assert caught.value.path == path
 
 
-def test_the_other_scheme(store: Store, http_store: Store) -> None:
+def test_http_where_https_is_spoken_and_the_reverse_say_which_to_write(
+    store: Store, http_store: Store
+) -> None:
     with pytest.raises(
         StorageError, match=r"this port does not speak TLS \(.*\): write http:// where https:// is"
     ):

@@ -276,7 +276,9 @@ def count_after(gate: Any, pattern: str, options: dict[str, Any], answers: Any) 
 
 
 @pytest.mark.timeout(60)
-def test_what_a_running_job_uses_is_never_removed(store: SmallStore, tmp_path: Path) -> None:
+def test_blocks_that_a_running_job_uses_are_never_removed(
+    store: SmallStore, tmp_path: Path
+) -> None:
     store.objects = many_shards("d") | many_shards("e")
     total = sum(map(len, many_shards("d").values()))
     directory = tmp_path / "c"
@@ -387,7 +389,7 @@ def test_a_writer_that_is_late_keeps_its_files_when_the_caches_are_closed(
     assert list(TFRecordDataset(pattern, storage_options=options)) == expected
 
 
-def test_what_a_worker_used_stays_in_use_while_its_job_runs(tmp_path: Path) -> None:
+def test_blocks_that_a_worker_used_stay_in_use_while_its_job_runs(tmp_path: Path) -> None:
     """A DataLoader starts other workers for each epoch: between two of them, none lives."""
     directory = files.open_directory(str(tmp_path))
     try:

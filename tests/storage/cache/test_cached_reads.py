@@ -231,7 +231,7 @@ def test_byte_ranges_and_random_reads_come_from_the_cache(
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "http"])
-def test_a_rewritten_shard_is_read_anew(store: SmallStore, tmp_path: Path, scheme: str) -> None:
+def test_a_rewritten_shard_is_read_again(store: SmallStore, tmp_path: Path, scheme: str) -> None:
     directory = tmp_path / "c"
     options = store.options(scheme) | {"cache_dir": directory, "cache_bytes": 1 << 26}
     dataset = TFRecordDataset(names(store, scheme), storage_options=options)
@@ -244,7 +244,7 @@ def test_a_rewritten_shard_is_read_anew(store: SmallStore, tmp_path: Path, schem
     assert len(blocks(directory)) == 3  # the old version is gone
 
 
-def test_a_shard_that_was_rewritten_under_a_manifest_is_read_anew(
+def test_a_shard_that_was_rewritten_under_a_manifest_is_read_again(
     store: SmallStore, options: dict[str, Any]
 ) -> None:
     """A manifest has no versions: a run over one asks for them, and reads nothing again."""
@@ -387,7 +387,7 @@ def test_bytes_that_change_before_they_are_written_are_damage_and_never_wrong(
     close_caches()
 
 
-def test_what_waits_to_be_written_is_a_share_of_the_memory_budget(
+def test_blocks_that_wait_to_be_written_have_a_share_of_the_memory_budget(
     store: SmallStore, options: dict[str, Any]
 ) -> None:
     dataset = TFRecordDataset(names(store), storage_options=options)
@@ -399,7 +399,7 @@ def test_what_waits_to_be_written_is_a_share_of_the_memory_budget(
     records.close()
 
 
-def test_what_cannot_be_written_in_time_is_not_cached(
+def test_blocks_that_cannot_be_written_in_time_are_not_cached(
     store: SmallStore, options: dict[str, Any]
 ) -> None:
     store.objects = many_shards("d")
@@ -758,7 +758,9 @@ def plain(store: SmallStore, cycle: int, batch: int) -> Any:
     return made.shuffle(10, seed=3).repeat(2).batch(batch)
 
 
-def test_what_checks_a_store_reads_the_store(store: SmallStore, options: dict[str, Any]) -> None:
+def test_verify_reads_the_store_and_not_the_cache(
+    store: SmallStore, options: dict[str, Any]
+) -> None:
     url = store.url("s3", "d/s-1")
     list(TFRecordDataset(url, storage_options=options))
     before = len(store.asked)
@@ -766,7 +768,7 @@ def test_what_checks_a_store_reads_the_store(store: SmallStore, options: dict[st
     assert asked_since(store, before)["read"] >= 1
 
 
-def test_what_writes_takes_the_options_and_does_not_cache(
+def test_writers_take_the_options_of_the_cache_and_do_not_cache(
     store: SmallStore, options: dict[str, Any]
 ) -> None:
     with streamrec.TFRecordWriter(store.url("s3", "d/new"), storage_options=options) as writer:

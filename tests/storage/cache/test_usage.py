@@ -27,7 +27,7 @@ def test_a_block_that_does_not_fit_says_how_many_bytes_exceed_the_limit(usage: U
     assert usage.used() == 100
 
 
-def test_what_is_reserved_ahead_counts_for_the_next_block(usage: Usage) -> None:
+def test_bytes_reserved_ahead_serve_the_next_block(usage: Usage) -> None:
     limit = 2 * SPARE_BYTES
     assert usage.reserve(1_000, limit) == 0
     assert usage.used() == 1_000 + SPARE_BYTES

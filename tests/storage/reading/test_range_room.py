@@ -41,7 +41,7 @@ def test_all_streams_together_stay_within_the_limit() -> None:
     assert not room.try_promise(other, 2, streams=1, urgent=True)
 
 
-def test_the_run_may_refuse() -> None:
+def test_the_budget_of_a_run_limits_the_room_for_ranges() -> None:
     room = RangeRoom(100)
     stream = room.open("stream")
     Ledger(9, runs=AllRuns()).adopt(room)

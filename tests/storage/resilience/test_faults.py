@@ -107,7 +107,7 @@ async def test_retry_after_is_honoured(network: Network) -> None:
         ("400 No", StorageError),
     ],
 )
-async def test_what_does_not_pass_is_final(
+async def test_a_refusal_that_does_not_pass_is_not_retried(
     network: Network, line: str, error: type[StorageError]
 ) -> None:
     network.proxy.choose = lambda request: status(line)

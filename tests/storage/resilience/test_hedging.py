@@ -238,7 +238,7 @@ async def test_a_stalled_body_is_overtaken_at_the_byte_reached(
     assert counts.bytes == len(DATA)
 
 
-async def test_the_loser_is_gone(store: ObjectStore) -> None:
+async def test_the_slower_of_two_requests_leaves_no_task(store: ObjectStore) -> None:
     before = asyncio.all_tasks()
     path = url(store, "s3", 0)
     async with open_storage(path, store.options("s3"), PATIENT) as storage:

@@ -28,7 +28,7 @@ DATA = os.urandom(20_000)
 # The plan
 
 
-def test_retry_after_holds_everybody_for_a_while() -> None:
+def test_retry_after_delays_all_requests_up_to_a_limit() -> None:
     pace = Limiter()
     pace.record_request(0.0)
     pace.record_throttling(0.0, 0.0, retry_after=7.0)
@@ -182,7 +182,7 @@ async def test_first_come_first_served() -> None:
     assert time.monotonic() - began >= 18 / 200
 
 
-async def test_who_is_cancelled_in_the_queue_lets_the_others_through() -> None:
+async def test_a_request_cancelled_in_the_queue_lets_the_others_through() -> None:
     limiter = Limiter()
     limiter.record_throttling(time.monotonic(), time.monotonic(), retry_after=0.05)
     limiter.limit.rate = 1000.0

@@ -341,7 +341,7 @@ async def test_a_request_that_gives_nothing_is_reported_before_it_fails(
     )
 
 
-async def test_what_cleans_up_after_a_cancellation_waits_less(
+async def test_a_cleanup_after_a_cancellation_retries_for_less_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tasks, "CLEANUP_PATIENCE", 0.05)

@@ -84,7 +84,7 @@ def test_wait_is_looked_at_before_its_limit_has_passed_because_the_limit_may_fal
     assert waiting.late == [0]
 
 
-def test_late_wait_counts_how_often_it_was_late_before() -> None:
+def test_a_late_wait_is_told_how_often_it_was_late_before() -> None:
     waiting = Waiting()
     for now in (2.0, 3.0, 4.0, 6.0):
         waiting.wait.check(now, 0.0)

@@ -45,7 +45,7 @@ async def write(storages: Storages, url: str, tag: bytes, then: Exception | None
 
 @pytest.mark.parametrize("tag", [b"second", b"first"], ids=["other bytes", "the same bytes"])
 @pytest.mark.parametrize("name", ["s3_store", "gcs_store"])
-async def test_what_another_writer_uploads_between_a_look_and_a_copy_does_not_stay(
+async def test_two_writers_that_meet_between_a_look_and_a_copy_both_fail_and_keep_the_old_objects(
     request: pytest.FixtureRequest, name: str, tag: bytes
 ) -> None:
     """Both writers fail, so the old objects are there, all of them."""

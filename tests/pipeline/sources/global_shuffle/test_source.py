@@ -106,7 +106,9 @@ def state_after(dataset: streamrec.Dataset[Any], step: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", range(example_count(120)))
-def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_a_random_job_read_each_record_once_and_resume_with_other_ranks(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A random job: the union of its ranks, its global batches, and how it goes on with other ranks
     and workers.
     """
@@ -219,7 +221,7 @@ def test_an_index_of_other_shards(data: Indexed, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quality", QUALITIES)
-def test_what_came_before_damage_comes(tmp_path: Path, quality: str) -> None:
+def test_elements_before_damage_are_given(tmp_path: Path, quality: str) -> None:
     """The error names the shard and the record; elements before it in the order are given."""
     whole = list(indexed(tmp_path, numbered([50, 50])).shuffled(quality=quality))
     path = tmp_path / "001.tfrecord"

@@ -152,7 +152,7 @@ def test_groups_that_a_worker_reads(
             assert steps.groups(order, begin) == lowest
 
 
-def test_what_fills_the_last_step_up() -> None:
+def test_pad_fills_the_last_step_with_the_first_records_and_cycle_with_each_slots_own() -> None:
     """Of ten records in global batches of four: the first ones, or each slot's own first one."""
     assert Steps(total=10, batch=4, even="pad").positions(2).tolist() == [8, 9, 0, 1]
     assert Steps(total=10, batch=4, even="cycle").positions(2).tolist() == [8, 9, 2, 3]
