@@ -291,7 +291,9 @@ class LeafColumn:
             return stack(self._call(flat, record_of))
         if not self.is_file:
             shape = [int(size or 0) for size in self.item_shape]
-            return self._cast(flat).reshape(-1, *shape)
+            # Arrays of size 0 store no values, so their number is unknown: there are none then.
+            count = len(flat) // size if (size := math.prod(shape)) else 0
+            return self._cast(flat).reshape(count, *shape)
         return self._files(flat, record_of)
 
     def _files(self, flat: Any, record_of: Callable[[int], int]) -> Any:

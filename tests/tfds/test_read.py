@@ -336,3 +336,13 @@ def png(pixels: Any) -> bytes:
     file = BytesIO()
     Image.fromarray(pixels[..., 0]).save(file, "PNG")
     return file.getvalue()
+
+
+def test_sequence_of_arrays_without_values_is_empty() -> None:
+    tensor = {"tensor": {"shape": {"dimensions": [0, 2]}, "dtype": "float32"}}
+    tree = {"featuresDict": {"features": {"x": {"sequence": {"feature": tensor, "length": "-1"}}}}}
+    decode = make_decoder(features_from_json(json.dumps(tree)))
+    record = streamrec.encode_example({"x": np.zeros(0, np.float32)})
+    found = decode(record)["x"]
+    assert (found.dtype, found.shape) == (np.float32, (0, 0, 2))
+    assert [row.shape for row in decode([record, record])["x"]] == [(0, 0, 2)] * 2
