@@ -179,10 +179,6 @@ class Storage:
     permanently.
 
     Without `release`, which returns a shared backend, `aclose` closes the backend.
-
-    Attributes:
-        endpoint: The URL of the server, as `Backend.endpoint`.
-        reads_short: Whether `read_short` may read any objects.
     """
 
     def __init__(
@@ -193,16 +189,23 @@ class Storage:
         traffic: Traffic | None = None,
         release: Callable[[], None] | None = None,
     ) -> None:
-        self.reads_short = backend.reads_short
-        self.endpoint = backend.endpoint
         self._backend = backend
         self._release = release
         self._retry = retry or RetryPolicy()
         self._connections = connections or Connections()
         self._traffic = traffic or Traffic()
         self._closed = False
-        self._unknown: dict[str, Existing] = {}
-        self._looking = asyncio.Lock()
+        self._unreadable = UnreadableNames()
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of the server, as `Backend.endpoint`."""
+        return self._backend.endpoint
+
+    @property
+    def reads_short(self) -> bool:
+        """Whether `read_short` may read any objects."""
+        return self._backend.reads_short
 
     @property
     def streams_short(self) -> bool:
@@ -419,44 +422,9 @@ class Storage:
         except NotFoundError:
             return Existing.ABSENT, path
         except PermissionDeniedError:
-            return await self._look_closer(path), path
+            return await self._unreadable.look_closer(self, path), path
         final = await self._backend.follow(path)
         return (Existing.ABSENT, path) if final is None else (Existing.PRESENT, final)
-
-    async def _look_closer(self, path: str) -> Existing:
-        """Returns whether a name that may not be looked at is taken.
-
-        S3 answers 403 for missing names, too, if the client may not list. If it does not do that
-        for a name that no object has, the object exists. Else only a conditional write can tell, if
-        the store honours the condition: that is tried with an object of our own, once per
-        directory.
-        """
-        directory = path[: path.rfind("/") + 1]
-        async with self._looking:
-            if directory not in self._unknown:
-                try:
-                    await self.stat(temporary_name(path))
-                    known = True
-                except NotFoundError:
-                    known = True
-                except PermissionDeniedError:
-                    known = not await self._honours_conditions(hidden_name(path))
-                self._unknown[directory] = Existing.UNREADABLE if known else Existing.UNKNOWN
-        return self._unknown[directory]
-
-    async def _honours_conditions(self, path: str) -> bool:
-        """Whether the store refuses to replace an object with `If-None-Match: *`."""
-        try:
-            for _ in range(2):  # the first one may create it
-                await self.write_short(path, b"", Precondition.ABSENT)
-        except ObjectChangedError:
-            return True
-        except (UnsupportedOperationError, PermissionDeniedError):
-            return False
-        finally:
-            with suppress(StreamrecError):  # perhaps this client may not remove
-                await self.remove(path)
-        return False
 
     async def copy(
         self,
@@ -560,6 +528,50 @@ class Storage:
     async def _attempt(self, path: str, call: Callable[[], Awaitable[T]], doing: str) -> T:
         self._check_open(path)
         return await attempt(self._retry, path, call, doing, traffic=self._traffic)
+
+
+class UnreadableNames:
+    """What names hold that this client may not look at; asked once for each directory."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Existing] = {}
+        self._looking = asyncio.Lock()
+
+    async def look_closer(self, storage: Storage, path: str) -> Existing:
+        """Returns whether a name that may not be looked at is taken.
+
+        S3 answers 403 for missing names, too, if the client may not list. If it does not do that
+        for a name that no object has, the object exists. Else only a conditional write can tell, if
+        the store honours the condition: that is tried with an object of our own, once per
+        directory.
+        """
+        directory = path[: path.rfind("/") + 1]
+        async with self._looking:
+            if directory not in self._found:
+                try:
+                    await storage.stat(temporary_name(path))
+                    known = True
+                except NotFoundError:
+                    known = True
+                except PermissionDeniedError:
+                    known = not await honours_conditions(storage, hidden_name(path))
+                self._found[directory] = Existing.UNREADABLE if known else Existing.UNKNOWN
+        return self._found[directory]
+
+
+async def honours_conditions(storage: Storage, path: str) -> bool:
+    """Whether the store refuses to replace an object with `If-None-Match: *`."""
+    try:
+        for _ in range(2):  # the first one may create it
+            await storage.write_short(path, b"", Precondition.ABSENT)
+    except ObjectChangedError:
+        return True
+    except (UnsupportedOperationError, PermissionDeniedError):
+        return False
+    finally:
+        with suppress(StreamrecError):  # perhaps this client may not remove
+            await storage.remove(path)
+    return False
 
 
 async def _read(answer: Awaitable[T]) -> T:

@@ -226,7 +226,12 @@ class Storages:
         opened = await asyncio.to_thread(cache.open_cache, self._terms.cache)
         if opened is None:
             return None
-        place = cache.CachePlace(opened, cache.name_store(source, backend), self._terms.unwritten)
+        place = cache.CachePlace(
+            cache=opened,
+            store=cache.name_store(source, backend),
+            unwritten=self._terms.unwritten,
+            tally=self.statistics.backend(cache.STATISTICS),
+        )
         storage: Storage = cache.CachedStorage(place, *parts)
         return storage
 

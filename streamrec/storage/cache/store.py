@@ -24,6 +24,7 @@ from streamrec.errors import StreamrecError
 from streamrec.storage.backend import Backend, ObjectInfo, Replaced, ShortObject
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.cache.disk_cache import CacheMode
+from streamrec.storage.cache.known_objects import DirectoryRequests, KnownObjects
 from streamrec.storage.cache.names import ObjectKey, identifies_bytes
 from streamrec.storage.cache.opening import OpenCache
 from streamrec.storage.cache.set_index import SetIndex
@@ -38,9 +39,6 @@ from streamrec.store_kinds import kind_of_protocol
 
 FLUSH_SECONDS: Final = 5.0
 """How long the end of a run waits for what is still being written."""
-
-ASKED: Final = 4
-"""After so many HEADs in one directory, it is listed."""
 
 SHORT_BYTES: Final = 256 << 10
 """Objects of up to this many bytes are read many at a time."""
@@ -60,11 +58,13 @@ class CachePlace:
         cache: The cache of this process.
         store: What tells this store from others with the same URLs.
         unwritten: The bytes of the run that wait to be written.
+        tally: The counters of the cache's disk.
     """
 
     cache: OpenCache
     store: str
     unwritten: UnwrittenBytes
+    tally: Tally
 
 
 class CachedStorage(Storage):
@@ -72,16 +72,13 @@ class CachedStorage(Storage):
 
     def __init__(self, place: CachePlace, *others: Any) -> None:
         super().__init__(*others)
-        self.cache = place.cache
-        self.reads_short = True
-        self.disk_tally = self._traffic.statistics.backend(STATISTICS)
         self._place = place
-        self._known: dict[str, ObjectInfo] = {}
-        self._keys: dict[str, ObjectKey] = {}
-        self._indexes: dict[str, SetIndex | None] = {}
-        self._asked: dict[str, int] = {}
-        self._listed: set[str] = set()
-        self._listing = asyncio.Lock()
+        self._objects = KnownObjects(place.cache.disk, place.store)
+        self._requests = DirectoryRequests()
+
+    @property
+    def reads_short(self) -> bool:
+        return True
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         """Reads from the disk those that are short and whole there, in one thread; None for others.
@@ -92,46 +89,49 @@ class CachedStorage(Storage):
         found: list[ShortObject | None] = [None] * len(paths)
         wanted: list[tuple[int, ObjectInfo, ObjectKey]] = []
         for number, path in enumerate(paths):
-            info = self._known.get(path)
+            info = self._objects.get(path)
             key = await self._key_of_short(info)
             if info is not None and key is not None:
                 wanted.append((number, replace(info, path=path), key))
         if not wanted:
             return found
+        disk = self._place.cache.disk
+        tally = self._place.tally
         began = time.monotonic()
         keys = [key for _, _, key in wanted]
-        contents = await finish(asyncio.to_thread(list, map(self.cache.disk.read_whole, keys)))
+        contents = await finish(asyncio.to_thread(list, map(disk.read_whole, keys)))
         seconds = (time.monotonic() - began) / len(wanted)
         for (number, info, _), data in zip(wanted, contents, strict=True):
             if data is not None:
                 found[number] = ShortObject(info, data)
-                self.disk_tally.request()
-                self.disk_tally.first_byte(seconds)
-                self.disk_tally.block(len(data), seconds, 0.0)
-                self.cache.disk.speeds.disk.record(len(data), seconds)
+                tally.request()
+                tally.first_byte(seconds)
+                tally.block(len(data), seconds, 0.0)
+                disk.speeds.disk.record(len(data), seconds)
         return found
 
     async def _key_of_short(self, info: ObjectInfo | None) -> ObjectKey | None:
         """Returns what identifies an object that is short and one block; None for any other."""
-        key = None if info is None else self.key_of(info)
+        key = None if info is None else self._objects.key_of(info)
         if key is None or not 0 < key.size <= SHORT_BYTES:
             return None
-        index = await self.find_index(key)
+        index = await self._objects.find_index(key)
         if index is None or index.covering(key, 0) != (0, key.size):
             return None
-        return key if self.cache.disk.speeds.takes_disk() else None
+        return key if self._place.cache.disk.speeds.takes_disk() else None
 
     async def list(
         self, prefix: str, glob: Glob | None = None, hidden: bool = False, most: int | None = None
     ) -> AsyncIterator[ObjectInfo]:
         """Lists as Storage does, and remembers the versions."""
         async for info in super().list(prefix, glob, hidden, most):
-            self._known[info.path] = info
+            self._objects.note(info.path, info)
             yield info
 
     async def stat(self, path: str) -> ObjectInfo:
         """Asks as Storage does, and remembers the version."""
-        info = self._known[path] = await super().stat(path)
+        info = await super().stat(path)
+        self._objects.note(path, info)
         return info
 
     async def stream(
@@ -145,26 +145,28 @@ class CachedStorage(Storage):
         size: int | None = None,
     ) -> ByteStream:
         """Opens one object as Storage does; its bytes come from the disk or from the store."""
-        if self.cache.disk.state is CacheMode.OFF or "::" in path or start == end:
+        if self._place.cache.disk.state is CacheMode.OFF or "::" in path or start == end:
             return await super().stream(path, start, end, version, tally, size=size)
         info = await self._find_version(path)
+        key = None if info is None else self._objects.key_of(info)
         inner = None
-        if info is None or self.key_of(info) is None or version not in (None, info.version):
+        if info is None or key is None or version not in (None, info.version):
             # if the version differs, the store's own error says that the object was changed
             inner = await super().stream(path, start, end, version, tally, size=size)
-            self._known[path] = info = inner.info
+            info = inner.info
+            self._objects.note(path, info)
         index = await self._find_index_of(info)
         if index is None:
             return inner or await super().stream(path, start, end, version, tally, size=size)
         context = StreamContext(
-            cache=self.cache,
+            cache=self._place.cache,
             unwritten=self._place.unwritten,
             index=index,
             open_store=self._open_store,
-            key_of=self.key_of,
+            key_of=self._objects.key_of,
             statistics=self._traffic.statistics,
             tally=inner.tally if inner else tally or Tally(self._traffic.tally),
-            disk_tally=self.disk_tally,
+            disk_tally=self._place.tally,
             end=end,
             size=size,
         )
@@ -176,18 +178,18 @@ class CachedStorage(Storage):
 
     async def upload(self, path: str, **terms: Any) -> Upload:
         """Uploads as Storage does; the version of the old object counts no longer."""
-        self._known.pop(path, None)
+        self._objects.forget(path)
         return await super().upload(path, **terms)
 
     async def write_short(self, path: str, data: bytes, replaces: Replaced) -> str | None:
         """Writes as Storage does; the version of the old object counts no longer."""
-        self._known.pop(path, None)
+        self._objects.forget(path)
         return await super().write_short(path, data, replaces)
 
     async def aclose(self) -> None:
         """Waits a moment for what is being written, and closes as Storage does."""
         with suppress(RuntimeError):  # the interpreter ends, and starts no threads
-            await finish(asyncio.to_thread(self.cache.writer.flush, FLUSH_SECONDS))
+            await finish(asyncio.to_thread(self._place.cache.writer.flush, FLUSH_SECONDS))
         await super().aclose()
 
     async def _open_store(
@@ -202,74 +204,51 @@ class CachedStorage(Storage):
     ) -> ByteStream:
         """Opens the store's own stream, and remembers the version."""
         stream = await super().stream(path, start, end, version, tally, size=size)
-        self._known[path] = stream.info
+        self._objects.note(path, stream.info)
         return stream
-
-    async def find_index(self, key: ObjectKey) -> SetIndex | None:
-        """Returns what is known of the blocks of a data set; None if the cache is off."""
-        name = key.set_name
-        if name not in self._indexes:
-            self._indexes[name] = await finish(asyncio.to_thread(self.cache.disk.index, key))
-        return self._indexes[name]
 
     async def _find_index_of(self, info: ObjectInfo) -> SetIndex | None:
         """Returns the known blocks next to an object; None if it is not cached."""
-        key = self.key_of(info)
+        key = self._objects.key_of(info)
         if key is None:
-            self._say_why(info)
+            say_why(info)
             return None
-        return await self.find_index(key)
+        return await self._objects.find_index(key)
 
     async def _find_version(self, path: str) -> ObjectInfo | None:
         """Returns size and version as this run knows them; it asks if there are blocks of this
         object.
         """
-        known = self._known.get(path)
+        known = self._objects.get(path)
         if known is not None:
             return known
-        key = ObjectKey(self._place.store, path, "", 0)
-        index = await self.find_index(key)
-        if index is None or not index.has_path(key.path_name):
+        directory = await self._objects.directory_with_blocks(path)
+        if directory is None:
             return None
         with suppress(StreamrecError):  # the stream's own request reports it
-            asked = self._asked[key.directory] = self._asked.get(key.directory, 0) + 1
-            if asked > ASKED:
-                await self._list_once(key.directory)
-            return self._known.get(path) or await self.stat(path)
+            if self._requests.prefers_listing(directory):
+                await self._list_once(directory)
+            return self._objects.get(path) or await self.stat(path)
         return None
 
     async def _list_once(self, directory: str) -> None:
         """Lists the directory of an object, which is cheaper than asking for each one in it."""
-        async with self._listing:
-            if directory in self._listed:
-                return
-            self._listed.add(directory)
-            with suppress(StreamrecError):  # the client may not list
-                async for _ in self.list(directory, most=LISTED):
-                    pass
+        async with self._requests.listing:
+            if self._requests.begin_listing(directory):
+                with suppress(StreamrecError):  # the client may not list
+                    async for _ in self.list(directory, most=LISTED):
+                        pass
 
-    def key_of(self, info: ObjectInfo) -> ObjectKey | None:
-        """Returns what identifies an object's bytes; None if they are not cached."""
-        key = self._keys.get(info.path)
-        if key is not None and (key.version, key.size) == (info.version, info.size):
-            return key
-        if info.version is None or info.size is None or info.encoding:
-            return None
-        if not identifies_bytes(info.version):
-            return None
-        key = self._keys[info.path] = ObjectKey(
-            self._place.store, info.path, info.version, info.size
+
+def say_why(info: ObjectInfo) -> None:
+    """Warns once for each store whose objects cannot be cached."""
+    if info.version is None or not identifies_bytes(info.version):
+        scheme, _, rest = info.path.partition("://")
+        warn_once(
+            f"{scheme}://{rest.partition('/')[0]} gives its objects no ETags and no "
+            "generations, so that the cache could not tell when one was replaced: they are not "
+            "cached"
         )
-        return key
-
-    def _say_why(self, info: ObjectInfo) -> None:
-        if info.version is None or not identifies_bytes(info.version):
-            scheme, _, rest = info.path.partition("://")
-            warn_once(
-                f"{scheme}://{rest.partition('/')[0]} gives its objects no ETags and no "
-                "generations, so that the cache could not tell when one was replaced: they are not "
-                "cached"
-            )
 
 
 def name_store(source: ClientOptions, backend: Backend) -> str:

@@ -665,9 +665,9 @@ async def leave_locks(url: str, options: dict[str, Any]) -> None:
     """Leaves the lock of an object's first block, as a process that is killed does."""
     async with Storages(options, cached=True) as storages:
         storage: Any = await storages.at(url)
-        key = storage.key_of(await storage.stat(url))
-        await storage.find_index(key)
-        storage.cache.disk.lock(key, 0)
+        key = storage._objects.key_of(await storage.stat(url))
+        await storage._objects.find_index(key)
+        storage._place.cache.disk.lock(key, 0)
 
 
 def test_runs_that_want_the_same_bytes_at_once_fetch_them_once(

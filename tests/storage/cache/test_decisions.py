@@ -3,11 +3,13 @@
 import os
 import tempfile
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.cache.block_file import (
     CHUNK,
     Checksums,
@@ -23,6 +25,7 @@ from streamrec.storage.cache.eviction import (
     room_to_make,
     should_rescan,
 )
+from streamrec.storage.cache.known_objects import DirectoryRequests, KnownObjects
 from streamrec.storage.cache.names import (
     ObjectKey,
     charge_of,
@@ -80,6 +83,54 @@ def test_files_of_others_have_no_names_of_the_cache(name: str) -> None:
     assert run_of(name) is None
     assert not is_lock(name)
     assert not is_set(name)
+
+
+# What a run knows of objects.
+
+
+def objects_of_no_disk() -> KnownObjects:
+    return KnownObjects(cast(Any, None), "store")
+
+
+def test_bytes_are_identified_by_path_version_and_size() -> None:
+    objects = objects_of_no_disk()
+    info = ObjectInfo("s3://b/a", 10, '"1"')
+    key = objects.key_of(info)
+    assert key == ObjectKey("store", "s3://b/a", '"1"', 10)
+    assert objects.key_of(info) is key  # its hashes are computed once
+    replaced = objects.key_of(ObjectInfo("s3://b/a", 10, '"2"'))
+    assert replaced is not None
+    assert replaced.version == '"2"'
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        ObjectInfo("s3://b/a", None, '"1"'),
+        ObjectInfo("s3://b/a", 10, None),
+        ObjectInfo("s3://b/a", 10, '"1"', encoding="gzip"),
+    ],
+    ids=["no size", "no version", "an encoding"],
+)
+def test_what_does_not_identify_bytes_is_not_cached(info: ObjectInfo) -> None:
+    assert objects_of_no_disk().key_of(info) is None
+
+
+def test_a_version_is_forgotten_when_the_object_is_written() -> None:
+    objects = objects_of_no_disk()
+    info = ObjectInfo("s3://b/a", 10, '"1"')
+    objects.note("s3://b/a", info)
+    assert objects.get("s3://b/a") is info
+    objects.forget("s3://b/a")
+    objects.forget("s3://b/a")
+    assert objects.get("s3://b/a") is None
+
+
+def test_a_directory_is_listed_once_after_some_requests() -> None:
+    requests = DirectoryRequests(most=4)
+    assert [requests.prefers_listing("a/") for _ in range(6)] == [False] * 4 + [True] * 2
+    assert not requests.prefers_listing("b/")
+    assert [requests.begin_listing("a/") for _ in range(2)] == [True, False]
 
 
 # Spans.
