@@ -84,7 +84,7 @@ from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.states import check_state
 from streamrec.pipeline.lengths import absent_if_unknown
 from streamrec.pipeline.loading import Epochs, LoaderIterator, convert_leaves
-from streamrec.pipeline.sources.global_shuffle.steps import job_state as job_state_of
+from streamrec.pipeline.sources.global_shuffle.job_state import job_state as job_state_of
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.watching import Tokens, Watch, nothing_yet
@@ -388,7 +388,7 @@ def job_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: `state` is not such a state, or not of a global shuffle, or a stage has a state
-            of its own.
+            of its own, or the workers are at different steps, so that records would come twice.
         PositionMismatchError: The state was modified.
     """
     snapshot = state.get("_snapshot")
@@ -397,7 +397,11 @@ def job_state(state: Mapping[str, Any]) -> dict[str, Any]:
     workers: Sequence[Mapping[str, Any]] = [
         worker["dataset_state"] for worker in snapshot["_worker_snapshots"].values()
     ]
-    return job_state_of([worker for worker in workers if worker], state["_steps_since_snapshot"])
+    return job_state_of(
+        [worker for worker in workers if worker],
+        state["_steps_since_snapshot"],
+        before=snapshot["_snapshot_step"],
+    )
 
 
 ALL_RANKS: Final = "states_of_ranks"

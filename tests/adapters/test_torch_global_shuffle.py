@@ -125,6 +125,29 @@ def test_a_resumed_job_is_saved_again_before_all_its_workers_have_begun(
         assert list(islice(iter(begun), step)) == whole[first : first + step]
 
 
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_repeated_job_continues_with_other_workers(data: Indexed, every: int) -> None:
+    """The 20 steps of a pass are not a multiple of three workers, which go on in turn, so each step
+    comes once, in order; also if workers save their states less often.
+    """
+
+    def repeated() -> streamrec.torch.IterableDataset:
+        return streamrec.torch.IterableDataset(shuffled(data, 0, 1).repeat(3))
+
+    whole = [list(step) for step in repeated()]
+    first = StatefulDataLoader(
+        repeated(), batch_size=None, num_workers=3, snapshot_every_n_steps=every
+    )
+    begun, step = iter(first), 0
+    for more in (1, 4, 17, 19):
+        assert list(islice(begun, more)) == whole[step : step + more]
+        step += more
+        dataset = repeated()
+        if step >= every:
+            dataset.load_state_dict(streamrec.torch.job_state(first.state_dict()))
+            assert list(loader(dataset, 2)) == whole[step:]
+
+
 def test_states_of_other_workers_are_refused(data: Indexed) -> None:
     """The error names the function that makes a state for any number of workers."""
     begun = loader(torch_dataset(data, 0, 1), 2)

@@ -26,6 +26,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
@@ -42,6 +43,9 @@ from streamrec.pipeline.engine.session import Session
 from streamrec.pipeline.engine.stage import Offload, Step, collect
 from streamrec.pipeline.engine.threads import Offloader
 from streamrec.storage.ledger import SetAside
+
+if TYPE_CHECKING:
+    from streamrec.pipeline.engine.passes import Passes
 
 
 async def produce(
@@ -219,6 +223,8 @@ class RunContext:
             meanwhile.
         follows_memory: Whether the default budget is smaller because of the machine's memory, so
             that no order may depend on it.
+        passes: What the passes over a source have in common that is read several times, one after
+            the other; None for a source that is read once, or together with others.
     """
 
     session: Session
@@ -233,6 +239,7 @@ class RunContext:
     batch_offset: int = 0
     offloaded: bool = False
     follows_memory: bool = False
+    passes: Passes | None = None
 
     async def chunks(
         self,
@@ -339,5 +346,8 @@ class RunContext:
         return replace(self, budget=self.budget // count)
 
     def fork_seed(self, number: int) -> RunContext:
-        """This context with an independent seed, for one of several chains."""
-        return replace(self, seed=derive_seed(self.seed, number))
+        """This context with an independent seed, for one of several chains.
+
+        The chains may run concurrently, so they have no passes in common.
+        """
+        return replace(self, seed=derive_seed(self.seed, number), passes=None)

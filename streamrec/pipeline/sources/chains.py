@@ -23,6 +23,7 @@ from streamrec.pipeline.elements.positions import FixedPosition, Nested
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import AUTOTUNE, Chain, ChainSource, Source
+from streamrec.pipeline.engine.passes import Passes
 from streamrec.pipeline.engine.queue import fill
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.run import RunContext
@@ -74,9 +75,13 @@ class Repeat(ChainSource):
         batch_offset = context.batch_offset
         empty_epochs = 0
         before = context.epoch * max(self.count, 1)
+        passes = passes_of(context)
         while self.count < 0 or epoch < self.count:
             is_empty = position is None
-            epochs = replace(context, epoch=before + epoch, batch_offset=batch_offset)
+            missed = passes.missed
+            epochs = replace(
+                context, epoch=before + epoch, batch_offset=batch_offset, passes=passes
+            )
             async with aclosing(
                 epochs.chunks(self.inner, position, preserve_batches=True, continue_on_error=True)
             ) as chunks:
@@ -84,6 +89,8 @@ class Repeat(ChainSource):
                     is_empty = is_empty and chunk.error is not None
                     batch_offset = (batch_offset + len(chunk.elements)) % context.batch
                     yield chunk.at(Nested(chunk.positions, {"epoch": epoch}))
+            # Where readers take turns, an epoch may be empty for one of them, and not the next.
+            is_empty = is_empty and passes.missed == missed
             if is_empty and self.count < 0 and epoch == 0:
                 return
             empty_epochs = await count_empty(empty_epochs, is_empty)
@@ -100,6 +107,11 @@ class Repeat(ChainSource):
             return None
         size = source.count or 0
         return source.rows(0, size) if 0 < size <= SHORT_ROWS else None
+
+
+def passes_of(context: RunContext) -> Passes:
+    """What the passes over a source have in common, also those of an enclosing `repeat`."""
+    return context.passes or Passes()
 
 
 async def count_empty(in_a_row: int, is_empty: bool) -> int:
@@ -222,10 +234,10 @@ class Concatenate(Source):
         self, state: Mapping[str, Any] | None, context: RunContext
     ) -> AsyncGenerator[Chunk]:
         first, position = (state["part"], state["inner"]) if state else (0, None)
+        passes = passes_of(context)
         for part, chain in enumerate(self.parts[first:], first):
-            async with aclosing(
-                context.fork_seed(part).chunks(chain, position, continue_on_error=True)
-            ) as chunks:
+            alone = replace(context.fork_seed(part), passes=passes)
+            async with aclosing(alone.chunks(chain, position, continue_on_error=True)) as chunks:
                 async for chunk in chunks:
                     yield chunk.at(Nested(chunk.positions, {"part": part}))
             position = None

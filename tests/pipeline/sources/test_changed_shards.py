@@ -18,7 +18,7 @@ import streamrec
 from streamrec import StreamrecError, TFRecordDataset, bridge, encode_records
 from streamrec.errors import ManifestError, ObjectChangedError, PositionMismatchError
 from streamrec.pipeline.engine.states import digest_state
-from streamrec.pipeline.sources.global_shuffle.steps import job_state
+from streamrec.pipeline.sources.global_shuffle.job_state import job_state
 from streamrec.shards import Manifest
 from streamrec.storage import Storages
 from tests.runs import flip_bit, in_new_interpreter, until_error

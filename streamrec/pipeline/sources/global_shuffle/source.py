@@ -8,6 +8,8 @@ Rules:
   the same on all ranks, and any number of ranks can resume there. If a rank has several loader
   workers, each has its own state, which says where all of them began; the job's position is the
   smallest of theirs.
+- In a `repeat`, the workers of a rank go on in turn from one pass to the next (`Passes`): so they
+  are at the same step of the job, whatever the number of steps in a pass.
 - Positions of a step are taken in the order of the rank's slots. Steps that are filled up are
   fetched record by record.
 - Blocks are ordered in lanes (`lanes.py`), of which each reader reads only its own records. A state
@@ -31,6 +33,7 @@ from streamrec.display import display_name, logger, warn_once
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.positions import Position, Positions, RecordLocation
+from streamrec.pipeline.engine.passes import Passes
 from streamrec.pipeline.engine.ranks import (
     Rank,
     Reader,
@@ -45,6 +48,7 @@ from streamrec.pipeline.engine.session import Memo, OpenSource, Session
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.engine.versions import SavedVersions, ShardVersions
 from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
+from streamrec.pipeline.sources.global_shuffle.job_state import is_past_common
 from streamrec.pipeline.sources.global_shuffle.lane_reading import LaneReading, own_cells
 from streamrec.pipeline.sources.global_shuffle.lanes import (
     CLASSES,
@@ -155,8 +159,9 @@ class GlobalShuffle(AssignedSource):
         index = await self._index(opened)
         is_in_lanes = self._is_in_lanes(index, state)
         rank = self.rank or context.rank or rank_here()
-        from_start = self._steps(len(index), rank, is_in_lanes)
-        steps = resume_steps(from_start, state, index.digest)
+        whole_pass = self._steps(len(index), rank, is_in_lanes)
+        passes = context.passes or Passes()
+        steps = resume_steps(replace(whole_pass, before=passes.steps), state, index.digest)
         if steps.is_idle:
             logger.info(
                 "loader worker %d reads nothing: %d workers of a rank read",
@@ -164,6 +169,7 @@ class GlobalShuffle(AssignedSource):
                 steps.workers,
             )
             return
+        begin_pass(passes, steps, state, is_repeated=context.passes is not None)
         versions = versions_of(context.session, index)
         note = check_versions(versions, index, state)
         verify = self.shards.options.verify
@@ -175,7 +181,7 @@ class GlobalShuffle(AssignedSource):
         most = EXACT_CHUNK_BYTES if self._is_exact(index) else BLOCKS_CHUNK_BYTES
         chunk_bytes = max(1, min(most, context.budget // 8))
         most_steps = max(1, chunk_bytes // max(1, int(steps.share * mean_bytes(index))))
-        self._warn_empty(steps, len(index))
+        self._warn_empty(whole_pass, len(index))
         reader = Reader(steps.rank * steps.workers + steps.worker, steps.world_size * steps.workers)
         log_reader(reader, f"the records of {display_name(self.index)}")
         order = self._order(index, context.epoch, is_in_lanes)
@@ -186,6 +192,8 @@ class GlobalShuffle(AssignedSource):
             locate=partial(locate_position, index, order),
             versions=partial(versions.of_all, len(index.shards)),
             is_in_lanes=is_in_lanes,
+            later_steps=whole_pass.given,
+            common=passes.common,
         )
         # One chunk is taken by later stages while the next one is made.
         budget = context.budget - 2 * chunk_bytes
@@ -445,6 +453,8 @@ class StepPositions(Positions):
 
     `locate` gives the location of the record at a position of the order, and `versions` what a
     state holds of the shards' versions. `is_in_lanes` says which order of blocks it is.
+    `later_steps` is the number of this rank's steps in each later pass, and `common` that of
+    `Passes`.
     """
 
     steps: Steps
@@ -453,6 +463,8 @@ class StepPositions(Positions):
     locate: Callable[[int], RecordLocation]
     versions: Callable[[], str]
     is_in_lanes: bool
+    later_steps: int
+    common: int | None
 
     def origins(self, index: int, row: int) -> Sequence[RecordLocation]:
         positions = self.steps.positions(self.first + index * self.steps.workers)
@@ -460,20 +472,48 @@ class StepPositions(Positions):
 
     def at(self, index: int) -> Position:
         steps = self.steps
-        state: dict[str, Any] = {
-            "position": steps.position(self.first + index * steps.workers),
-            "index": self.digest,
-        }
+        step = self.first + index * steps.workers
+        state: dict[str, Any] = {"position": steps.position(step), "index": self.digest}
         if self.is_in_lanes:
             state["order"] = LANES_ORDER
         state["versions"] = self.versions()
+        rank = [steps.rank, steps.world_size]
         if steps.workers > 1:
             state |= {
                 "began": steps.base,
                 "batch": steps.batch,
                 "worker": [steps.worker, steps.workers],
             }
+            if steps.before is not None:  # as in a job that a state of an earlier release began
+                state["steps"] = [steps.before, steps.given, self.later_steps]
+            if self.common is not None:
+                state |= {"rank": rank, "common": self.common}
+        elif self.common is not None and (steps.before or 0) + step > self.common:
+            state["rank"] = rank
         return {"source": state}
+
+
+def begin_pass(
+    passes: Passes, steps: Steps, state: Mapping[str, Any] | None, *, is_repeated: bool
+) -> None:
+    """Counts a reader's steps among those of the run's passes, which it may resume from a state.
+
+    Warns where only the rank that saved a state of a repeated pass can resume from it.
+    """
+    if state is not None:
+        passes.steps = steps.before
+        # A state of one process names its rank if the ranks are at different steps already.
+        passes.common = state.get("common", -1 if "rank" in state else None)
+    passes.begin(steps.given, steps.batches)
+    if is_repeated and steps.before is not None and passes.common is None and steps.is_uneven:
+        passes.common = steps.before + steps.whole
+        warn_once(
+            f"the last step of a pass over {steps.total:,} records has records for some of "
+            f"{steps.world_size} ranks only, so in later passes of repeat() the ranks are at "
+            "different steps, and each can only resume from its own state: pass even='drop', "
+            "'pad' or 'cycle' to global_shuffle, or leave repeat() out and iterate again for each "
+            "epoch"
+        )
 
 
 def resume_steps(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> Steps:
@@ -489,12 +529,21 @@ def resume_steps(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> 
             f"{digest}: the data set was changed; resume with the index that it was saved with, "
             "or start over without the state"
         )
+    saved_rank = state.get("rank")
+    if saved_rank not in (None, [steps.rank, steps.world_size]) and is_past_common(state):
+        raise PositionMismatchError(
+            f"this state is of rank {saved_rank[0]} of {saved_rank[1]}, but this is rank "
+            f"{steps.rank} of {steps.world_size}: in this repeat(), the last step of a pass has "
+            "records for some ranks only, so the ranks are at different steps. Resume each rank "
+            "from its own state; to resume with other ranks, pass even='drop', 'pad' or 'cycle' "
+            "to global_shuffle before the state is saved"
+        )
     # A state of one process holds a position, from which any number of readers can continue. A
     # state of one of several loader workers says nothing of the others, so only the same worker
     # continues.
     worker = state.get("worker")
     if worker is None:
-        return replace(steps, base=int(state["position"]))
+        return replace(steps, base=int(state["position"]), before=0)
     if worker != [steps.worker, steps.workers]:
         raise PositionMismatchError(
             f"this state is of loader worker {worker[0]} of {worker[1]}, but this is worker "
@@ -502,4 +551,5 @@ def resume_steps(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> 
             "makes one state of those of all workers, from which any number of ranks and workers "
             "can resume"
         )
-    return replace(steps, base=int(state["began"]))
+    before = state["steps"][0] if "steps" in state else None
+    return replace(steps, base=int(state["began"]), before=before)

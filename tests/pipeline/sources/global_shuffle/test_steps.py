@@ -1,21 +1,11 @@
-"""Steps: which positions each rank and worker takes in each step, and where a whole job resumes."""
-
-from typing import Any
+"""Steps: which positions each rank and worker takes in each step."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.engine.states import FORMAT, digest_state
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder
-from streamrec.pipeline.sources.global_shuffle.steps import (
-    Steps,
-    find_shuffle,
-    job_state,
-    replace_shuffle,
-)
+from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.shards import Even
 
 EVEN: list[Even | None] = [None, "drop", "pad", "cycle"]
@@ -159,57 +149,28 @@ def test_pad_fills_the_last_step_with_the_first_records_and_cycle_with_each_slot
     assert Steps(total=3, batch=8, even="pad").positions(0).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-def state(source: dict[str, Any], **more: Any) -> dict[str, Any]:
-    saved = {"format": FORMAT, "epoch": 0, "position": {"source": source, "seed": 5, **more}}
-    return {**saved, "digest": digest_state(saved)}
+def test_workers_go_on_in_turn_after_an_earlier_pass() -> None:
+    """Worker n of w takes the steps of the job that are n modulo w, here from step 7 on."""
+    own = {}
+    for worker in range(3):
+        steps = Steps(total=20, batch=4, worker=worker, workers=3, before=7)
+        own[worker] = [step for step, _ in steps.runs(steps.next_own(0), 1)]
+        assert steps.batches == len(own[worker])
+    assert own == {0: [2], 1: [0, 3], 2: [1, 4]}
+    earlier_release = Steps(total=20, batch=4, workers=3, before=None)
+    assert earlier_release.next_own(0) == 0
 
 
-def state_of_worker(
-    position: int, worker: int, workers: int = 3, began: int = 40
-) -> dict[str, Any]:
-    more = {"worker": [worker, workers], "batch": 8, "began": began}
-    return state({"index": "digest", "position": position, **more})
-
-
-def position_in(found: dict[str, Any]) -> int:
-    assert found["digest"] == digest_state({k: v for k, v in found.items() if k != "digest"})
-    source = found["position"]["source"]
-    assert set(source) == {"position", "index"}
-    assert found["position"]["seed"] == 5
-    return int(source["position"])
-
-
-def test_a_job_resumes_at_its_earliest_worker() -> None:
-    states = [state_of_worker(88, 0), state_of_worker(72, 1), state_of_worker(80, 2)]
-    assert position_in(job_state(states)) == 72
-    assert position_in(job_state(states, steps=2)) == 72 + 16
-
-
-def test_workers_that_have_not_begun_wait_at_their_first_step() -> None:
-    """Worker n begins n global batches after the job did."""
-    assert position_in(job_state([state_of_worker(64, 0)])) == 48
-    assert position_in(job_state([state_of_worker(64, 0), state_of_worker(72, 1)])) == 56
-    assert position_in(job_state([state_of_worker(64, 1)])) == 40
-
-
-def test_workers_that_have_not_begun_since_their_job_resumed_wait_as_well() -> None:
-    """They still have the state that the job resumed from."""
-    resumed = state({"index": "digest", "position": 40})
-    assert position_in(job_state([state_of_worker(64, 0), resumed, resumed])) == 48
-    assert position_in(job_state([state_of_worker(64, 0), state_of_worker(72, 1), resumed])) == 56
-    assert position_in(job_state([resumed, resumed])) == 40
-
-
-def test_idle_workers_say_nothing_of_a_job() -> None:
-    """Their states are from before any step; a job of idle workers alone has not begun."""
-    idle = state({})
-    idle["position"] = {}
-    del idle["digest"]
-    idle["digest"] = digest_state(idle)
-    begun = [state_of_worker(70, 0), state_of_worker(80, 1), state_of_worker(60, 2)]
-    assert job_state([*begun, idle]) == job_state(begun)
-    with pytest.raises(ValueError, match="has begun"):
-        job_state([idle])
+@given(total=st.integers(0, 40), share=st.integers(1, 4), world_size=st.integers(1, 4))
+def test_uneven_steps(total: int, share: int, world_size: int) -> None:
+    """Those that give something to some ranks only."""
+    ranks = [
+        Steps(total=total, batch=share * world_size, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    given = [steps.given for steps in ranks]
+    assert given == [sum(1 for _ in steps.runs(0, 1)) for steps in ranks]
+    assert all(steps.is_uneven == (min(given) < max(given)) for steps in ranks)
 
 
 def test_an_idle_worker_has_no_steps() -> None:
@@ -218,38 +179,3 @@ def test_an_idle_worker_has_no_steps() -> None:
     assert (idle.batches, idle.elements, idle.last) == (0, 0, 0)
     reading = [Steps(total=100, batch=7, worker=worker, workers=4) for worker in range(4)]
     assert sum(steps.elements for steps in reading) == 100
-
-
-def test_a_state_of_one_process_is_that_of_the_job() -> None:
-    assert position_in(job_state([state({"index": "digest", "position": 9})])) == 9
-    with pytest.raises(ValueError, match="save them after each step"):
-        job_state([state({"index": "digest", "position": 9})], steps=1)
-    with pytest.raises(ValueError, match="holds no worker's state"):
-        job_state([])
-    with pytest.raises(PositionMismatchError):
-        job_state([{**state({"index": "digest", "position": 9}), "epoch": 3}])
-
-
-def test_the_shuffle_is_found_within_other_sources() -> None:
-    """Its sort key begins with the epochs of the repetitions around it."""
-    shuffle = {"index": "digest", "position": 9}
-    inner = {"epoch": 2, "inner": {"source": {"inner": {"source": shuffle}}}}
-    found = state(inner)
-    assert find_shuffle(found) == ((2, 9), shuffle)
-    plain = {"position": 1, "index": "digest"}
-    replaced = replace_shuffle(found["position"], plain)
-    assert find_shuffle({"position": replaced}) == ((2, 1), plain)
-    assert replaced["seed"] == 5
-    assert found["position"]["source"] == inner
-
-
-@pytest.mark.parametrize("more", [{"stages": {"1": 3}}, {"skip": 2}])
-def test_stages_that_count_cannot_resume_with_other_workers(more: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="a stage that counts elements"):
-        find_shuffle(state({"index": "digest", "position": 9}, **more))
-
-
-def test_other_states_have_no_shuffle() -> None:
-    for source in ({}, {"shards": [1]}):
-        with pytest.raises(ValueError, match="not the state of a global shuffle"):
-            find_shuffle(state(source))
