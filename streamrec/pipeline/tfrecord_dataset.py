@@ -52,6 +52,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         compression_type: None to detect it (in TensorFlow, None means no compression); "", "GZIP",
             "ZLIB" or "ZSTD".
         buffer_size: How many bytes of a shard are framed at a time; None for the storage's optimum.
+            Of local files, up to eight such blocks are read and framed together.
         num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one
             after the other; AUTOTUNE for 16 on all machines, since the order depends on it. How
             many connections read them, and how far ahead, is always tuned automatically.

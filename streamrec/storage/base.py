@@ -212,6 +212,11 @@ class Storage:
         """Whether what `read_short` left out may still be short: not where the store did that."""
         return not self._backend.reads_short
 
+    @property
+    def may_stall(self) -> bool:
+        """Whether a reader may wait long for a block; else the bytes of the next ones are there."""
+        return self._backend.may_stall
+
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         """Reads many small objects in one step; None for one that must be read, or reported as
         missing, by `stream`.
@@ -296,7 +301,7 @@ class Storage:
         tally = tally or Tally(self._traffic.tally)
         # Memory and local files neither stall nor break off: their streams need no timer, no hedge
         # and no second connection.
-        if not self._backend.may_stall and start != end:
+        if not self.may_stall and start != end:
             direct = DirectStream(
                 self._backend,
                 path,

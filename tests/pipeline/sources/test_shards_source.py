@@ -21,10 +21,12 @@ from streamrec import Dataset, NotFoundError, TFRecordDataset
 from streamrec.pipeline import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.distribute import Distribute
-from streamrec.pipeline.sources.shards.open_ahead import QUEUE_BYTES
+from streamrec.pipeline.sources.shards.open_ahead import BLOCKS_TOGETHER, QUEUE_BYTES
+from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import MAX_OPEN
+from streamrec.tfrecord import Frames
 from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, all_records
 from tests.pipeline.stored_shards import Indexed, folder_of, indexed, numbered, shares_of_rank
 from tests.runs import until_error, write_shards
@@ -173,6 +175,38 @@ def test_a_consumer_that_rests_finds_its_next_record_there(tmp_path: Path) -> No
             assert sum(map(len, islice(batches, 20))) == 20 * 32
             store.wait_idle(0.3)
         batches.close()
+
+
+@pytest.mark.parametrize("place", ["local files", "store"])
+def test_only_blocks_that_need_not_be_waited_for_are_read_together(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer of a store gets the first 64 KiB when they are there; local files are faster in
+    large blocks.
+    """
+    block = 64 << 10
+    records = [b"%06d" % index + bytes(994) for index in range(4000)]
+    [path] = write_shards(tmp_path / "bucket", [records])
+    blocks: list[int] = []
+    push = ShardQueue.push
+
+    def spy(queue: ShardQueue, frames: Frames, record: int) -> None:
+        blocks.append(frames.nbytes)
+        push(queue, frames, record)
+
+    monkeypatch.setattr(ShardQueue, "push", spy)
+    with ObjectStore(tmp_path) as store:
+        if place == "store":
+            dataset = dataset_of(store, "s3://bucket/*", buffer_size=block)
+        else:
+            dataset = TFRecordDataset(str(path), buffer_size=block)
+        head, state = stop_after(dataset, 1234)
+        assert head == records[:1234]
+        assert list(dataset.iterate(state)) == records[1234:]
+    if place == "store":
+        assert max(blocks) <= block
+    else:
+        assert 4 * block < max(blocks) <= BLOCKS_TOGETHER * block
 
 
 def test_resuming_in_the_middle_of_parallel_ranges(store: ObjectStore) -> None:

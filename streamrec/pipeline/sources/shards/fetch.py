@@ -171,9 +171,13 @@ class Fetching:
         has_turn = queue.shard < self.interleave.coming.next
         return self.waiters.awaits(queue, has_turn=has_turn)
 
-    def options_for(self, queue: ShardQueue) -> ReadOptions:
-        """How one shard is read; its compression is given if known."""
+    def options_for(self, queue: ShardQueue, storage: Storage) -> ReadOptions:
+        """How one shard of a store is read; its compression is given if known."""
         options = self.memory.options(self.options, self.known, self.batch)
+        if not storage.may_stall and options.block_bytes is not None:
+            block = self.memory.together(options.block_bytes, self.known)
+            if block != options.block_bytes:
+                options = replace(options, block_bytes=block)
         compression = queue.start.compression
         return options if compression is None else replace(options, compression_type=compression)
 
@@ -208,7 +212,7 @@ async def fetch_blocks(
 ) -> None:
     """Fetches one shard, or the part of it that is read, block by block."""
     place = queue.start.place
-    options = source.options_for(queue)
+    options = source.options_for(queue, storage)
     # A portion that begins at a mark in a manifest: only shards without compression have marks.
     if not place.offset and portion.place.offset:
         place = replace(portion.place, version=place.version)
