@@ -7,6 +7,7 @@ a thread (a connection of SQLite), and does not block the event loop.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -60,7 +61,9 @@ class ExampleSource:
         if (close := getattr(self._async, "aclose", None)) is not None:
             await close()
         elif (end := getattr(self._sync, "close", None)) is not None:
-            await run_in_thread(self._threads, end)
+            # One that still works, after a cancellation, ends with its thread.
+            with suppress(ValueError):
+                await run_in_thread(self._threads, end)
 
     async def _next(self, count: int) -> list[Any]:
         try:

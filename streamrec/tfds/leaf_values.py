@@ -57,19 +57,27 @@ def to_bytes(value: Any) -> bytes:
 
 def to_strings(value: Any, shape: Sequence[int | None]) -> list[bytes]:
     """The byte strings of an array of them, in C order."""
-    array = value if isinstance(value, np.ndarray) else np.asarray(value, object)
-    array = fit_shape(array, shape)
+    if isinstance(value, bytearray | memoryview):
+        value = bytes(value)  # NumPy would take it for an array of numbers
+    array = fit_shape(read_array(value, object), shape)
     return [to_bytes(each) for each in array.reshape(-1).tolist()]
+
+
+def read_array(value: Any, dtype: Any = None) -> Array:
+    """An array of what a user gave; arrays stay as they are."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return np.asarray(value, dtype)
+    except (ValueError, TypeError) as error:
+        raise FeatureError(
+            f"{describe_value(value)} is no array; its parts may have several shapes: {error}"
+        ) from error
 
 
 def to_array(value: Any, dtype: np.dtype[Any], shape: Sequence[int | None]) -> Array:
     """An array of the feature's dtype and shape."""
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        raise FeatureError(
-            f"{describe_value(value)} is no array: its parts have several shapes"
-        ) from None
+    array = read_array(value)
     if array.dtype != dtype:
         array = cast(array, dtype, value)
     return fit_shape(array, shape)
@@ -126,10 +134,12 @@ def fit_shape(array: Array, shape: Sequence[int | None]) -> Array:
 def to_numbers(array: Array) -> Array:
     """Numbers as an Example has them, in C order: int64 or float32."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    if flat.dtype.kind in "fV":
+    if flat.dtype == np.float64:
         return round_floats(flat, np.dtype(np.float32))
+    if flat.dtype.kind in "fV":
+        return flat.astype(np.float32, copy=False)
     # int64 has the bits of a uint64, not its value.
-    return flat.view(np.int64) if flat.dtype == np.uint64 else flat.astype(np.int64)
+    return flat.view(np.int64) if flat.dtype == np.uint64 else flat.astype(np.int64, copy=False)
 
 
 def to_file(value: Any, leaf: LeafFeature) -> tuple[bytes, tuple[int, ...]]:

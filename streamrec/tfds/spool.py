@@ -70,13 +70,14 @@ class Spool:
         with self._errors():
             self._file.flush()
 
-    def blocks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The offset and size of each block of the file from record `first` on, before `last`."""
-        ends = np.cumsum(self.lengths + OVERHEAD)
-        start = int(ends[first - 1]) if first else 0
-        end = int(ends[last - 1])
-        for offset in range(start, end, BLOCK_BYTES):
-            yield offset, min(BLOCK_BYTES, end - offset)
+    def bounds(self, counts: Sequence[int]) -> list[tuple[int, int]]:
+        """Where the records of each shard begin and end in the file.
+
+        Args:
+            counts: The number of records of each shard.
+        """
+        ends = np.cumsum(self.lengths + OVERHEAD)[np.cumsum(counts) - 1].tolist()
+        return list(zip([0, *ends], ends, strict=False))
 
     def read(self, offset: int, size: int) -> bytes:
         """A block of the file; from any thread."""

@@ -9,7 +9,9 @@ Rules:
 - A folder that holds a data set is refused, unless `overwrite`. Then its objects are replaced
   together, or not at all (`storage/replacement.py`). Nothing is removed: shards of an earlier run
   that would stay among the new ones are an error.
-- The first shard is written alone. So of two writers at once, the second fails there.
+- The first shard is written alone. So of two writers at once, the second fails there. If they have
+  other numbers of shards, they meet before the description is written: then the folder is listed
+  again, and may have no shard of another writer.
 """
 
 from __future__ import annotations
@@ -200,6 +202,8 @@ async def write(
             unsecured=overwrite == "unsecured",
         ) as objects:
             await send_shards(objects, request.url, info, spools, threads)
+            # Another writer may have written shards of other names meanwhile.
+            await refuse_others(storages, request, info, texts)
             # One after the other: what comes last says that all the others are there.
             for name, text in texts.items():
                 await send_text(objects, f"{request.url}/{name}", text)
@@ -417,6 +421,9 @@ def encode_block(
             raise FeatureError(
                 f"split {split!r}, example {number:,}: {error.reason}", error.feature
             ) from error.__cause__
+        except Exception as error:
+            error.add_note(f"This came from split {split!r}, example {number:,}")
+            raise
     spool.add(records)
     return sum(map(len, records))
 
@@ -466,17 +473,19 @@ async def send_shards(
     threads: Threads,
 ) -> None:
     """Writes all shards; the first one alone, where another writer is met."""
-    shards: list[tuple[Spool, str, int, int]] = []
-    for split in info.splits.values():
-        first = 0
-        for name, count in zip(split.shard_names, split.shard_lengths, strict=True):
-            shards.append((spools[split.name], f"{url}/{name}", first, first + count))
-            first += count
+    shards = [
+        (spools[split.name], f"{url}/{name}", bounds)
+        for split in info.splits.values()
+        for name, bounds in zip(
+            split.shard_names, spools[split.name].bounds(split.shard_lengths), strict=True
+        )
+    ]
 
-    async def send(shard: tuple[Spool, str, int, int]) -> None:
-        spool, path, first, last = shard
+    async def send(shard: tuple[Spool, str, tuple[int, int]]) -> None:
+        spool, path, (start, end) = shard
         async with await objects.upload(path) as upload:
-            for offset, size in spool.blocks(first, last):
+            for offset in range(start, end, BLOCK_BYTES):
+                size = min(BLOCK_BYTES, end - offset)
                 block = await run_in_thread(threads, partial(spool.read, offset, size))
                 await upload.write(block)
 

@@ -41,6 +41,9 @@ JPEGS = {name: skip for name, kind in KINDS.items() if kind.pixels}
 """Decoders that leave the files, which another encoding would change."""
 
 
+DESCRIPTIONS = {"dataset_info.json", "features.json"}
+
+
 def numbers(count: int, start: int = 0) -> list[dict[str, Any]]:
     return [{"n": number} for number in range(start, start + count)]
 
@@ -253,13 +256,14 @@ def test_values_take_the_forms_that_are_usual(tmp_path: Path) -> None:
         ("x", [1.0], "it has the shape"),
         ("x", None, "the example lacks it"),
         ("text", 3, "is neither text nor bytes"),
+        ("text", ["a", ["b"]], "it has the shape [2]"),
         ("label", "fish", "there is no class 'fish'"),
         ("label", 2, "there is no class 2"),
         ("label", 1.0, "neither the number nor the name"),
         ("array", [[1, 200]], "200 is outside the range of int8"),
         ("array", [[1.5, 2]], "is float64, and the feature is int8"),
         ("array", [[1, 2, 3]], "it has the shape"),
-        ("array", [[1], [2, 3]], "its parts have several shapes"),
+        ("array", [[1], [2, 3]], "its parts may have several shapes"),
         ("image", np.zeros((2, 3, 4), np.uint8), "it has the shape"),
         ("image", np.zeros((0, 3, 3), np.uint8), "has no pixels"),
         ("image", np.zeros((2, 3, 3), np.float32), "is float32, and the feature is uint8"),
@@ -495,6 +499,36 @@ def test_folder_in_an_object_store(kind: str, request: pytest.FixtureRequest) ->
     assert read_numbers(again, "test") == [8]
 
 
+def test_folder_is_replaced_by_what_is_read_from_it(tmp_path: Path) -> None:
+    url = str(tmp_path / "points" / "1.0.0")
+    old = streamrec.tfds.write_sync(url, {"train": numbers(50)}, num_shards=5)
+    kept = old.read("train").filter(lambda example: example["n"] % 2 == 0)
+    new = streamrec.tfds.write_sync(url, {"train": kept}, num_shards=5, overwrite=True)
+    assert read_numbers(new) == list(range(0, 50, 2))
+
+
+async def test_shards_of_another_writer_are_not_taken_into_the_folder(tmp_path: Path) -> None:
+    """The other one has another number of shards, so the two write no shard of the same name."""
+    url = str(tmp_path / "points" / "1.0.0")
+
+    async def write(count: int) -> Folder | StreamrecError:
+        try:
+            return await streamrec.tfds.write(url, {"train": numbers(30)}, num_shards=count)
+        except StreamrecError as error:
+            return error
+
+    results = await asyncio.gather(*map(write, (2, 3, 4, 5)))
+    winners = [one for one in results if isinstance(one, Folder)]
+    assert len(winners) <= 1
+    for one in results:
+        assert isinstance(one, Folder) or url in str(one)
+    if winners:
+        assert [int(each["n"]) async for each in winners[0].read("train")] == list(range(30))
+        assert set(os.listdir(url)) == {*winners[0].splits["train"].shard_names, *DESCRIPTIONS}
+    else:
+        assert not os.listdir(url)
+
+
 def test_a_file_of_someone_else_stays(tmp_path: Path) -> None:
     folder = tmp_path / "points" / "1.0.0"
     folder.mkdir(parents=True)
@@ -559,6 +593,8 @@ async def test_failure_at_any_step_leaves_no_folder_that_opens(
                 opened = await streamrec.tfds.open(url, storage_options=place.options)
             except NotFoundError:
                 assert not ended
+                # Only what could not be removed stays.
+                assert steps.removal or not without_hidden(await place.snapshot()), number
             else:
                 # All was written; only what comes after it failed.
                 assert [int(one["n"]) async for one in opened.read("train")] == list(range(9))
@@ -655,11 +691,12 @@ def test_killed_writer_leaves_a_whole_folder_or_none(
         folder = tmp_path / str(number) / "points" / "1.0.0"
         code = write_in_child(folder, 0, number)
         try:
-            found = read_numbers(streamrec.tfds.open_sync(str(folder)))
-            assert found == list(range(6))
-            opened.append(number)
+            left = streamrec.tfds.open_sync(str(folder))
         except NotFoundError:
             assert code != 0
+        else:
+            assert read_numbers(left) == list(range(6))
+            opened.append(number)
         if code == 0:
             break
         again = streamrec.tfds.write_sync(
