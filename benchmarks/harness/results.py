@@ -33,8 +33,8 @@ def keep(kept: bool) -> None:
     _kept = kept
 
 
-def save(name: str, packages: Iterable[str], **data: Any) -> None:
-    """Writes `results/NAME.json`, unless the run is dry.
+def save(name: str, packages: Iterable[str], **data: Any) -> bool:
+    """Writes `results/NAME.json`, unless the run is dry; returns whether it did.
 
     Args:
         name: The benchmark.
@@ -42,10 +42,11 @@ def save(name: str, packages: Iterable[str], **data: Any) -> None:
         data: Settings and rows.
     """
     if not _kept:
-        return
+        return False
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps({"machine": describe(packages), **data}, indent=1)
     (RESULTS / f"{name}.json").write_text(text + "\n")
+    return True
 
 
 def load(name: str) -> Data:

