@@ -19,7 +19,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage import Storage
-from streamrec.storage.backends.local.backend import SHORT_BYTES
+from streamrec.storage.backends.local.backend import SHORT_BYTES, ReadTurns
 from tests.storage.contract import (
     DATA,
     PART,
@@ -230,6 +230,43 @@ async def test_other_tasks_run_between_the_blocks_of_files(tmp_path: Path) -> No
         await asyncio.gather(*(read() for _ in range(5)))
         counting.cancel()
     assert iterations >= reads >= 100
+
+
+async def test_turns_come_in_order_one_in_each_iteration() -> None:
+    turns = ReadTurns()
+    asked: list[str] = []
+    order: list[str] = []
+
+    async def read(name: str) -> None:
+        for _ in range(3):
+            asked.append(name)
+            await turns.take()
+            order.append(name)
+
+    reading = [asyncio.create_task(read(name)) for name in "abc"]
+    counts = [0]
+    while len(order) < 9:
+        await asyncio.sleep(0)
+        counts.append(len(order))
+    await asyncio.gather(*reading)
+    assert order == asked
+    assert len(counts) <= 9 + 3, "a turn takes one iteration"
+    # The loop may run this task before or after the one that has its turn.
+    assert all(after - before <= 1 for before, after in zip(counts, counts[1:], strict=False))
+
+
+@pytest.mark.parametrize("has_turn", [False, True])
+async def test_who_is_cancelled_takes_the_turns_of_no_others(has_turn: bool) -> None:
+    turns = ReadTurns()
+    await turns.take()
+    cancelled = asyncio.create_task(turns.take())
+    other = asyncio.create_task(turns.take())
+    await asyncio.sleep(0)
+    if has_turn:
+        turns._end()  # it has its turn, and does not run yet
+    cancelled.cancel()
+    await asyncio.wait_for(other, 10)
+    await asyncio.wait_for(turns.take(), 10)
 
 
 async def test_a_short_range_of_a_long_file(tmp_path: Path) -> None:

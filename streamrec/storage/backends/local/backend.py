@@ -2,7 +2,7 @@
 
 Bytes in the page cache are read on the loop: Linux can read without waiting (RWF_NOWAIT), and
 copying a megabyte takes less time than switching to a thread. Bodies alternate in the loop
-(`take_turn`), so that other work runs between them. Other bytes are read in a thread, as many as
+(`ReadTurns`), so that other work runs between them. Other bytes are read in a thread, as many as
 the caller's buffer takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits
 for it: no thread writes into a buffer whose owner believes it to be free. The thread that opens a
 short file also reads it, one or many at a time: for small shards, switching to a thread is most of
@@ -24,6 +24,7 @@ import io
 import os
 import stat
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -76,10 +77,39 @@ from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
 from streamrec.storage.urls import LOCAL_SCHEME, Glob, directory_advice, local_name, local_path
 
 
-async def take_turn(turns: asyncio.Lock) -> None:
-    """Waits for an iteration of the event loop that no other caller uses, first in, first out."""
-    await turns.acquire()
-    asyncio.get_running_loop().call_soon(turns.release)
+class ReadTurns:
+    """Gives each caller an iteration of the event loop that no other one uses, in their order.
+
+    An asyncio.Lock that is released in the next iteration would take two for each.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_taken = False
+
+    async def take(self) -> None:
+        """Waits for a turn. If the caller is cancelled, its turn is another one's, or is lost."""
+        loop = asyncio.get_running_loop()
+        if self._is_taken:
+            turn = loop.create_future()
+            self._waiting.append(turn)
+            await turn
+        else:
+            self._is_taken = True
+            loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        """Ends a turn, in the iteration after it, and begins the next one.
+
+        The next iteration runs the task of that turn, and after it the turn's end.
+        """
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                turn.get_loop().call_soon(self._end)
+                return
+        self._is_taken = False
 
 
 SHORT_BYTES: Final = 256 << 10
@@ -135,7 +165,7 @@ class LocalBackend(Backend):
     reads_short = True
 
     def __init__(self) -> None:
-        self._turns = asyncio.Lock()
+        self._turns = ReadTurns()
 
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
@@ -275,7 +305,7 @@ class _LocalBody:
         position: int,
         *,
         status: os.stat_result,
-        turns: asyncio.Lock,
+        turns: ReadTurns,
     ) -> None:
         self.info = info
         self._content = _content(status)
@@ -288,7 +318,7 @@ class _LocalBody:
         """Makes one read system call into the caller's buffer. A file that was modified is an
         ObjectChangedError.
         """
-        await take_turn(self._turns)
+        await self._turns.take()
         file = self._number
         position = self._position
         with _translate_errors(self.info.path, position):
