@@ -9,7 +9,7 @@ The rules:
   float32.
 - An array with several unknown sizes, or with one within a sequence, is stored as its bytes.
 - str is Text, and bytes are a Tensor of strings.
-- A value that some examples lack, or that is None, is optional.
+- A value that some examples lack, or that is None, is optional; text is a Tensor of strings then.
 
 What may mean several things is an error that asks for the features: the bytes of an image file,
 None alone, a list that is always empty, values of several dtypes.
@@ -92,7 +92,8 @@ def infer(values: Sequence[Any], place: FeaturePlace) -> Feature:
     if len(known) < len(values):
         if place.depth:
             raise place.error("some values of a sequence are missing, which cannot be stored")
-        leaf = replace(leaf, optional=True)
+        # TensorFlow Datasets cannot read a Text that is missing, as it forgets that one may be.
+        leaf = replace(leaf, kind="tensor", optional=True)
     return leaf
 
 

@@ -177,6 +177,7 @@ async def write(
         tree = given or await infer_from(sources)
         check_keys(tree, supervised_keys)
         encoder = ExampleEncoder(tree)
+        class_texts(tree)  # refuses what two labels share before the examples are taken
         spools: dict[str, Spool] = {}
         for name, source in sources.items():
             directory = None if temporary_directory is None else os.fspath(temporary_directory)
@@ -443,12 +444,27 @@ def describe_split(name: str, spool: Spool, request: Request) -> SplitInfo:
 
 def describing_files(info: Description, tree: FeaturesDict) -> dict[str, str]:
     """The texts of the files that are no shards, by name, in the order of their writing."""
-    texts = {
-        labels_name(path): "".join(f"{name}\n" for name in names)
-        for path, names in class_files(tree, ())
-        if names
-    }
-    return texts | {FEATURES: features_to_json(tree), INFO: description_to_json(info)}
+    return class_texts(tree) | {FEATURES: features_to_json(tree), INFO: description_to_json(info)}
+
+
+def class_texts(tree: FeaturesDict) -> dict[str, str]:
+    """The files with the names of classes, by name.
+
+    Raises:
+        FeatureError: Two labels with other classes would have the same file.
+    """
+    texts: dict[str, str] = {}
+    for path, names in class_files(tree, ()):
+        if names:
+            name = labels_name(path)
+            text = "".join(f"{each}\n" for each in names)
+            if texts.setdefault(name, text) != text:
+                raise FeatureError(
+                    f"the names of its classes would be in {name}, as those of another label: "
+                    "rename one of them",
+                    "/".join(path),
+                )
+    return texts
 
 
 def class_files(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import streamrec.tfds
 from streamrec.errors import AlreadyExistsError, FeatureError, NotFoundError, StreamrecError
+from streamrec.images import decode_png
 from streamrec.tfds import FeaturesDict, Folder, LeafFeature, SequenceFeature, skip
 from streamrec.tfds.sharding import shard_lengths
 from tests.effort import THOROUGH, drawn_examples
@@ -328,6 +329,46 @@ def test_two_features_of_one_name_are_refused(tmp_path: Path) -> None:
     features = {"a/b": "int64", "a": {"b": "int64"}}
     with pytest.raises(FeatureError, match="two features have this name"):
         streamrec.tfds.write_sync(tmp_path / "two" / "1.0.0", {"train": []}, features=features)
+
+
+def test_two_labels_that_would_share_a_file_are_refused(tmp_path: Path) -> None:
+    cat = LeafFeature(kind="label", names=("cat", "dog"))
+    red = LeafFeature(kind="label", names=("red", "green"))
+    features = {"a-b": cat, "a": {"b": red}}
+    url = tmp_path / "two" / "1.0.0"
+    splits = {"train": [{"a-b": 1, "a": {"b": 0}}]}
+    with pytest.raises(FeatureError, match=r"would be in a-b\.labels\.txt"):
+        streamrec.tfds.write_sync(url, splits, features=features)
+    features = {"a-b": cat, "a": {"b": cat}}
+    written = streamrec.tfds.write_sync(url, splits, features=features)
+    assert next(iter(written.read("train", labels="names"))) == {"a-b": "dog", "a": {"b": "cat"}}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_arrays_of_pixels_are_kept_exactly(channels: int, dtype: Any, tmp_path: Path) -> None:
+    random = np.random.default_rng(channels)
+    pixels = random.integers(0, np.iinfo(dtype).max, (5, 7, channels), dtype, endpoint=True)
+    name = np.dtype(dtype).name
+    image = LeafFeature(kind="image", shape=(None, None, channels), dtype=name)
+    written = streamrec.tfds.write_sync(
+        tmp_path / "images" / "1.0.0", {"train": [{"image": pixels}]}, features={"image": image}
+    )
+    file = next(iter(written.read("train", decoders={"image": skip})))["image"]
+    assert_same(decode_png(file, dtype=dtype), pixels)
+    assert_same(next(iter(written.read("train")))["image"], pixels)
+
+
+def test_arrays_become_jpegs_if_the_feature_says_so(tmp_path: Path) -> None:
+    smooth = np.linspace(0, 255, 64 * 48 * 3).reshape(64, 48, 3).astype(np.uint8)
+    image = LeafFeature(kind="image", encoding="jpeg")
+    written = streamrec.tfds.write_sync(
+        tmp_path / "images" / "1.0.0", {"train": [{"image": smooth}]}, features={"image": image}
+    )
+    file = next(iter(written.read("train", decoders={"image": skip})))["image"]
+    assert file.startswith(b"\xff\xd8\xff")
+    found = next(iter(written.read("train")))["image"]
+    assert np.abs(found.astype(int) - smooth).max() < 12
 
 
 def test_features_are_taken_from_the_text_of_a_file(tmp_path: Path) -> None:

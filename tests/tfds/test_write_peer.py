@@ -148,12 +148,14 @@ def test_peer_reads_inferred_features(tfds: Any, tmp_path: Path) -> None:
             "any": np.ones((number, number + 1)),
             "words": ["w"] * number,
             "nested": [[1], [2] * number],
+            "maybe": None if number == 3 else "a",
         }
         for number in range(1, 30)
     ]
     url = str(tmp_path / "inferred" / "1.0.0")
     streamrec.tfds.write_sync(url, {"train": examples}, num_shards=7)
     for one, example in zip(peer_examples(tfds, url, "train", set()), examples, strict=True):
+        assert one["maybe"].decode() == (example["maybe"] or "")
         assert one["exact"] == example["exact"]
         assert one["any"].tolist() == np.asarray(example["any"]).tolist()
         assert one["rows"].shape == np.shape(example["rows"])
@@ -172,6 +174,25 @@ def test_peer_reads_a_configuration(tfds: Any, tmp_path: Path) -> None:
     assert [
         int(one["n"]) for one in tfds.load("points/small:1.0.0", data_dir=tmp_path)["train"]
     ] == [1]
+
+
+def test_peer_shuffles_the_shards_of_folders_that_are_not_in_order(
+    tfds: Any, tmp_path: Path
+) -> None:
+    splits = {"train": [{"n": number} for number in range(40)]}
+    read = {}
+    for name, in_order in (("ordered", True), ("mixed", False)):
+        url = str(tmp_path / name / "1.0.0")
+        streamrec.tfds.write_sync(url, splits, num_shards=20, in_order=in_order)
+        builder = tfds.builder_from_directory(url)
+        if in_order:
+            with pytest.raises(ValueError, match="shuffle_files=True"):
+                builder.as_dataset(split="train", shuffle_files=True)
+        dataset = builder.as_dataset(split="train", shuffle_files=not in_order)
+        read[name] = [int(one["n"]) for one in tfds.as_numpy(dataset)]
+    assert read["ordered"] == list(range(40))
+    assert sorted(read["mixed"]) == list(range(40))
+    assert read["mixed"] != list(range(40))
 
 
 @given(st.integers(0, 2**42), st.integers(1, 10**7))
