@@ -78,6 +78,7 @@ class StatisticsCollector(Collector):
                     f"{name}_total", {key: str(label) for key, label in labels.items()}, value
                 )
             yield metric
+        # A process has only what its storage counted; a run has what its stages counted, too.
         snapshot = stats.storage if isinstance(stats, Stats) else stats
         family = HistogramMetricFamily(
             f"{self._prefix}_first_byte_seconds",

@@ -264,8 +264,8 @@ def take_split(found: list[Item], name: str, split: str | None, *, mixes: bool) 
         selected = splits.select(split)
         if selected is None:
             raise click.UsageError(
-                f"{name}: there is not one split {split!r} among these: {splits}: choose one of "
-                "them with --split"
+                f"{name}: {split!r} does not name exactly one of its splits, which are {splits}: "
+                "choose one of them with --split"
             )
         wanted = set(selected)
         return [item for item in found if item.path in wanted]

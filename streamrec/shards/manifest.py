@@ -169,7 +169,8 @@ class Manifest:
         if version != VERSION:
             raise ManifestError(
                 f"{path}: this is format {manifest['format']!r}, version {manifest['version']!r}, "
-                f"not {FORMAT!r}, version {VERSION}: it needs another streamrec"
+                f"and this release reads {FORMAT!r}, version {VERSION}: read it with the release "
+                "that wrote it, or write it again"
             )
         # A manifest may come from anywhere: what a stranger can write in it must be an error here,
         # and not where the value is used.
@@ -257,4 +258,4 @@ def check_shards(shards: Sequence[ShardInfo], compression_type: str) -> None:
     if max(sum(shard.records for shard in shards), sum(shard.bytes for shard in shards)) >= 1 << 63:
         raise ValueError("all shards together have 2**63 records or bytes, or more")
     if (repeated := find_repeated(shard.path for shard in shards)) is not None:
-        raise ValueError(f"{repeated} occurs twice")
+        raise ValueError(f"the shard {repeated} is listed twice")

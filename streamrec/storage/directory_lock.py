@@ -126,8 +126,8 @@ class DirectoryLock:
             now = time.monotonic()
             if now > began + patience:
                 raise LockedError(
-                    f"another writer replaces objects in this directory for {now - began:.0f} s: "
-                    "run one of them, and then the other",
+                    f"another writer has been replacing objects in this directory for "
+                    f"{now - began:.0f} s: wait until it has ended, and run this one again",
                     self._directory or ".",
                 )
             if now > warned + WARN_SECONDS:

@@ -114,6 +114,8 @@ class ParallelStream:
         self._share.waiting = True
         count = 0
         try:
+            # A range at its end gives 0 bytes, and the next one follows. A last range of less than
+            # MIN_SPLIT is not worth cutting: nothing more is asked for.
             while not count:
                 if not self._ranges or self.position < self._last_cut or len(self._ranges) > 1:
                     self._ask()

@@ -389,7 +389,7 @@ class Replacement:
                 )
             if other := await self._named_twice(identities):
                 raise StorageError(
-                    f"this would overwrite {other}, which is written as well: rename one", path
+                    f"this is the same object as {other}, which is written, too: rename one", path
                 )
             self._names |= dict.fromkeys(identities, path)
             if existing is Existing.PRESENT and not self._staging:

@@ -164,7 +164,9 @@ def old_form(value: Mapping[str, Any], name: str) -> tuple[str, Members]:
         try:
             content = json.loads(content)
         except ValueError as error:
-            raise FeatureError(f"features.json: content is not JSON: {error}", name) from None
+            raise FeatureError(
+                f"features.json: its field 'content' is not JSON: {error}", name
+            ) from None
     # The children are the content of an old FeaturesDict, and a member of a message.
     if kind == "featuresDict" and not message:
         content = {"features": content}

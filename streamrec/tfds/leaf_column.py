@@ -112,6 +112,7 @@ class LeafColumn:
 
     def features(self) -> dict[str, Any]:
         """The configurations to parse it with, by their names in Examples."""
+        # TensorFlow Datasets writes arrays with several unknown sizes as two features.
         if self.has_shapes:
             if len(self.lengths) > 1 or not self.is_file:
                 raise FeatureError(
@@ -134,6 +135,7 @@ class LeafColumn:
             return {self.name: FixedLenFeature(shape, self.stored)}
         if len(self.lengths) < 2:
             return {self.name: RaggedFeature(self.stored)}
+        # Each level of nested sequences but the innermost is a feature of row lengths.
         partitions: list[Any] = [
             RaggedFeature.RowLengths(f"{self.name}/ragged_row_lengths_{level}")
             for level in range(len(self.lengths) - 1)
@@ -217,6 +219,7 @@ class LeafColumn:
         """A value in each example, which may be missing, or have one unknown size."""
         lengths = np.diff(splits)
         size = self.item_size
+        # Without values, an array is empty if its sizes allow that, and else missing.
         if None in self.item_shape:
             check_multiple(lengths, size)
             return self._resized(flat, splits, size)
@@ -417,6 +420,7 @@ def decode_wave(data: bytes, leaf: LeafFeature) -> Array:
     wanted = leaf.shape[1] if len(leaf.shape) > 1 else 1
     if channels != wanted:
         raise FeatureError(f"it has {channels} channels, and features.json says {wanted}")
+    # Samples of 8 bits have no sign. NumPy has no integers of 24 bits: a zero byte is put below.
     if width == 1:
         samples: Array = np.frombuffer(frames, np.uint8).astype(np.int16) - 128
     elif width == 3:

@@ -471,7 +471,8 @@ def test_a_schema_that_the_data_does_not_keep(
     score["kind"] = "int64"
     (tmp_path / "schema.json").write_text(json.dumps(about))
     said = (
-        "record 1, feature 'score': 1 float32 where the columns say one int64: leave --schema out"
+        "record 1, feature 'score': the record has 1 float32, and its column takes one int64: "
+        "leave --schema out"
     )
     cli.fails(
         1, said, "convert", "--schema", tmp_path / "schema.json", shard, tmp_path / "a.parquet"
@@ -483,8 +484,8 @@ def test_a_schema_that_the_data_does_not_keep(
     ("bad", "arguments", "said"),
     [
         ({"label": b"four"}, [], "bytes, but earlier records have int64"),
-        ({"label": [1, 2]}, ["--schema", "SCHEMA"], "2 int64 where the columns say one int64"),
-        ({"label": []}, ["--schema", "SCHEMA"], "no kind where the columns say one int64"),
+        ({"label": [1, 2]}, ["--schema", "SCHEMA"], "has 2 int64, and its column takes one int64"),
+        ({"label": []}, ["--schema", "SCHEMA"], "has no value, and its column takes one int64"),
         (b"\x0a\xff", ["--to", "jsonl"], "2 bytes that are not an Example"),
     ],
     ids=["kind", "two", "no-kind", "no-example"],

@@ -70,7 +70,7 @@ def test_resume_refuses_a_directory_that_is_not_a_copy(
 ) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "test-00.tfrecord").write_bytes(b"other")
-    cli.fails(4, "it is no copy", "cp", "--resume", shards, f"{tmp_path}/copy/")
+    cli.fails(4, "this is not a copy of", "cp", "--resume", shards, f"{tmp_path}/copy/")
     assert contents(tmp_path / "copy") == {"test-00.tfrecord": b"other"}
     cli.fails(2, "--overwrite replaces it", "cp", "--resume", "--overwrite", shards, "copy/")
 

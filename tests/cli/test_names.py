@@ -60,7 +60,9 @@ def test_a_command_that_writes_asks_for_the_split(
     said = "several splits, test (1 shard) and train (2 shards): --split test reads one of them"
     cli.fails(2, said, name, folder, target)
     assert list((tmp_path / "out").iterdir()) == []
-    cli.fails(2, "not one split 'dev' among these", name, folder, target, "--split", "dev")
+    cli.fails(
+        2, "'dev' does not name exactly one of its splits", name, folder, target, "--split", "dev"
+    )
     assert "ints-test" not in cli.succeeds(name, folder, target, "--split", "train", "--json").out
     cli.succeeds(name, folder, f"{tmp_path}/out/2{goal}", "--split", "all")
 
@@ -75,7 +77,14 @@ def test_two_versions_are_not_taken_for_one_data_set(folder: Path, cli: CommandL
     write_numbered(folder.parent / "2.0.0" / "ints-train.tfrecord", [0], 1)
     said = "1.0.0/test (1 shard), 1.0.0/train (2 shards) and 2.0.0/train (1 shard)"
     assert said in cli.succeeds("count", folder.parent).err
-    cli.fails(2, "not one split 'train'", "count", folder.parent, "--split", "train")
+    cli.fails(
+        2,
+        "'train' does not name exactly one of its splits",
+        "count",
+        folder.parent,
+        "--split",
+        "train",
+    )
     assert cli.succeeds("count", folder.parent, "--split", "2.0.0/train").out == "1\n"
 
 

@@ -111,15 +111,16 @@ async def test_async_iteration_resumes_too(files: list[str]) -> None:
 def test_a_state_of_another_pipeline_is_refused(files: list[str]) -> None:
     state = TFRecordDataset(files).batch(4).iterate().state_dict()
     with pytest.raises(
-        PositionMismatchError, match=r"had Batch\(batch_size=4.* there is Batch\(batch_size=5"
+        PositionMismatchError,
+        match=r"with Batch\(batch_size=4.* where this one has Batch\(batch_size=5",
     ):
         TFRecordDataset(files).batch(5).iterate(state)
     ahead = TFRecordDataset(files).batch(4).prefetch(1).iterate().state_dict()
     again = TFRecordDataset(files).batch(4).prefetch(buffer_bytes=2 << 20).iterate(ahead)
     assert list(again), "how far it runs ahead is free"
-    with pytest.raises(PositionMismatchError, match="had Prefetch"):
+    with pytest.raises(PositionMismatchError, match="with Prefetch"):
         TFRecordDataset(files).batch(4).iterate(ahead)
-    with pytest.raises(PositionMismatchError, match="there is nothing"):
+    with pytest.raises(PositionMismatchError, match="where this one has nothing"):
         TFRecordDataset(files).iterate(state)
 
 

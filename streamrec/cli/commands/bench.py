@@ -301,6 +301,7 @@ async def sweep_written(
     name = f"{folder}streamrec-bench-{uuid4().hex[:8]}"
     paths = [f"{name}-{number}.tfrecord" for number in range(WRITTEN_SHARDS)]
     frames = streamrec.Frames.of([urandom(100_000)] * 320)
+    # Each object is noted before it is written, so that Ctrl-C at any time removes it, too.
     async with temporary_objects(storage_options) as written:
         with progress("writing", frames.nbytes * WRITTEN_SHARDS) as meter:
 

@@ -211,6 +211,8 @@ def convert_command(
             "UTF-8, and TFRecord and tar hold bytes"
         )
     pattern = target_pattern(target, target_format)
+    # Limits need a name with a number. Such a name without limits gets one of bytes, and a name
+    # without a number is one file of any size.
     if shard_bytes or shard_records:
         writing.check_numbered(pattern)
         if ray_address is not None:
@@ -227,6 +229,7 @@ def convert_command(
         storage_options=sources.storage_options,
         target=writing.Target(
             pattern,
+            # The encoders of the other formats compress on their own.
             writing.compression_of(pattern, None) if is_tfrecord else "",
             target_options or sources.storage_options,
         ),

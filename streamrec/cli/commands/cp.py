@@ -348,8 +348,8 @@ async def drop_copied(
             size = (await (await storages.at(item.path)).stat(item.path)).size
         if present.size != size:
             raise AlreadyExistsError(
-                f"it has {present.size:,} bytes, and {item.path} has {size:,}: it is no copy; "
-                "remove it, or copy with --overwrite",
+                f"this is not a copy of {item.path}: it has {present.size:,} bytes, and that has "
+                f"{size:,}; remove it, or copy with --overwrite",
                 path,
             )
         return True

@@ -666,8 +666,8 @@ async def check_multipart(store: CheckedStore) -> str:
     await store.write(path, data)
     if await store.read(path, len(data) - 100, len(data)) != data[-100:]:
         raise CheckError(
-            f"{path} is not what was written in two parts: write shards of at most 8 MB to this "
-            "store"
+            f"{path} was written in two parts, and the store returns other bytes: write shards of "
+            "at most 8 MB to this store"
         )
     aborted = store.new_name("aborted")
     upload = await (await store.storages.at(aborted)).upload(aborted)

@@ -77,7 +77,9 @@ class ParquetEncoder(FileEncoder):
         # A schema file may lack a feature: a record that has it would lose it without a word.
         for number, (row, _) in enumerate(rows, self._number):
             if unknown := sorted(row.keys() - self._names):
-                raise FeatureError(f"the columns lack this feature: {ADVICE}", unknown[0], number)
+                raise FeatureError(
+                    f"the schema has no column for this feature: {ADVICE}", unknown[0], number
+                )
         columns = [
             [
                 self._value(column, row.get(column.name), number)
@@ -115,10 +117,12 @@ class ParquetEncoder(FileEncoder):
         if (kind != column.kind and (kind is not None or column.scalar)) or (
             column.scalar and len(values) != 1
         ):
-            found = "no kind" if kind is None else f"{len(values)} {kind}"
+            found = "no value" if kind is None else f"{len(values)} {kind}"
             wanted = f"{'one ' if column.scalar else ''}{column.kind or 'no value'}"
             raise FeatureError(
-                f"{found} where the columns say {wanted}: {ADVICE}", column.name, number
+                f"the record has {found}, and its column takes {wanted}: {ADVICE}",
+                column.name,
+                number,
             )
         if kind == BYTES and column.text:
             try:

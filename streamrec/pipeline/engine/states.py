@@ -126,8 +126,8 @@ def position_of(chain: Chain, state: Any) -> Position:
             (f" ({first_difference(was, now)})" for was, now in names if was != sketch(now)), ""
         )
         raise PositionMismatchError(
-            f"this state was saved by another pipeline: it had {was}, and now there is {now}"
-            f"{differs}; resume with the pipeline that saved it, or start over without the state"
+            f"this state was saved by another pipeline, with {was} where this one has {now}"
+            f"{differs}: resume with the pipeline that saved it, or start over without the state"
         )
     position: Position = state["position"]
     return position

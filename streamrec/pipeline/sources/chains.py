@@ -71,6 +71,7 @@ class Repeat(ChainSource):
             async for chunk in cycle_rows(rows, first_row(state, len(rows)), total):
                 yield chunk
             return
+        # Each epoch of the inner chain is a run of its own, and its position is within one epoch.
         epoch, position = (state["epoch"], state["inner"]) if state else (0, None)
         batch_offset = context.batch_offset
         empty_epochs = 0
@@ -91,6 +92,7 @@ class Repeat(ChainSource):
                     yield chunk.at(Nested(chunk.positions, {"epoch": epoch}))
             # Where readers take turns, an epoch may be empty for one of them, and not the next.
             is_empty = is_empty and passes.missed == missed
+            # An endless repeat of nothing would never give an element and never end.
             if is_empty and self.count < 0 and epoch == 0:
                 return
             empty_epochs = await count_empty(empty_epochs, is_empty)

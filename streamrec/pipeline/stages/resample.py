@@ -59,7 +59,7 @@ class Resample(Stage):
         if len(self.initial) != len(self.target):
             raise ValueError(
                 f"initial_dist has {len(self.initial)} classes and target_dist has "
-                f"{len(self.target)}"
+                f"{len(self.target)}: pass a probability for each class in both"
             )
         for index, (initial, target) in enumerate(zip(self.initial, self.target, strict=True)):
             if target and not initial:

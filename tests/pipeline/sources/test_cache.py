@@ -228,10 +228,10 @@ def test_another_pipelines_cache_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "cache"
     assert len(list(Dataset.range(5).cache(file))) == 5
     with pytest.raises(
-        CacheError, match=r"had Range\(start=0, stop=5.* there is Range\(start=0, stop=6"
+        CacheError, match=r"with Range\(start=0, stop=5.* where this one has Range\(start=0, stop=6"
     ):
         list(Dataset.range(6).cache(file))
-    with pytest.raises(CacheError, match="had nothing, and now there is Batch"):
+    with pytest.raises(CacheError, match="with nothing where this one has Batch"):
         list(Dataset.range(5).batch(2).cache(file))
     assert list(Dataset.range(5).cache(file).batch(9).map(len)) == [5]
 

@@ -405,7 +405,7 @@ def test_a_state_of_another_rank_or_of_other_shards_is_refused() -> None:
         list(dataset.with_options(rank=0, world_size=3).iterate(state))
     with pytest.raises(
         PositionMismatchError,
-        match=r"had Distribute\(even=None\), and now there is Distribute\(Rank",
+        match=r"with Distribute\(even=None\) where this one has Distribute\(Rank",
     ):
         shares_of_rank(folder, 0, 2).iterate(state)
     with fsspec.open(f"{folder}/train-000", "ab") as file:

@@ -90,7 +90,7 @@ def test_slices_of_other_values_are_another_dataset() -> None:
         {"x": [1, 2], "y": [b"ab", b""]},
         {"y": [1, 2], "x": [b"a", b"b"]},
     ):
-        with pytest.raises(streamrec.errors.PositionMismatchError, match="had Slices"):
+        with pytest.raises(streamrec.errors.PositionMismatchError, match="with Slices"):
             Dataset.from_tensor_slices(other).iterate(state)
 
 

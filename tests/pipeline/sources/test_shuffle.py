@@ -251,7 +251,7 @@ def test_another_shuffle_is_refused(files: list[str]) -> None:
         dataset.shuffle(5),
         dataset.shuffle(5, 1, reshuffle_each_iteration=False),
     ):
-        with pytest.raises(PositionMismatchError, match=r"it had Shuffle\(buffer_size=5, seed=1"):
+        with pytest.raises(PositionMismatchError, match=r"with Shuffle\(buffer_size=5, seed=1"):
             other.iterate(state)
 
 

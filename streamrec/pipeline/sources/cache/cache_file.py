@@ -229,6 +229,7 @@ def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
     """Checks the first record of a cache: a CacheError if it is not one, or belongs to another
     pipeline.
     """
+    # The file may be of any program: all that it may hold leads to one of the errors below.
     try:
         content = json.loads(head[1:]) if head[:1] == HEAD else {}
     except (ValueError, RecursionError):
@@ -247,14 +248,14 @@ def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
         raise CacheError(
             "this file does not name the pipeline that it caches: remove the file", path
         )
+    # load() has no pipeline to compare: it reads what any pipeline saved.
     if lines is not None and written != list(lines):
         was, now = next(
             pair for pair in zip_longest(written, lines, fillvalue="nothing") if pair[0] != pair[1]
         )
         raise CacheError(
-            f"this cache belongs to another pipeline: it had {was}, and now there is {now}; remove "
-            "the file, or give"
-            " cache() another name",
+            f"this cache belongs to another pipeline, with {was} where this one has {now}: remove "
+            "the file, or give cache() another name",
             path,
         )
 

@@ -366,6 +366,8 @@ async def find_records(manifest: str, opened: OpenSource) -> list[ShardInfo]:
 
 async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> AssignedShards:
     """Computes a reader's share."""
+    # Portions whose numbers of records are known are divided without a request; the records of a
+    # manifest exactly, with even; and all other shards by their bytes.
     known = how.shards.known_portions
     if known is not None:
         portions = divide_portions(known, reader.readers, reader.number, how.even)
