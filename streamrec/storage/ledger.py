@@ -89,9 +89,9 @@ class Account:
 
     def settle(self, nbytes: int) -> None:
         """This many are there, in place of those that it was admitted for."""
-        if nbytes != self.reading:
-            self.hold(nbytes - self.reading)
+        more = nbytes - self.reading
         self.reading = 0
+        self.hold(more)
 
     def promise(self, nbytes: int) -> None:
         """This many more were requested, and have no room."""
@@ -330,7 +330,8 @@ class Ledger:
 
         The bytes are there and count where they are now, or they will not come.
         """
-        account.settle(0)
+        if account.reading:
+            account.settle(0)
         if self._exceeding is account:
             self._exceeding = None
         self.notify()

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -48,16 +48,17 @@ class ChunkRow:
     """Chunks in a row, and the place of the next element in them. Each has a weight in bytes.
 
     All together weigh `held`; the one that was added last weighs `last_weight`, also when it was
-    taken.
+    taken. `start` gives the position before the first element, if it is asked for.
     """
 
-    def __init__(self, start: Position | None) -> None:
+    def __init__(self, start: Callable[[], Position | None]) -> None:
         self.held = 0
         self.last_weight = 0
         self._chunks: deque[tuple[Chunk, int]] = deque()
         self._used = 0  # elements of the first chunk
-        # The arguments of a `Joined`, which is seldom needed.
-        self._before: tuple[ChunkSlices, Position | None] = ((), start)
+        # The parts of a position, which is seldom needed.
+        self._start = start
+        self._last: ChunkSlices = ()  # the end of the chunk that was taken last
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -65,9 +66,9 @@ class ChunkRow:
     def __iter__(self) -> Iterator[Chunk]:
         return (chunk for chunk, _ in self._chunks)
 
-    def begin(self, start: Position) -> None:
-        """Sets the position before the first element."""
-        self._before = (), start
+    def begin(self, start: Callable[[], Position | None]) -> None:
+        """Sets what gives the position before the first element."""
+        self._start = start
 
     def add(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk at the end."""
@@ -88,13 +89,16 @@ class ChunkRow:
     def mark(self) -> Joined:
         """The position before the next element."""
         if not self._chunks:
-            return Joined(*self._before)
+            return self._where_empty()
         return Joined(((self._chunks[0][0].positions, self._used, 0),))
+
+    def _where_empty(self) -> Joined:
+        return Joined(self._last) if self._last else Joined((), self._start())
 
     def end(self) -> Joined:
         """The position after all elements."""
         if not self._chunks:
-            return Joined(*self._before)
+            return self._where_empty()
         last = self._chunks[-1][0]
         return Joined(((last.positions, len(last.elements), 0),))
 
@@ -136,7 +140,7 @@ class ChunkRow:
         """Drops the first chunk, of which all was taken."""
         chunk, weight = self._chunks.popleft()
         self.held -= weight
-        self._before = ((chunk.positions, self._used, 0),), None
+        self._last = ((chunk.positions, self._used, 0),)
         self._used = 0
 
 
@@ -157,7 +161,7 @@ class ArrivedElements:
         self.available = 0
         self.failures = 0
         self.typical_bytes = 1
-        self._chunks = ChunkRow(start)
+        self._chunks = ChunkRow(lambda: start)
 
     def _add(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk at the end; a failure becomes one element."""
@@ -238,11 +242,13 @@ class ArrivedElements:
         return self._take(count)
 
     def _take(self, count: int) -> TakenElements:
-        chunks = len(self._chunks)
-        held = self._chunks.held
-        taken = self._chunks.take(count)
-        if len(self._chunks) < chunks:
-            self._freed(held - self._chunks.held)
+        chunks = self._chunks
+        held = chunks.held
+        taken = chunks.take(count)
+        freed = held - chunks.held
+        # One chunk of any weight fits where none is left, also after one without weight.
+        if freed or not chunks:
+            self._freed(freed)
         return taken
 
 

@@ -61,11 +61,11 @@ class ShardStart(NamedTuple):
         shard, offset, record, version, compression = slot
         return cls(shard, ShardPlace(offset, record, version), compression)
 
-    @property
-    def slot(self) -> list[Any]:
-        """What a position holds of it."""
+    def position(self) -> Position:
+        """The position before the next record."""
         place = self.place
-        return [self.shard, place.offset, place.record, place.version, self.compression]
+        slot = [self.shard, place.offset, place.record, place.version, self.compression]
+        return {"slot": slot}
 
     def opened(self, version: str | None, compression: str | None) -> ShardStart:
         """The same start, in the shard as it was opened."""
@@ -137,7 +137,7 @@ class ShardQueue(ArrivedElements):
         """
         self.start = start
         self.limit = limit
-        self._chunks.begin({"slot": start.slot})
+        self._chunks.begin(start.position)
 
     @property
     def shard(self) -> int:
