@@ -18,7 +18,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -34,13 +42,19 @@ from streamrec.arguments import (
     describe_value,
 )
 from streamrec.display import join_names
-from streamrec.errors import AlreadyExistsError, FeatureError, NotFoundError
+from streamrec.errors import (
+    AlreadyExistsError,
+    FeatureError,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from streamrec.pipeline.engine.threads import Threads, run_in_thread
 from streamrec.storage import (
     Overwrite,
     Replacement,
     Storages,
     StoreOptions,
+    Upload,
     check_keywords,
     is_url,
     locate,
@@ -50,12 +64,19 @@ from streamrec.tfds.decoder import leaf_columns, names_in, select
 from streamrec.tfds.description import TEMPLATE, Description, SplitInfo, labels_name, shard_name
 from streamrec.tfds.example_encoder import ExampleEncoder
 from streamrec.tfds.examples import ExampleSource
-from streamrec.tfds.features import Feature, FeaturesDict, LeafFeature, SequenceFeature
-from streamrec.tfds.folder import Folder
+from streamrec.tfds.features import (
+    Feature,
+    FeaturesDict,
+    LeafFeature,
+    SequenceFeature,
+    with_names,
+)
+from streamrec.tfds.features_json import features_from_json
+from streamrec.tfds.folder import Folder, FoundShards
 from streamrec.tfds.given_features import given_features
 from streamrec.tfds.inference import SAMPLE, infer_features
 from streamrec.tfds.json_writing import description_to_json, features_to_json
-from streamrec.tfds.opening import FEATURES, INFO, SHARD, list_folder, open
+from streamrec.tfds.opening import FEATURES, INFO, SHARD, list_folder
 from streamrec.tfds.sharding import shard_lengths
 from streamrec.tfds.spool import BLOCK_BYTES, Spool
 from streamrec.tracebacks import border
@@ -168,7 +189,7 @@ async def write(
     given = None if features is None else given_features(features)
     async with AsyncExitStack() as stack:
         storages = await stack.enter_async_context(Storages(**store))
-        await refuse_existing(storages, request)
+        sends = sending(await refuse_existing(storages, request), request)
         threads = Threads()
         stack.callback(threads.close)
         sources = {name: ExampleSource(name, split, threads) for name, split in splits.items()}
@@ -202,13 +223,21 @@ async def write(
             keeps=False,
             unsecured=overwrite == "unsecured",
         ) as objects:
-            await send_shards(objects, request.url, info, spools, threads)
+            upload = partial(objects.upload, overwrite=sends)
+            await send_shards(upload, request.url, info, spools, threads)
             # Another writer may have written shards of other names meanwhile.
             await refuse_others(storages, request, info, texts)
             # One after the other: what comes last says that all the others are there.
             for name, text in texts.items():
-                await send_text(objects, f"{request.url}/{name}", text)
-    return await open(request.url, **store)
+                await send_text(upload, f"{request.url}/{name}", text)
+        # What `open` would find; a client that may only write cannot read it.
+        return Folder(
+            url=request.url,
+            info=info,
+            features=as_read(tree),
+            found=FoundShards(sizes=shard_sizes(info, spools)),
+            store=dict(store),
+        )
 
 
 write_sync = bridge.synchronous(write)
@@ -292,17 +321,20 @@ def names_in_path(path: str, config: str) -> tuple[str, str]:
     return name, version
 
 
-async def refuse_existing(storages: Storages, request: Request) -> None:
+async def refuse_existing(storages: Storages, request: Request) -> bool:
     """Refuses a folder that has a data set, or a part of one.
+
+    Returns:
+        Whether it is known to have none: the client may lack the right to know.
 
     Raises:
         AlreadyExistsError: It has.
     """
     if request.overwrite:
-        return
+        return False
     names = await describing_names(storages, request.url)
     if not names:
-        return
+        return names is not None
     what = f"this folder has {join_names(names)}"
     if INFO in names:
         raise AlreadyExistsError(
@@ -316,9 +348,19 @@ async def refuse_existing(storages: Storages, request: Request) -> None:
     )
 
 
-async def describing_names(storages: Storages, url: str) -> list[str]:
+def sending(is_free: bool, request: Request) -> Overwrite:
+    """What an upload may replace.
+
+    A folder that is known to be free can be written in any store: what appears meanwhile is an
+    error (`creates` of Replacement). Else the store must refuse to replace an object, or a store
+    that cannot is an error.
+    """
+    return True if is_free else request.overwrite
+
+
+async def describing_names(storages: Storages, url: str) -> list[str] | None:
     """The names in a folder that belong to a data set; of a store without listings, the two JSON
-    files.
+    files. None if this client may not know them.
     """
     storage = await storages.at(url)
     listed = await list_folder(storage, url)
@@ -330,6 +372,8 @@ async def describing_names(storages: Storages, url: str) -> list[str]:
             await storage.stat(f"{url}/{name}")
         except NotFoundError:
             continue
+        except PermissionDeniedError:
+            return None
         found.append(name)
     return found
 
@@ -350,7 +394,8 @@ async def refuse_others(
         AlreadyExistsError: There are such.
     """
     written = {name for split in info.splits.values() for name in split.shard_names} | set(texts)
-    others = [name for name in await describing_names(storages, request.url) if name not in written]
+    names = await describing_names(storages, request.url) or []
+    others = [name for name in names if name not in written]
     if others:
         raise AlreadyExistsError(
             f"{join_names(others)} would stay in this folder among the new files, since nothing is "
@@ -442,6 +487,22 @@ def describe_split(name: str, spool: Spool, request: Request) -> SplitInfo:
     )
 
 
+def shard_sizes(info: Description, spools: Mapping[str, Spool]) -> dict[str, int | None]:
+    """The number of bytes of each shard, by its name."""
+    return {
+        name: end - start
+        for split in info.splits.values()
+        for name, (start, end) in zip(
+            split.shard_names, spools[split.name].bounds(split.shard_lengths), strict=True
+        )
+    }
+
+
+def as_read(tree: FeaturesDict) -> Feature:
+    """The features as a reader has them: what is not written down has its default."""
+    return with_names(features_from_json(features_to_json(tree)), dict(class_files(tree, ())))
+
+
 def describing_files(info: Description, tree: FeaturesDict) -> dict[str, str]:
     """The texts of the files that are no shards, by name, in the order of their writing."""
     return class_texts(tree) | {FEATURES: features_to_json(tree), INFO: description_to_json(info)}
@@ -481,8 +542,12 @@ def class_files(
             yield from class_files(child, (*path, name))
 
 
+Uploading: TypeAlias = "Callable[..., Awaitable[Upload]]"
+"""Starts the upload of an object by its URL."""
+
+
 async def send_shards(
-    objects: Replacement,
+    begin: Uploading,
     url: str,
     info: Description,
     spools: Mapping[str, Spool],
@@ -499,7 +564,7 @@ async def send_shards(
 
     async def send(shard: tuple[Spool, str, tuple[int, int]]) -> None:
         spool, path, (start, end) = shard
-        async with await objects.upload(path) as upload:
+        async with await begin(path) as upload:
             for offset in range(start, end, BLOCK_BYTES):
                 size = min(BLOCK_BYTES, end - offset)
                 block = await run_in_thread(threads, partial(spool.read, offset, size))
@@ -509,9 +574,9 @@ async def send_shards(
     await for_each(send, shards[1:], SHARDS_AT_ONCE)
 
 
-async def send_text(objects: Replacement, path: str, text: str) -> None:
+async def send_text(begin: Uploading, path: str, text: str) -> None:
     """Writes one of the files that describe the shards."""
     # Names of classes must be there when the description appears; only it says that all is there.
     describes = path.endswith((INFO, FEATURES))
-    async with await objects.upload(path, describes=describes) as upload:
+    async with await begin(path, describes=describes) as upload:
         await upload.write(text.encode())

@@ -25,6 +25,7 @@ from streamrec.tfds.sharding import shard_lengths
 from tests.effort import THOROUGH, drawn_examples
 from tests.servers.real import Store
 from tests.steps import Steps, is_hidden, open_place, refuse_permission
+from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 from tests.tfds.compare import assert_same
 from tests.tfds.drawn_features import Drawn, drawn_features, expected, plain
 from tests.tfds.folders import (
@@ -127,6 +128,9 @@ def test_description_counts_records_and_bytes(tmp_path: Path) -> None:
             shard = url / f"points-{split['name']}.tfrecord-{number:05d}-of-00004"
             assert len(list(streamrec.TFRecordDataset(str(shard)))) == int(length)
     assert [split["name"] for split in info["splits"]] == ["train", "test"]
+    opened = streamrec.tfds.open_sync(str(url))
+    assert opened == written
+    assert opened.found.sizes == written.found.sizes
     # Nothing else is there, such as a temporary file.
     assert len(list(url.iterdir())) == 8 + 2
 
@@ -676,6 +680,33 @@ async def test_failure_while_overwriting_leaves_the_old_data_set(
             number += 1 if THOROUGH else 3 if kind == "disk" else 7
         assert failed > 3
         assert found == list(range(50, 56))
+
+
+@pytest.mark.parametrize("kind", ["s3_store", "gcs_store"])
+async def test_client_that_may_only_write_writes_a_new_folder(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """The store tells such a client with its answer to a condition that a name is taken."""
+    real: Store = request.getfixturevalue(kind)
+    url = f"{real.url}/{uuid4()}/points/1.0.0"
+
+    def refuse_reading(asked: Request) -> Fault | None:
+        return status("403 Forbidden") if asked.method in ("GET", "HEAD") else None
+
+    async with FaultProxy(real.endpoint, refuse_reading) as proxy:
+        options = {**real.options, "endpoint_url": proxy.url}
+        written = await streamrec.tfds.write(
+            url, {"train": numbers(20)}, num_shards=3, storage_options=options
+        )
+        assert written.splits["train"].records == 20
+        with pytest.raises(StreamrecError) as failed:
+            await streamrec.tfds.write(
+                url, {"train": numbers(20, 50)}, num_shards=3, storage_options=options
+            )
+        assert "points" in str(failed.value)
+    opened = await streamrec.tfds.open(url, storage_options=dict(real.options))
+    assert opened.features == written.features
+    assert [int(one["n"]) async for one in opened.read("train")] == list(range(20))
 
 
 WRITING_PROGRAM = """
