@@ -2,7 +2,9 @@
 
 A counter is written down once, as a field: `requests: int = counter("1", "Requests sent.")`. The
 decorator `explain_counters` adds it to the docstring of the class, `metrics_of` gives its names to
-exporters, and `sum_counters` and `subtract_counters` reckon with it.
+exporters, and `sum_counters` and `subtract_counters` reckon with it. A `level` is a number at one
+moment, such as the length of a queue: those of several readers add up, too, but there is no
+difference between two moments, and exporters treat it on their own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,26 @@ from typing import Any, Final, TypeVar
 C = TypeVar("C")
 
 _METRIC: Final = "streamrec"
-"""The key in the metadata of a dataclass's field."""
+"""The key of a `_Described` in the metadata of a dataclass's field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Described:
+    """What is written down of a field.
+
+    Attributes:
+        help: A sentence that describes it.
+        unit, name, of: As of `counter`.
+        exported: Whether exporters have it.
+        falls: Whether it may fall, so that two moments are not subtracted.
+    """
+
+    help: str
+    unit: str = "1"
+    name: str = ""
+    of: str = ""
+    exported: bool = False
+    falls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +55,15 @@ class Metric:
     help: str
 
 
-def counter(unit: str, help: str, *, name: str = "", of: str = "", required: bool = False) -> Any:
+def counter(
+    unit: str,
+    help: str,
+    *,
+    name: str = "",
+    of: str = "",
+    required: bool = False,
+    exported: bool = True,
+) -> Any:
     """Makes a field that is a counter.
 
     Args:
@@ -43,15 +72,29 @@ def counter(unit: str, help: str, *, name: str = "", of: str = "", required: boo
         name: The metric's name without the unit "s"; by default the field's.
         of: A prefix of the metric's name: what it counts for, such as "stage".
         required: Whether it has no default; by default it is 0, or 0.0 for seconds.
+        exported: Whether exporters have it.
     """
-    metadata = {_METRIC: (unit, help, name, of)}
+    metadata = {_METRIC: _Described(help=help, unit=unit, name=name, of=of, exported=exported)}
     if required:
         return field(metadata=metadata)
     return field(default=0.0 if unit == "s" else 0, metadata=metadata)
 
 
+def level(help: str, *, default: int | None = 0) -> Any:
+    """Makes a field that is a number at one moment; None for no default."""
+    metadata = {_METRIC: _Described(help=help, falls=True)}
+    return (
+        field(metadata=metadata) if default is None else field(default=default, metadata=metadata)
+    )
+
+
+def _described(cls: Any) -> dict[str, _Described]:
+    """The counters and levels of a dataclass, by their fields' names, in order."""
+    return {each.name: each.metadata[_METRIC] for each in fields(cls) if _METRIC in each.metadata}
+
+
 def metrics_of(cls: Any) -> tuple[Metric, ...]:
-    """The counters of a dataclass, in the order of its fields.
+    """The counters of a dataclass that exporters have, in the order of its fields.
 
     >>> @dataclass
     ... class Written:
@@ -64,29 +107,27 @@ def metrics_of(cls: Any) -> tuple[Metric, ...]:
     Written(path='x', size=0, waited=0.0)
     """
     metrics = []
-    for each in fields(cls):
-        if _METRIC not in each.metadata:
-            continue
-        unit, help, name, of = each.metadata[_METRIC]
-        full = (f"{of}." if of else "") + (name or each.name) + ("_seconds" if unit == "s" else "")
-        metrics.append(Metric(each.name, full, unit, help))
+    for name, each in _described(cls).items():
+        prefix = f"{each.of}." if each.of else ""
+        suffix = "_seconds" if each.unit == "s" else ""
+        if each.exported:
+            full = f"{prefix}{each.name or name}{suffix}"
+            metrics.append(Metric(name, full, each.unit, each.help))
     return tuple(metrics)
 
 
 def sum_counters(parts: Sequence[Any]) -> dict[str, Any]:
-    """The sums of the counters of several objects of one class, by the fields' names.
+    """The sums of the counters and levels of several objects of one class, by the fields' names.
 
     >>> @dataclass
     ... class Written:
     ...     path: str
     ...     size: int = counter("By", "Bytes written.")
-    >>> sum_counters([Written("x", 1), Written("y", 2)])
-    {'size': 3}
+    ...     queued: int = level("Bytes that wait.")
+    >>> sum_counters([Written("x", 1), Written("y", 2, queued=7)])
+    {'size': 3, 'queued': 7}
     """
-    return {
-        metric.field: sum(getattr(part, metric.field) for part in parts)
-        for metric in metrics_of(type(parts[0]))
-    }
+    return {name: sum(getattr(part, name) for part in parts) for name in _described(type(parts[0]))}
 
 
 def subtract_counters(later: Any, earlier: Any) -> dict[str, Any]:
@@ -96,19 +137,23 @@ def subtract_counters(later: Any, earlier: Any) -> dict[str, Any]:
     ... class Written:
     ...     path: str
     ...     size: int = counter("By", "Bytes written.")
-    >>> subtract_counters(Written("x", 5), Written("x", 2))
+    ...     queued: int = level("Bytes that wait.")
+    >>> subtract_counters(Written("x", 5), Written("x", 2, queued=7))
     {'size': 3}
     """
     return {
-        metric.field: getattr(later, metric.field) - getattr(earlier, metric.field)
-        for metric in metrics_of(type(later))
+        name: getattr(later, name) - getattr(earlier, name)
+        for name, each in _described(type(later)).items()
+        if not each.falls
     }
 
 
 def explain_counters(cls: type[C]) -> type[C]:
-    """Adds the counters of a dataclass to its docstring, whose last section is "Attributes"."""
+    """Adds the counters and levels of a dataclass to its docstring, whose last section is
+    "Attributes".
+    """
     if cls.__doc__ is not None:  # python -OO drops it
-        lines = [f"    {metric.field}: {metric.help}" for metric in metrics_of(cls)]
+        lines = [f"    {name}: {each.help}" for name, each in _described(cls).items()]
         indented = "\n".join(f"    {line}" for line in lines)
         cls.__doc__ = f"{cls.__doc__.rstrip()}\n{indented}\n    "
     return cls

@@ -39,6 +39,7 @@ from streamrec.storage.counters import (
     Metric,
     counter,
     explain_counters,
+    level,
     metrics_of,
     subtract_counters,
 )
@@ -56,7 +57,6 @@ class StageStats:
     Attributes:
         title: Its name for users: "batch", "map: your function resize".
         line: Its line in the pipeline's description.
-        queued, queue_limit: Bytes in its queues, and how many these may hold; 0 without queues.
         chains: The chains that a source runs.
     """
 
@@ -69,8 +69,8 @@ class StageStats:
     busy: float = counter("s", "Time that a stage worked.", of="stage")
     waited_for_input: float = counter("s", "Time that a stage had nothing to work on.", of="stage")
     waited_for_output: float = counter("s", "Time that what a stage had was not taken.", of="stage")
-    queued: int = 0
-    queue_limit: int = 0
+    queued: int = level("Bytes in its queues; 0 without queues.")
+    queue_limit: int = level("How many bytes its queues may hold.")
     chains: tuple[ChainStats, ...] = ()
     errors_ignored: int = counter(
         "1", "Elements that failed and were left out by ignore_errors.", of="stage"
@@ -204,27 +204,32 @@ class Stats:
     """The statistics of a run at one moment.
 
     Attributes:
-        elements: How many elements the consumer has taken.
-        bytes: About how many bytes these have, counted in whole chunks.
-        queued, queue_limit: How many bytes wait for the consumer, and how many may.
         chain: The statistics of sources and stages.
         storage: Requests, bytes and retries of the stores, and the requests that wait for a retry.
-        readers: Of how many readers, the workers of a DataLoader, this is the sum.
     """
 
-    elements: int
-    bytes: int
+    elements: int = counter(
+        "1", "Elements that the consumer has taken.", required=True, exported=False
+    )
+    bytes: int = counter(
+        "By",
+        "About how many bytes they have, counted in whole chunks.",
+        required=True,
+        exported=False,
+    )
     consumer_waited: float = counter("s", "Time that the consumer waited for data.", required=True)
     consumer_busy: float = counter(
         "s", "Time that the consumer worked between two requests.", required=True
     )
-    queued: int
-    queue_limit: int
+    queued: int = level("Bytes that wait for the consumer.", default=None)
+    queue_limit: int = level("How many bytes may wait for it.", default=None)
     chain: ChainStats
     storage: Snapshot
     samples: int = counter("1", "Rows of batches, or single elements, that a loader gave.")
     tokens: int = counter("1", "Tokens of these, which a loader counts with `tokens=`.")
-    readers: int = 1
+    readers: int = level(
+        "Of how many readers, the workers of a DataLoader, this is the sum.", default=1
+    )
 
     @property
     def seconds(self) -> float:
@@ -304,11 +309,7 @@ class Stats:
         Queues and `storage` are not subtracted.
         """
         return replace(
-            self,
-            elements=self.elements - earlier.elements,
-            bytes=self.bytes - earlier.bytes,
-            chain=self.chain.since(earlier.chain),
-            **subtract_counters(self, earlier),
+            self, **subtract_counters(self, earlier), chain=self.chain.since(earlier.chain)
         )
 
     def _repr_html_(self) -> str:

@@ -18,11 +18,9 @@ def sum_stats(parts: Sequence[Stats]) -> Stats:
 
     Seconds are added, too: those of two readers that each waited for a second are two.
     """
-    more = ("elements", "bytes", "queued", "queue_limit", "readers")
     return replace(
         parts[0],
         **sum_counters(parts),
-        **{name: sum(getattr(part, name) for part in parts) for name in more},
         chain=reduce(add_chains, (part.chain for part in parts)),
         storage=sum_snapshots([part.storage for part in parts]),
     )
@@ -40,13 +38,7 @@ def add_stages(one: StageStats, other: StageStats) -> StageStats:
         add_chains(first, second) if first and second else first or second
         for first, second in zip_longest(one.chains, other.chains)
     )
-    return replace(
-        one,
-        **sum_counters([one, other]),
-        queued=one.queued + other.queued,
-        queue_limit=one.queue_limit + other.queue_limit,
-        chains=chains,
-    )
+    return replace(one, **sum_counters([one, other]), chains=chains)
 
 
 def sum_snapshots(parts: Sequence[Snapshot]) -> Snapshot:

@@ -1,15 +1,26 @@
 """A counter is written down once: its field, its metric and its sentence agree."""
 
+import re
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamrec.pipeline import StageStats, Stats
 from streamrec.storage import Counts
-from streamrec.storage.counters import Metric, counter, explain_counters, metrics_of
+from streamrec.storage.counters import (
+    Metric,
+    counter,
+    explain_counters,
+    level,
+    metrics_of,
+    subtract_counters,
+    sum_counters,
+)
 
 CLASSES = [Counts, StageStats, Stats]
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 @explain_counters
@@ -25,6 +36,8 @@ class Example:
     sent: int = counter("By", "Bytes sent.", name="sent_bytes")
     busy: float = counter("s", "Time that it worked.", of="part")
     failures: int = counter("1", "Attempts that failed.", required=True)
+    taken: int = counter("1", "Elements that were taken.", exported=False)
+    waiting: int = level("Elements that wait now.")
 
 
 def test_a_counter_is_a_field_and_a_metric() -> None:
@@ -52,6 +65,30 @@ def test_the_docstring_explains_each_field_once(cls: Any) -> None:
         if line.startswith("        ") and line[8] != " ":
             names += line.strip().partition(":")[0].split(", ")
     assert sorted(names) == sorted(field.name for field in fields(cls))
+
+
+def test_a_level_adds_up_over_readers_and_has_no_difference() -> None:
+    early = Example(title="x", failures=1, taken=10, waiting=5)
+    late = Example(title="x", failures=4, taken=30, waiting=2)
+    assert subtract_counters(late, early) == {"sent": 0, "busy": 0.0, "failures": 3, "taken": 20}
+    assert sum_counters([early, late]) == {
+        "sent": 0,
+        "busy": 0.0,
+        "failures": 5,
+        "taken": 40,
+        "waiting": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("cls", "page"),
+    [(Counts, "bad-networks.md"), (StageStats, "statistics.md"), (Stats, "statistics.md")],
+)
+def test_a_page_for_users_explains_each_field(cls: Any, page: str) -> None:
+    rows = [line for line in (DOCS / page).read_text().splitlines() if line.startswith("|")]
+    named = " ".join(re.findall("`[^`]+`", "\n".join(rows)))
+    missing = [each.name for each in fields(cls) if not re.search(rf"\b{each.name}\b", named)]
+    assert missing == []
 
 
 @pytest.mark.parametrize("cls", CLASSES)
