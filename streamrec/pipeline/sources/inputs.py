@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -45,26 +45,25 @@ class TakenElements(NamedTuple):
 
 
 class ChunkRow:
-    """Chunks in a row, and the place of the next element in them. Each has a weight in bytes.
+    """Chunks in a row, and the place of the next element in them.
 
-    All together weigh `held`; the one that was added last weighs `last_weight`, also when it was
-    taken. `start` gives the position before the first element, if it is asked for.
+    Args:
+        start: Gives the position before the first element, if it is asked for.
+
+    Attributes:
+        chunks: The chunks, each with its weight in bytes.
+        held: What all of them weigh.
+        last_weight: What the one weighs that was added last, also when it was taken.
     """
 
     def __init__(self, start: Callable[[], Position | None]) -> None:
+        self.chunks: deque[tuple[Chunk, int]] = deque()
         self.held = 0
         self.last_weight = 0
-        self._chunks: deque[tuple[Chunk, int]] = deque()
         self._used = 0  # elements of the first chunk
         # The parts of a position, which is seldom needed.
         self._start = start
         self._last: ChunkSlices = ()  # the end of the chunk that was taken last
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    def __iter__(self) -> Iterator[Chunk]:
-        return (chunk for chunk, _ in self._chunks)
 
     def begin(self, start: Callable[[], Position | None]) -> None:
         """Sets what gives the position before the first element."""
@@ -72,41 +71,41 @@ class ChunkRow:
 
     def add(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk at the end."""
-        self._chunks.append((chunk, weight))
+        self.chunks.append((chunk, weight))
         self.held += weight
         self.last_weight = weight
 
     @property
     def first(self) -> Chunk:
         """The first chunk, of which some elements may have been taken."""
-        return self._chunks[0][0]
+        return self.chunks[0][0]
 
     @property
     def left(self) -> int:
         """How many elements are left in the first chunk, and can be taken without a copy."""
-        return len(self._chunks[0][0].elements) - self._used if self._chunks else 0
+        return len(self.chunks[0][0].elements) - self._used if self.chunks else 0
 
     def mark(self) -> Joined:
         """The position before the next element."""
-        if not self._chunks:
+        if not self.chunks:
             return self._where_empty()
-        return Joined(((self._chunks[0][0].positions, self._used, 0),))
+        return Joined(((self.chunks[0][0].positions, self._used, 0),))
 
     def _where_empty(self) -> Joined:
         return Joined(self._last) if self._last else Joined((), self._start())
 
     def end(self) -> Joined:
         """The position after all elements."""
-        if not self._chunks:
+        if not self.chunks:
             return self._where_empty()
-        last = self._chunks[-1][0]
+        last = self.chunks[-1][0]
         return Joined(((last.positions, len(last.elements), 0),))
 
     def peek(self, most: int) -> list[Any]:
         """At most `most` next elements as windows, without taking them."""
         windows = []
         first = self._used
-        for chunk, _ in self._chunks:
+        for chunk, _ in self.chunks:
             last = min(len(chunk.elements), first + most)
             windows.append(window(chunk.elements, first, last))
             most -= last - first
@@ -121,7 +120,7 @@ class ChunkRow:
         slices = []
         nbytes = 0
         while count:
-            chunk, _ = self._chunks[0]
+            chunk, _ = self.chunks[0]
             first = self._used
             size = len(chunk.elements)
             last = min(size, first + count)
@@ -138,7 +137,7 @@ class ChunkRow:
 
     def _drop(self) -> None:
         """Drops the first chunk, of which all was taken."""
-        chunk, weight = self._chunks.popleft()
+        chunk, weight = self.chunks.popleft()
         self.held -= weight
         self._last = ((chunk.positions, self._used, 0),)
         self._used = 0
@@ -161,14 +160,14 @@ class ArrivedElements:
         self.available = 0
         self.failures = 0
         self.typical_bytes = 1
-        self._chunks = ChunkRow(lambda: start)
+        self._row = ChunkRow(lambda: start)
 
     def _add(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk at the end; a failure becomes one element."""
         count = len(chunk.elements)
         if chunk.error is not None:
             self.failures += 1
-            positions = OneElement(((self._chunks.end(), 0, 0),), (chunk.positions, 0))
+            positions = OneElement(((self._row.end(), 0, 0),), (chunk.positions, 0))
             # A failure counts as one element, so that it has a turn like any other.
             chunk = Chunk((None,), positions, FAILURE_BYTES, chunk.error)
             count = 1
@@ -179,7 +178,7 @@ class ArrivedElements:
                 abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
             )
             self.typical_bytes = nbytes // count + 1 if chunk.error is None else self.typical_bytes
-            self._chunks.add(chunk, weight)
+            self._row.add(chunk, weight)
 
     def _freed(self, nbytes: int) -> None:
         """Called when chunks that weighed `nbytes` were taken to their ends."""
@@ -194,27 +193,27 @@ class ArrivedElements:
     @property
     def is_exhausted(self) -> bool:
         """Whether the input has ended and all elements were taken."""
-        return self.ended and not self._chunks
+        return self.ended and not self._row.chunks
 
     @property
     def has_failure(self) -> bool:
         """Whether the next element failed; `take_failure` takes it."""
-        return bool(self._chunks) and self._chunks.first.error is not None
+        return bool(self._row.chunks) and self._row.first.error is not None
 
     def take_failure(self) -> Exception:
         """Takes the next element, which failed, and returns its error."""
-        error = self._chunks.first.error
+        error = self._row.first.error
         assert error is not None
-        self._take(1)
+        self.take(1)
         self.failures -= 1
-        valid = takewhile(lambda chunk: chunk.error is None, self._chunks)
-        self.available = sum(len(chunk.elements) for chunk in valid)
+        valid = takewhile(lambda entry: entry[0].error is None, self._row.chunks)
+        self.available = sum(len(chunk.elements) for chunk, _ in valid)
         return error
 
     @property
     def first(self) -> int:
         """How many elements are left in the first chunk, and can be taken without a copy."""
-        return self._chunks.left
+        return self._row.left
 
     @property
     def comes(self) -> bool:
@@ -228,26 +227,23 @@ class ArrivedElements:
 
     def mark(self) -> Joined:
         """The position before the next element."""
-        return self._chunks.mark()
+        return self._row.mark()
 
     def peek(self, most: int) -> list[Any]:
         """At most `most` next elements as windows, without taking them."""
-        return self._chunks.peek(most)
+        return self._row.peek(most)
 
     def take(self, count: int) -> TakenElements:
         """Takes the next `count` available elements."""
+        row = self._row
         if not count:
-            return TakenElements([], self.mark(), 0)
+            return TakenElements([], row.mark(), 0)
+        held = row.held
+        taken = row.take(count)
         self.available -= count
-        return self._take(count)
-
-    def _take(self, count: int) -> TakenElements:
-        chunks = self._chunks
-        held = chunks.held
-        taken = chunks.take(count)
-        freed = held - chunks.held
+        freed = held - row.held
         # One chunk of any weight fits where none is left, also after one without weight.
-        if freed or not chunks:
+        if freed or not row.chunks:
             self._freed(freed)
         return taken
 
@@ -266,11 +262,11 @@ class InputBuffer(ArrivedElements, Fillable):
 
     def _fits(self, chunk: Chunk, weight: int) -> bool:
         """Whether a chunk may be added now; one always fits."""
-        return not self._chunks or self._chunks.held + weight <= self._limit
+        return not self._row.chunks or self._row.held + weight <= self._limit
 
     def end_with(self, error: Exception) -> None:
         """Adds a failed element, and ends the chain."""
-        self._add(Chunk((), self._chunks.end(), FAILURE_BYTES, error), FAILURE_BYTES)
+        self._add(Chunk((), self._row.end(), FAILURE_BYTES, error), FAILURE_BYTES)
         self.end(None)
 
     async def more(self) -> bool:
@@ -278,11 +274,11 @@ class InputBuffer(ArrivedElements, Fillable):
 
         Raises the error that ended the chain.
         """
-        while not self._chunks and not self.ended:
+        while not self._row.chunks and not self.ended:
             await self._arrived.wait()
-        if not self._chunks:
+        if not self._row.chunks:
             self.check()
-        return bool(self._chunks)
+        return bool(self._row.chunks)
 
     def _freed(self, nbytes: int) -> None:
         """Wakes the task that waits for room."""

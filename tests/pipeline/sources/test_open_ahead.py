@@ -60,7 +60,7 @@ def next_shards(
     openings = open_ahead.next(
         interleave, open_ahead.count + 2, known=None, at_once=at_once, fits=RunThatAnswers(fits)
     )
-    return [queue.shard for queue in openings.queues]
+    return [queue.start.shard for queue in openings.queues]
 
 
 def test_shards_that_have_a_place_are_opened_even_if_nothing_fits() -> None:
@@ -206,7 +206,7 @@ async def test_tasks_of_queues_with_room_go_on_one_in_each_turn() -> None:
 
     async def task(queue: ShardQueue) -> None:
         await waiters.room(queue)
-        gone.append(queue.shard)
+        gone.append(queue.start.shard)
 
     async with asyncio.TaskGroup() as tasks:
         for queue in queues:

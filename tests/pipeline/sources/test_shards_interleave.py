@@ -85,15 +85,15 @@ class Arriving:
 
     def go_on(self, queue: ShardQueue) -> None:
         """One more piece of this shard, or its end."""
-        if queue.shard not in self._pieces:
-            self._pieces[queue.shard] = self._cut(queue.shard, queue.start.place.offset)
+        if queue.start.shard not in self._pieces:
+            self._pieces[queue.start.shard] = self._cut(queue.start.shard, queue.start.place.offset)
             queue.open(queue.start.opened(None, ""), self._random.choice((0, 1000)))
-            self._pushed[queue.shard] = queue.start.place.record
-        pieces = self._pieces[queue.shard]
+            self._pushed[queue.start.shard] = queue.start.place.record
+        pieces = self._pieces[queue.start.shard]
         if pieces:
             frames = pieces.pop(0)
-            queue.push(frames, self._pushed[queue.shard])
-            self._pushed[queue.shard] += len(frames)
+            queue.push(frames, self._pushed[queue.start.shard])
+            self._pushed[queue.start.shard] += len(frames)
         else:
             queue.ended = True
 

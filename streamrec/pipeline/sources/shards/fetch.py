@@ -152,7 +152,7 @@ class Fetching:
             tasks.start_soon(fetch_short_shards, self, openings.queues)
         else:
             for queue in openings.queues:
-                tasks.start_soon(fetch_shard, self, queue, self.listing.portion(queue.shard))
+                tasks.start_soon(fetch_shard, self, queue, self.listing.portion(queue.start.shard))
 
     def add_sizes(self, sizes: Iterable[int]) -> None:
         """Notes the sizes of opened shards, by which further ones are opened."""
@@ -168,7 +168,7 @@ class Fetching:
 
     def _is_next(self, queue: ShardQueue) -> bool:
         """Whether the interleave waits for this shard, so that it may read what does not fit."""
-        has_turn = queue.shard < self.interleave.coming.next
+        has_turn = queue.start.shard < self.interleave.coming.next
         return self.waiters.awaits(queue, has_turn=has_turn)
 
     def options_for(self, queue: ShardQueue, storage: Storage) -> ReadOptions:
@@ -229,7 +229,7 @@ async def fetch_blocks(
     try:
         if cursor.info.size is not None:
             source.add_sizes([cursor.info.size])
-        source.interleave.versions.opened(queue.shard, cursor.info.version)
+        source.interleave.versions.opened(queue.start.shard, cursor.info.version)
         limit = source.memory.queue_bytes(source.known, cursor.most_block_bytes)
         start = queue.start.opened(cursor.info.version, cursor.compression_type)
         queue.open(start, max(limit, queue.limit))
@@ -266,7 +266,7 @@ async def push_blocks(
 
 async def fetch_short_shards(source: Fetching, queues: list[ShardQueue]) -> None:
     """Fetches short shards whole: local ones in one step, others by a task each."""
-    portions = {queue: source.listing.portion(queue.shard) for queue in queues}
+    portions = {queue: source.listing.portion(queue.start.shard) for queue in queues}
     needs_reader = source.options.block_bytes is not None or source.options.compression_type
     short = [
         queue
@@ -306,7 +306,7 @@ def push_short_shard(
     try:
         if expected is not None and not checked:
             expected.check(short.info)
-        source.interleave.versions.opened(queue.shard, short.info.version)
+        source.interleave.versions.opened(queue.start.shard, short.info.version)
         # No block comes after this one.
         queue.open(queue.start.opened(short.info.version, ""), queue.limit)
         _, last = portion.within(0, count)

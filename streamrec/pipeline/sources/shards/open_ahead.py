@@ -193,8 +193,8 @@ class OpenAhead:
         if not at_once and short and self._sizes and missing < min(32, count // 2):
             return Openings([], short)
         queues = self._allowed(interleave.wanted(count), fits)
-        self._opened.update(queue.shard for queue in queues)
-        self._next = max((queue.shard + 1 for queue in queues), default=self._next)
+        self._opened.update(queue.start.shard for queue in queues)
+        self._next = max((queue.start.shard + 1 for queue in queues), default=self._next)
         return Openings(queues, short)
 
     def _allowed(
@@ -206,7 +206,7 @@ class OpenAhead:
         allowed: list[ShardQueue] = []
         run_has_room: bool | None = None
         for number, queue in enumerate(wanted):
-            if queue.shard in self._opened:
+            if queue.start.shard in self._opened:
                 continue
             if number >= places:
                 planned = places * QUEUE_BYTES + (number + 1 - places) * room

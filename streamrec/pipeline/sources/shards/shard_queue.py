@@ -137,24 +137,19 @@ class ShardQueue(ArrivedElements):
         """
         self.start = start
         self.limit = limit
-        self._chunks.begin(start.position)
-
-    @property
-    def shard(self) -> int:
-        """The number of the shard."""
-        return self.start.shard
+        self._row.begin(start.position)
 
     @property
     def has_room(self) -> bool:
         """Whether another block of the last one's size fits."""
-        chunks = self._chunks
-        return not self.available or chunks.held + chunks.last_weight <= self.limit
+        row = self._row
+        return not self.available or row.held + row.last_weight <= self.limit
 
     @property
     def is_low(self) -> bool:
         """Whether to continue reading: it has room for two blocks, or holds at most one."""
-        held = self._chunks.held
-        block = self._chunks.last_weight
+        held = self._row.held
+        block = self._row.last_weight
         return held + 2 * block <= self.limit or held <= block
 
     @property
@@ -168,7 +163,7 @@ class ShardQueue(ArrivedElements):
         """
         nbytes = memoryview(frames.buffer).nbytes
         positions = BlockPositions(
-            shard=self.shard,
+            shard=self.start.shard,
             version=self.start.place.version,
             compression=self.start.compression,
             record=record,
@@ -201,9 +196,6 @@ class ComingShards:
         self._paths = paths
         self._account = account
         self._ahead: dict[int, ShardQueue] = {}
-
-    def __bool__(self) -> bool:
-        return self.next < self.known
 
     def queue(self, start: ShardStart) -> ShardQueue:
         """Makes the queue of one shard, with its own account."""
@@ -272,7 +264,7 @@ class ShardInterleave(Interleave[ShardQueue]):
 
     @property
     def has_more(self) -> bool:
-        return bool(self.coming)
+        return self.coming.next < self.coming.known
 
     def _next(self) -> ShardQueue:
         return self.coming.take()
