@@ -15,6 +15,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Any, Final, TypeVar, cast
 
+from streamrec.lazy import lazy_pattern
 from streamrec.store_kinds import shows_login
 
 __all__ = [
@@ -38,7 +39,7 @@ __all__ = [
 
 _IMAGES: Final = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 
-_HARMLESS: Final = re.compile(
+_HARMLESS: Final = lazy_pattern(
     r"""(?ix) alt | boundary | charset | client-id | date | day | delimiter | dir | directory
     | download | dt | encoding | end | expires | file | filename | format | generation | hour | id
     | index | lang | length | limit | list-type | marker | max-keys | metageneration | month | name
@@ -53,7 +54,7 @@ SENSITIVE: Final = (
     r"(?:key|secret|token|passw|pass\b|pwd|sig\b|signature|credential|auth|jwt|\bcode\b|session"
     r"|\bsas\b|cookie|bearer)"
 )
-_SENSITIVE_NAME: Final = re.compile(rf"(?i).*{SENSITIVE}")
+_SENSITIVE_NAME: Final = lazy_pattern(rf"(?i).*{SENSITIVE}")
 
 INVISIBLE: Final = (
     "\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164"
@@ -63,36 +64,37 @@ INVISIBLE: Final = (
 without width, fillers, tags, selectors of variants. The joiners U+200C and U+200D, soft hyphens and
 the selectors of emoji are parts of ordinary words."""
 
-_UNSAFE: Final = re.compile(f"[\x00-\x1f\x7f-\x9f{INVISIBLE}\ud800-\udfff]")
-_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_UNSAFE_IN_LINES: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
-_UNSAFE_IN_JSON: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", ""))
+_OTHER_UNSAFE: Final = rf"\x7f-\x9f{INVISIBLE}\ud800-\udfff"
+_UNSAFE: Final = lazy_pattern(rf"[\x00-\x1f{_OTHER_UNSAFE}]")
+_CONTROL: Final = lazy_pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_UNSAFE_IN_LINES: Final = lazy_pattern(rf"[\x00-\x09\x0b-\x1f{_OTHER_UNSAFE}]")
+_UNSAFE_IN_JSON: Final = lazy_pattern(f"[{_OTHER_UNSAFE}]")
 
-_URL: Final = re.compile(
+_URL: Final = lazy_pattern(
     r"([A-Za-z][A-Za-z0-9+.-]*)://((?:[^\s\"'<>]|['\"<>](?=[^\s,)\]}>:;\"']))*)"
 )
 """A URL in a text: up to a space, or to a quote at its end."""
 
-_QUOTED_URL: Final = re.compile(r"([\"'])([A-Za-z][A-Za-z0-9+.-]*://(?:\\.|(?!\1)[^\\\n])*)\1")
-_CHAIN: Final = re.compile(r"(::(?=[A-Za-z][A-Za-z0-9+.-]*(?:::|://)))")
-_SEPARATORS: Final = re.compile("[@?#;]")
+_QUOTED_URL: Final = lazy_pattern(r"([\"'])([A-Za-z][A-Za-z0-9+.-]*://(?:\\.|(?!\1)[^\\\n])*)\1")
+_CHAIN: Final = lazy_pattern(r"(::(?=[A-Za-z][A-Za-z0-9+.-]*(?:::|://)))")
+_SEPARATORS: Final = lazy_pattern("[@?#;]")
 """A URL without any of these has no secret."""
-_QUERY: Final = re.compile(r"\?([\w.%~$+\[\]-]+=(?:[^\s\"'<>]|['\"<>](?=[\w%]))*)")
-_HEADER: Final = re.compile(
+_QUERY: Final = lazy_pattern(r"\?([\w.%~$+\[\]-]+=(?:[^\s\"'<>]|['\"<>](?=[\w%]))*)")
+_HEADER: Final = lazy_pattern(
     r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:token|key|signature|secret|auth)[\w-]*)"
     r"(['\"]?\s*[:=]\s*['\"]?)((?:(?:bearer|basic|token|negotiate|digest) "
     r"+)?[^\s'\",]+(?:(?<=cookie)[^\n]*)?)"
 )
-_BEARER: Final = re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}")
-_CONNECTION: Final = re.compile(
+_BEARER: Final = lazy_pattern(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}")
+_CONNECTION: Final = lazy_pattern(
     r"(?i)\b(accountkey|sharedaccesskey|sharedaccesssignature|password|passwd|pwd|client_?secret|secret_?(?:access_?)?key)"
     r"=(?!\.\.\.)([^;\s'\"&]+)"
 )
-_NAMED: Final = re.compile(
+_NAMED: Final = lazy_pattern(
     r"(?i)(['\"]?)\b([\w-]*(?:password|passwd|pwd|secret|token|(?:api|access|account|private|shared)_?key"
     r"|signature|connection_?string|credential)[\w-]*)(\1\s*[:=]\s*)(['\"])(?!\.\.\.|[/~][^'\"]*\.json\4)((?:\\.|(?!\4).)+)\4"
 )
-_QUICK: Final = re.compile(
+_QUICK: Final = lazy_pattern(
     r"(?i)://|\?|key|secret|passw|pwd|token|auth|cookie|signature|bearer|connection|credential"
 )
 

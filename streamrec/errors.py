@@ -7,8 +7,6 @@ error never hides good data: readers deliver all records before the damage first
 
 from __future__ import annotations
 
-import re
-
 from streamrec.display import (
     display_name,
     display_text,
@@ -17,6 +15,7 @@ from streamrec.display import (
     secrets_in,
     shorten,
 )
+from streamrec.lazy import lazy_pattern
 
 __all__ = [
     "AlreadyExistsError",
@@ -58,7 +57,7 @@ MESSAGE_CHARS = 3000
 In the traceback that a DataLoader's worker sends, its end (a third) is the whole error.
 """
 
-_OF_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback ")
+_OF_WORKER = lazy_pattern(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback ")
 """The start of a reason when PyTorch raises the error of a DataLoader's worker again: it makes a
 new error of the same type, whose reason is the worker's traceback. Its lines stay lines."""
 

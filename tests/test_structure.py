@@ -154,9 +154,9 @@ def module_of(name: str) -> Module:
 
 MAY_IMPORT = {
     "arguments": {"display"},
-    "display": {"store_kinds"},
+    "display": {"lazy", "store_kinds"},
     "store_kinds": set(),
-    "errors": {"display"},
+    "errors": {"display", "lazy"},
     "html": {"display", "errors"},
     "lazy": set(),
     "process": set(),

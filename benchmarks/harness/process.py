@@ -29,6 +29,8 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     # gcsfs would ask a service of Google about each bucket of a local server
     "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    # An installed package has its bytecode; without it, half of a first batch is compiling.
+    "PYTHONDONTWRITEBYTECODE": "",
 }
 
 

@@ -5,13 +5,13 @@ Only ml_dtypes is imported, for its own dtypes.
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
 from typing import Any, Final, cast
 
 import numpy as np
 
 from streamrec.errors import FeatureError, MissingExtraError
+from streamrec.lazy import lazy_pattern
 
 TENSOR_DTYPES: Final = {
     "float32": 1,
@@ -41,8 +41,8 @@ TENSOR_DTYPES: Final = {
 }
 """The numbers of TensorFlow's dtypes in a TensorProto, by name; without strings."""
 
-_INTEGER: Final = re.compile(r"u?int\d|bool|long|short")
-_FLOAT: Final = re.compile("b?float|double|half")
+_INTEGER: Final = lazy_pattern(r"u?int\d|bool|long|short")
+_FLOAT: Final = lazy_pattern("b?float|double|half")
 
 
 def dtype_name(dtype: object) -> str:

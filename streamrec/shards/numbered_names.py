@@ -16,18 +16,19 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from streamrec.lazy import lazy_pattern
 from streamrec.storage import Glob, split_chain
 
 MAX_TOTAL: Final = 1_000_000
 """Names that tell of more shards are not numbered ones: a hostile name must not cost memory."""
 
-NUMBERS: Final = re.compile(r"(.*?)([0-9]{1,7})(-of-)([0-9]{1,7})([^/0-9][^/]*)?", re.DOTALL)
+NUMBERS: Final = lazy_pattern(r"(.*?)([0-9]{1,7})(-of-)([0-9]{1,7})([^/0-9][^/]*)?", re.DOTALL)
 """A name with its number and the number of all shards."""
 
 MAX_WORDS: Final = 8
 """How many splits a message names."""
 
-FORMAT: Final = re.compile(r"\.(tf_?records?|tfrec|array_record|riegeli|records?|gz|zst|zz)$")
+FORMAT: Final = lazy_pattern(r"\.(tf_?records?|tfrec|array_record|riegeli|records?|gz|zst|zz)$")
 """The endings that say how a shard is written, and not which split it is of."""
 
 SPLIT_WORDS: Final = frozenset(

@@ -23,17 +23,18 @@ from datetime import datetime
 from typing import Final
 
 from streamrec.display import display_name
+from streamrec.lazy import lazy_pattern
 from streamrec.storage import MAGIC, Glob, ObjectInfo, Storages, split_chain
 
-BRACES = re.compile(r"(?<!\[)\{([^{}]*)\}")
-RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
-NUMBER = re.compile(r"\{shard(?::([^{}]*))?\}")
-TOTAL = re.compile(r"\{shards(?::([^{}]*))?\}")
-RUN = re.compile(r"\{(?:time(?::([^{}]*))?|uuid)\}")
+BRACES = lazy_pattern(r"(?<!\[)\{([^{}]*)\}")
+RANGE = lazy_pattern(r"(-?\d+)\.\.(-?\d+)")
+NUMBER = lazy_pattern(r"\{shard(?::([^{}]*))?\}")
+TOTAL = lazy_pattern(r"\{shards(?::([^{}]*))?\}")
+RUN = lazy_pattern(r"\{(?:time(?::([^{}]*))?|uuid)\}")
 TIME_FORMAT = "%Y%m%dT%H%M%SZ"
-SHARDED = re.compile(r"(.*[^/@])@([0-9]{1,7})((?:\.\w+)*)(?<!\.json)(?<!\.index)", re.DOTALL)
+SHARDED = lazy_pattern(r"(.*[^/@])@([0-9]{1,7})((?:\.\w+)*)(?<!\.json)(?<!\.index)", re.DOTALL)
 MAX_SHARDED = 1_000_000
-WEB = re.compile(r"https?://", re.IGNORECASE)
+WEB = lazy_pattern(r"https?://", re.IGNORECASE)
 
 MANIFESTS: Final = (".json", ".index")
 """The endings of the names of manifests and indexes."""

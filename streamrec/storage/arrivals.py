@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Final
 
 from streamrec.display import shorten
+from streamrec.lazy import lazy_pattern
 
 HEAD_BYTES: Final = 512
 """How many of a body's first bytes are enough to recognise a page."""
@@ -21,15 +22,15 @@ STORE_HEADERS: Final = ("x-amz-", "x-goog-", "x-guploader-", "x-ms-")
 """The beginnings of the names of headers that only object stores send, in lower case."""
 
 _BOM: Final = b"\xef\xbb\xbf"
-_HTML: Final = re.compile(
+_HTML: Final = lazy_pattern(
     rb"(<!--.*?-->\s*|<\?xml[^>]*>\s*)*<(!doctype\s+html|html|head|body|title|meta|script|center)\b",
     re.IGNORECASE | re.DOTALL,
 )
-_TITLE: Final = re.compile(rb"<title[^>]*>(.*?)(</title>|$)", re.IGNORECASE | re.DOTALL)
-_XML: Final = re.compile(rb"(<!--.*?-->\s*|<\?[^>]*>\s*)*<([A-Za-z][\w:.-]*)", re.DOTALL)
-_JSON: Final = re.compile(rb"[{\[]\s*([\"{\[}\]]|$)")
-_BINARY: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
-_TEXT_FILES: Final = re.compile(
+_TITLE: Final = lazy_pattern(rb"<title[^>]*>(.*?)(</title>|$)", re.IGNORECASE | re.DOTALL)
+_XML: Final = lazy_pattern(rb"(<!--.*?-->\s*|<\?[^>]*>\s*)*<([A-Za-z][\w:.-]*)", re.DOTALL)
+_JSON: Final = lazy_pattern(rb"[{\[]\s*([\"{\[}\]]|$)")
+_BINARY: Final = lazy_pattern(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+_TEXT_FILES: Final = lazy_pattern(
     r".*\.(csv|idx|index|json|jsonl|ndjson|md|tsv|txt|ya?ml)", re.IGNORECASE | re.DOTALL
 )
 

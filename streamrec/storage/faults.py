@@ -30,6 +30,7 @@ from streamrec.errors import (
     StorageTimeoutError,
     ThrottledError,
 )
+from streamrec.lazy import lazy_pattern
 from streamrec.storage.arrivals import describe_answer
 from streamrec.tracebacks import border_methods
 
@@ -469,7 +470,7 @@ def _size_in_range(headers: Mapping[str, str], start: int, end: int | None) -> i
     return size
 
 
-_UNSATISFIED_RANGE = re.compile(r"bytes \*/(\d+)", re.ASCII | re.IGNORECASE)
+_UNSATISFIED_RANGE = lazy_pattern(r"bytes \*/(\d+)", re.ASCII | re.IGNORECASE)
 
 
 def check_past_the_end(headers: Mapping[str, str], start: int, size: int | None) -> int:

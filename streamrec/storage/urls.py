@@ -28,6 +28,7 @@ from typing import Final, Literal, NamedTuple
 
 from streamrec.display import join_names
 from streamrec.errors import StorageError
+from streamrec.lazy import lazy_pattern
 from streamrec.store_kinds import MISNOMERS, kind_of_protocol
 
 CACHES: Final = frozenset({"simplecache", "filecache", "blockcache", "cached"})
@@ -35,7 +36,7 @@ CACHES: Final = frozenset({"simplecache", "filecache", "blockcache", "cached"})
 
 LOCAL_SCHEME: Final = re.compile(r"\A(?:file|local)://(?:localhost(?=/))?", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://)?")
+_PROTOCOL: Final = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*)(://)?")
 
 
 class UrlChain(NamedTuple):
@@ -196,7 +197,7 @@ def local_name(url: str) -> str:
     return os.path.expanduser(LOCAL_SCHEME.sub("", url))
 
 
-_HIDDEN: Final = re.compile(
+_HIDDEN: Final = lazy_pattern(
     r"\.(.*)\.streamrec-(?:([0-9a-f]{8}|new|old|set|lock)-)?([0-9a-f]{16})", re.DOTALL
 )
 
@@ -358,9 +359,9 @@ def is_temporary(path: str) -> bool:
     return _HIDDEN.fullmatch(path.rpartition("/")[2]) is not None
 
 
-MAGIC: Final = re.compile(r"[*?[]")
+MAGIC: Final = lazy_pattern(r"[*?[]")
 
-_TOKEN: Final = re.compile(r"(?<![^/])\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]/]*\]|.", re.DOTALL)
+_TOKEN: Final = lazy_pattern(r"(?<![^/])\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]/]*\]|.", re.DOTALL)
 _WILDCARDS: Final = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 

@@ -28,6 +28,7 @@ from streamrec import kernels
 from streamrec.arguments import check_choice, check_integer, describe_value
 from streamrec.display import text_of
 from streamrec.errors import MissingExtraError, install_command
+from streamrec.lazy import lazy_pattern
 from streamrec.tfrecord.frames import HEADER_BYTES
 from streamrec.tracebacks import border_methods
 
@@ -37,14 +38,16 @@ if TYPE_CHECKING:
 CompressionType = Literal["", "GZIP", "ZLIB", "ZSTD"]
 COMPRESSION_TYPES: Final[tuple[CompressionType, ...]] = get_args(CompressionType)
 
-_ZLIB_HEADERS = [(cmf << 8 | flg).to_bytes(2) for cmf in range(8, 128, 16) for flg in range(256)]
+_ZLIB_HEADERS = [
+    bytes((method, flags))
+    for method in range(8, 128, 16)
+    for flags in range(-(method << 8) % 31, 256, 31)
+]
 
 MAGIC: Final[dict[CompressionType, re.Pattern[bytes]]] = {
-    "GZIP": re.compile(rb"\x1f\x8b"),
-    "ZSTD": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
-    "ZLIB": re.compile(
-        b"|".join(re.escape(header) for header in _ZLIB_HEADERS if int.from_bytes(header) % 31 == 0)
-    ),
+    "GZIP": lazy_pattern(rb"\x1f\x8b"),
+    "ZSTD": lazy_pattern(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+    "ZLIB": lazy_pattern(b"|".join(map(re.escape, _ZLIB_HEADERS))),
 }
 """The first bytes of a compressed stream.
 

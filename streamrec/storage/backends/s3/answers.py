@@ -13,11 +13,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from streamrec.lazy import lazy_pattern
 from streamrec.storage.arrivals import HEAD_BYTES, describe_answer, describe_page, is_marked
 from streamrec.storage.faults import Cause, TransientError
 
 _OF_METHOD: Final = {"GET": {200, 206}, "DELETE": {200, 204}}
-_ROOT: Final = re.compile(rb"\s*(<\?[^>]*>\s*|<!--.*?-->\s*)*<([\w:.-]+)[^>]*?(/?)>", re.DOTALL)
+_ROOT: Final = lazy_pattern(rb"\s*(<\?[^>]*>\s*|<!--.*?-->\s*)*<([\w:.-]+)[^>]*?(/?)>", re.DOTALL)
 
 
 def check_answer(
