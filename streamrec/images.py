@@ -17,7 +17,8 @@ Rules:
 - The functions follow `tf.io.decode_jpeg`, `decode_png` and `decode_image`: shapes are equal, and
   pixels nearly equal. The samples of a PNG of 16 bits are equal.
 - The decoders release the GIL, so a `map` with `num_parallel_calls` uses that many cores.
-- A call starts no threads: the caller decides how many images are decoded at once.
+- A call starts no threads: the caller decides how many images are decoded at once. In a `map` with
+  `num_parallel_calls`, threads that have no batch decode images of a batch of another thread.
 - An image that cannot be decoded raises a `FeatureError` with the row's number.
 """
 
@@ -39,6 +40,7 @@ from streamrec.arguments import check_choice, name_type
 from streamrec.errors import FeatureError, MissingExtraError, install_command
 from streamrec.example import BytesColumn
 from streamrec.example.dtypes import dtype_name
+from streamrec.pipeline.engine.shared_items import for_each_item
 
 __all__ = ["decode_image", "decode_jpeg", "decode_png"]
 
@@ -278,8 +280,11 @@ def decode_all(contents: Any, decode: Callable[[bytes], Pixels]) -> npt.NDArray[
     flat = contents.reshape(-1) if isinstance(contents, BytesColumn | np.ndarray) else contents
     images = np.empty(len(flat), object)
     images_per_row = math.prod(shape[1:])
-    for index, data in enumerate(flat):
-        images[index] = decode_one(data, index // images_per_row, decode)
+
+    def decode_row(index: int) -> None:
+        images[index] = decode_one(flat[index], index // images_per_row, decode)
+
+    for_each_item(len(flat), decode_row)
     return images.reshape(shape)
 
 

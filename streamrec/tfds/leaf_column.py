@@ -25,6 +25,7 @@ from streamrec.errors import FeatureError
 from streamrec.example import BytesColumn, FixedLenFeature, RaggedFeature, RaggedTensor
 from streamrec.example.dtypes import dtype_by_name
 from streamrec.pipeline.elements.columns import as_array
+from streamrec.pipeline.engine.shared_items import for_each_item
 from streamrec.tfds.features import LeafFeature
 from streamrec.tfrecord import Frames
 
@@ -304,20 +305,27 @@ class LeafColumn:
         fixed = None not in self.leaf.shape and self.leaf.encoding != "file"
         shape = [int(size) for size in self.leaf.shape if size is not None] if fixed else []
         values: Any = images.empty((len(flat), *shape), self._dtype if fixed else object)
-        # Windows of steps have the same image, one object, several times: it is decoded once. The
-        # strings of a BytesColumn are made one by one, and are all different objects.
-        decoded: dict[int, int] = {}
-        shares = isinstance(flat, np.ndarray)
-        for item, data in enumerate(flat):
-            first = decoded.setdefault(id(data), item) if shares else item
-            if first < item:
-                values[item] = values[first]
-                continue
+        firsts: Sequence[int] = range(len(flat))
+        if isinstance(flat, np.ndarray):
+            # Windows of steps have the same image, one object, several times: it is decoded once.
+            # The strings of a BytesColumn are made one by one, and are all different objects.
+            found: dict[int, int] = {}
+            firsts = [found.setdefault(id(data), item) for item, data in enumerate(flat)]
+        different = list(dict.fromkeys(firsts))
+
+        def decode(number: int) -> None:
+            item = different[number]
             # An image of the right shape is decoded where it stays.
             place = values[item] if fixed else None
-            value = self._decode(data, record_of(item), self.leaf.shape, place)
+            value = self._decode(flat[item], record_of(item), self.leaf.shape, place)
             if value is not place:
                 values[item] = value
+
+        for_each_item(len(different), decode)
+        if len(different) < len(flat):
+            for item, first in enumerate(firsts):
+                if first < item:
+                    values[item] = values[first]
         return values
 
     def _call(self, flat: Any, record_of: Callable[[int], int]) -> list[Any]:

@@ -5,6 +5,8 @@ Rules:
 - A plain function runs in the run's threads. If its caller is cancelled, a thread finishes the
   current call, and is awaited. An async function is cancelled once, and awaited. A function that is
   not declared `async` but returns awaitables is noticed at its first call.
+- A thread without a task helps a call that has items to share (`engine/shared_items.py`), until
+  there is a task again.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import anyio
 from streamrec.errors import ClosedError
 from streamrec.pipeline.elements.chunk import weigh
 from streamrec.pipeline.elements.columns import pieces
+from streamrec.pipeline.engine.shared_items import Offers, offers
 from streamrec.pipeline.engine.stage import Halt
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.stages.calling import call_each, call_function, extend, is_async
@@ -41,19 +44,48 @@ class Caller:
     Attributes:
         awaits: Whether the function is async.
         on_async: Called when a plain function turns out to return awaitables.
+        on_offer: Called in a thread whose call has items that other threads may take.
     """
 
     def __init__(self, function: Callable[..., Any], threads: Threads) -> None:
         self.awaits = is_async(function)
         self.on_async: Callable[[], None] = lambda: None
+        self.on_offer: Callable[[], None] = lambda: None
         self._function = function
         self._threads = threads
         self._halts: set[Halt] = set()
+        self._offers = Offers(lambda: self.on_offer())
+        self._helpers: set[Halt] = set()
 
     def stop(self) -> None:
-        """Ends tasks in threads after their current calls."""
+        """Ends tasks in threads after their current calls, and helpers after their items."""
         for halt in self._halts:
             halt.ask()
+        self.recall()
+
+    def recall(self) -> None:
+        """Ends helpers after their current items: there is a task for them."""
+        for halt in self._helpers:
+            halt.ask()
+
+    @property
+    def helpers(self) -> int:
+        """How many threads help."""
+        return len(self._helpers)
+
+    @property
+    def wants_help(self) -> bool:
+        """Whether a running call has items that another thread may take."""
+        return not self._offers.are_taken
+
+    async def help(self) -> None:
+        """Works on items of running calls, oldest first, until none are left or a task comes."""
+        halt = Halt()
+        self._helpers.add(halt)
+        try:
+            await self._threads.run(partial(self._offers.help, halt), halt.ask)
+        finally:
+            self._helpers.discard(halt)
 
     async def call(self, elements: Iterable[Any]) -> TaskResults:
         """Calls the function for elements in order: at least for the first one."""
@@ -80,10 +112,17 @@ class Caller:
         cut = asyncio.get_running_loop().call_later(CUT_SECONDS, halt.ask)
         self._halts.add(halt)
         try:
-            return await self._threads.run(partial(results_until, halt, self._function, elements))
+            work = partial(results_until, halt, self._function, elements)
+            return await self._threads.run(partial(offering, self._offers, work))
         finally:
             self._halts.discard(halt)
             cut.cancel()
+
+
+def offering(offered: Offers, work: Callable[[], TaskResults]) -> TaskResults:
+    """Does the work of a task, whose calls may offer items to other threads."""
+    offers.set(offered)  # in the thread's own copy of the context
+    return work()
 
 
 class TaskResults(NamedTuple):

@@ -130,6 +130,11 @@ class CallPlan:
         """Whether as many calls run as may."""
         return self._in_flight.at_work >= self._pace.target
 
+    @property
+    def idle_calls(self) -> int:
+        """How many more calls may run, whose threads have no task; none after `stop`."""
+        return 0 if self._stopped else max(self._pace.target - self._in_flight.at_work, 0)
+
     def stop(self) -> None:
         """Starts no further task."""
         self._stopped = True

@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -117,6 +118,8 @@ class ParallelCalls:
         self._caller = Caller(function, context.session.threads)
         self._pace = CallPace(calls, awaits=self._caller.awaits, max_bytes=half, now=perf_counter())
         self._caller.on_async = self._pace.become_async
+        self._caller.on_offer = self._call_helpers
+        self._loop = asyncio.get_running_loop()
         self._plan = CallPlan(in_flight, self._pace, half)
         self._tasks = tasks
         self._meter = context.meter
@@ -148,6 +151,7 @@ class ParallelCalls:
                 self._pace.begin_wait(perf_counter())
             await self._changed.wait()
             self._pace.end_wait(perf_counter())
+            self._start_helpers()
         self._start()
         self._changed.notify()
         return chunk
@@ -159,12 +163,28 @@ class ParallelCalls:
 
     def _start(self) -> None:
         while (task := self._plan.next_task()) is not None:
+            self._caller.recall()
             self._tasks.start_soon(self._work, task)
 
-    async def _work(self, first: ElementTask) -> None:
-        """Works on tasks while there are any; raises only its own cancellation."""
-        task: ElementTask | None = first
-        while task is not None:
+    def _call_helpers(self) -> None:
+        """Wakes `next`, which starts helpers; called in the thread of a call that offers items."""
+        # The calls are counted after the offer: one that ends from now on sees the offer itself.
+        if self._plan.idle_calls > self._caller.helpers:
+            self._loop.call_soon_threadsafe(self._changed.notify)
+
+    def _start_helpers(self) -> None:
+        if self._caller.wants_help:
+            for _ in range(self._plan.idle_calls - self._caller.helpers):
+                self._tasks.start_soon(self._work, None)
+
+    async def _work(self, first: ElementTask | None) -> None:
+        """Works on tasks while there are any, and else helps; raises only its own cancellation."""
+        task = first
+        while task is not None or (self._plan.idle_calls and self._caller.wants_help):
+            if task is None:
+                await self._caller.help()
+                task = self._plan.next_task()
+                continue
             done = await self._caller.call(task.elements)
             self._pace.record(
                 len(done.results), seconds=done.seconds, nbytes=done.nbytes, now=perf_counter()
