@@ -1,5 +1,6 @@
 """Drawn trees of features with examples that fit them."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,15 @@ class Drawn(NamedTuple):
 
 
 @st.composite
-def drawn_features(draw: st.DrawFn) -> Drawn:
-    """A tree, and one to three examples."""
+def drawn_features(draw: st.DrawFn, for_peer: bool = False) -> Drawn:
+    """A tree, and one to three examples.
+
+    With `for_peer`, arrays in sequences have known sizes: TensorFlow Datasets cannot read an empty
+    sequence of others.
+    """
     tree = draw_dict(draw, 0, 2)
+    if for_peer:
+        tree = with_known_sizes(tree, 0)
     examples = [draw_value(draw, tree) for _ in range(draw(st.integers(1, 3)))]
     return Drawn(tree, examples)
 
@@ -56,6 +63,18 @@ def draw_feature(draw: st.DrawFn, depth: int, levels: int) -> Any:
         if size is None and shape[: axis + 1].count(None) > unknown:
             shape[axis] = 2
     return LeafFeature(kind="tensor", shape=tuple(shape), dtype=dtype, encoding=encoding)
+
+
+def with_known_sizes(feature: Any, depth: int) -> Any:
+    """The feature, with 2 for each unknown size within sequences."""
+    if isinstance(feature, FeaturesDict):
+        return FeaturesDict(
+            {name: with_known_sizes(each, depth) for name, each in feature.features.items()}
+        )
+    if isinstance(feature, SequenceFeature):
+        return replace(feature, feature=with_known_sizes(feature.feature, depth + 1))
+    shape = tuple(2 if size is None and depth else size for size in feature.shape)
+    return replace(feature, shape=shape)
 
 
 def draw_value(draw: st.DrawFn, feature: Any) -> Any:

@@ -647,8 +647,9 @@ async def test_failure_at_any_step_leaves_no_folder_that_opens(
                 break
             failed += not ended
             await place.restore({}, await place.snapshot())
-            number += 1 if THOROUGH or kind == "disk" else 4
-        assert failed > 2
+            number += 1 if THOROUGH or kind == "disk" else 2
+        # In a store, most requests that are refused only ask, and are not needed.
+        assert failed > (3 if kind == "disk" else 0)
         assert ended
 
 

@@ -127,7 +127,7 @@ def shapes(info: Any) -> Any:
     return str(info)
 
 
-@given(drawn_features())
+@given(drawn_features(for_peer=True))
 @drawn_examples(24)
 def test_peer_reads_nested_features(tfds: Any, tmp_path_factory: Any, drawn: Drawn) -> None:
     url = str(tmp_path_factory.mktemp("drawn") / f"d{uuid4().hex}" / "1.0.0")
