@@ -185,12 +185,19 @@ class NumberedPositions(Positions):
 
 @dataclass(frozen=True, slots=True)
 class Derived(Positions):
-    """Positions of elements that were made of another chunk's, one of each, in order."""
+    """Positions of elements that were made of another chunk's, one of each, in order.
+
+    Args:
+        inner: The other chunk's positions.
+        place: The position before an element, of the other chunk's positions and the index: often
+            the other chunk's one, and what a stage or source has to say besides.
+    """
 
     inner: Positions
+    place: Callable[[Positions, int], Position]
 
     def at(self, index: int) -> Position:
-        return self.inner.at(index)
+        return self.place(self.inner, index)
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
         return (Origin(self.inner, index, row),)
@@ -202,16 +209,36 @@ class Derived(Positions):
         return self.inner.weight(count)
 
 
+def staged(inner: Positions, stage: str, state: Callable[[int], Any]) -> Derived:
+    """Positions with the state of one more stage, computed for each index."""
+
+    def place(inner: Positions, index: int) -> Position:
+        return with_state(inner.at(index), stage, state(index))
+
+    return Derived(inner, place)
+
+
+def nested(inner: Positions, state: Mapping[str, Any]) -> Derived:
+    """Positions of a chain within a source that has a state, too."""
+
+    def place(inner: Positions, index: int) -> Position:
+        return {"source": {**state, "inner": dict(inner.at(index))}}
+
+    return Derived(inner, place)
+
+
 @dataclass(frozen=True, slots=True)
-class IndexMap(Derived):
+class IndexMap(Positions):
     """Positions of elements picked out of another chunk, or of batches of `size` of these.
 
     Args:
+        inner: The other chunk's positions.
         indices: The index of each element, or of each batch's first element, in the other chunk;
             and of the next one.
         size: The number of elements in a batch; 1 for elements that were picked.
     """
 
+    inner: Positions
     indices: Sequence[int] | Numbers
     size: int = 1
 
@@ -237,27 +264,6 @@ class IndexMap(Derived):
 def shift(positions: Positions, first: int) -> Positions:
     """Positions of a chunk without its `first` elements."""
     return IndexMap(positions, range(first, sys.maxsize)) if first else positions
-
-
-@dataclass(frozen=True, slots=True)
-class StageState(Derived):
-    """Positions with the state of one more stage, computed for each index."""
-
-    stage: str
-    state: Callable[[int], Any]
-
-    def at(self, index: int) -> Position:
-        return with_state(self.inner.at(index), self.stage, self.state(index))
-
-
-@dataclass(frozen=True, slots=True)
-class Nested(Derived):
-    """Positions of a chain within a source that has a state, too."""
-
-    state: Mapping[str, Any]
-
-    def at(self, index: int) -> Position:
-        return {"source": {**self.state, "inner": dict(self.inner.at(index))}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from streamrec.arguments import check_fields, whole_or_all
 from streamrec.display import logger
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import select
-from streamrec.pipeline.elements.positions import FixedPosition, Nested
+from streamrec.pipeline.elements.positions import FixedPosition, nested
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import AUTOTUNE, Chain, ChainSource, Source
@@ -89,7 +89,7 @@ class Repeat(ChainSource):
                 async for chunk in chunks:
                     is_empty = is_empty and chunk.error is not None
                     batch_offset = (batch_offset + len(chunk.elements)) % context.batch
-                    yield chunk.at(Nested(chunk.positions, {"epoch": epoch}))
+                    yield chunk.at(nested(chunk.positions, {"epoch": epoch}))
             # Where readers take turns, an epoch may be empty for one of them, and not the next.
             is_empty = is_empty and passes.missed == missed
             # An endless repeat of nothing would never give an element and never end.
@@ -206,7 +206,7 @@ class Prefetch(ChainSource):
                     refused = queue.refused
                 if (chunk := await queue.get()) is None:
                     return
-                yield chunk.at(Nested(chunk.positions, {}))
+                yield chunk.at(nested(chunk.positions, {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,5 +241,5 @@ class Concatenate(Source):
             alone = replace(context.fork_seed(part), passes=passes)
             async with aclosing(alone.chunks(chain, position, continue_on_error=True)) as chunks:
                 async for chunk in chunks:
-                    yield chunk.at(Nested(chunk.positions, {"part": part}))
+                    yield chunk.at(nested(chunk.positions, {"part": part}))
             position = None

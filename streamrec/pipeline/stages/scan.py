@@ -8,7 +8,7 @@ each element. As in tf.data, the state does not change if the function fails.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,11 +17,10 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_values, pack, unpack
 from streamrec.pipeline.elements.positions import (
     Derived,
-    Origin,
     Position,
     Positions,
-    StageState,
     shift,
+    staged,
     with_state,
 )
 from streamrec.pipeline.engine.description import name_of
@@ -79,7 +78,7 @@ class _Scanning(Calling):
             repeated = min(self._repeated, len(results))
             self._repeated -= repeated
             if repeated < len(results):
-                positions = ScanPositions(chunk.positions, first, self._key, before)
+                positions = self._positions(shift(chunk.positions, first), before)
                 out.append(Chunk.weigh(results[repeated:], shift(positions, repeated)))
             if error is not None:
                 before = pack_state(self._state)
@@ -89,10 +88,21 @@ class _Scanning(Calling):
     def fail(self, chunk: Chunk) -> list[Chunk]:
         return [chunk.at(self._same_state(chunk))]
 
+    def _positions(self, inner: Positions, state: str) -> Positions:
+        """Positions of results: all from the first element on, before which the scan had `state`.
+
+        A resumed run calls the function again for the elements that were `seen`.
+        """
+
+        def place(inner: Positions, seen: int) -> Position:
+            return with_state(inner.at(0), self._key, {"state": state, "seen": seen})
+
+        return Derived(inner, place)
+
     def _same_state(self, chunk: Chunk) -> Positions:
         """Positions before and after a failure, where the scan has the same state."""
         state = {"state": pack_state(self._state), "seen": 0}
-        return StageState(chunk.positions, self._key, lambda _: state)
+        return staged(chunk.positions, self._key, lambda _: state)
 
     def _scan(self, element: Any) -> Any:
         pair = self._scan_func(self._state, element)
@@ -103,23 +113,6 @@ class _Scanning(Calling):
             )
         self._state, result = pair
         return result
-
-
-@dataclass(frozen=True, slots=True)
-class ScanPositions(Derived):
-    """Positions of the results for a chunk's elements from `first` on."""
-
-    first: int
-    stage: str
-    state: str
-
-    def at(self, index: int) -> Position:
-        return with_state(
-            self.inner.at(self.first), self.stage, {"state": self.state, "seen": index}
-        )
-
-    def origins(self, index: int, row: int) -> Sequence[Origin]:
-        return (Origin(self.inner, self.first + index, row),)
 
 
 def pack_state(state: Any) -> str:

@@ -35,11 +35,11 @@ from streamrec.pipeline.elements.chunk import Batches, Chunk, weigh
 from streamrec.pipeline.elements.columns import Columns, Mixed, is_nest, map_nest, window
 from streamrec.pipeline.elements.positions import (
     ElementLocation,
-    Nested,
     NumberedPositions,
     Origin,
     Position,
     Positions,
+    nested,
 )
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.engine.budget import Share
@@ -154,7 +154,7 @@ async def nest(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
     """Nests the positions of a chain's chunks in those of a source."""
     async with aclosing(chunks):
         async for chunk in chunks:
-            yield chunk.at(Nested(chunk.positions, {}))
+            yield chunk.at(nested(chunk.positions, {}))
 
 
 async def number_chunks(

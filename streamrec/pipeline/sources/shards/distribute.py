@@ -41,7 +41,7 @@ from streamrec.pipeline.engine.ranks import (
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import Memo, OpenSource, Session, session
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY
-from streamrec.pipeline.sources.shards.source import Shards, SharePositions, read
+from streamrec.pipeline.sources.shards.source import Shards, in_share, read
 from streamrec.shards import (
     Even,
     Expected,
@@ -304,7 +304,7 @@ class AssignedShards(Listing):
         """A chunk up to the end of the share, whose positions have the number of records given
         before.
         """
-        positions = SharePositions(chunk.positions, self, given)
+        positions = in_share(chunk.positions, self, given)
         count = len(chunk.elements)
         left = count if self.total is None else min(count, self.total - given)
         elements = chunk.elements if left == count else window(chunk.elements, 0, left)

@@ -15,7 +15,7 @@ from typing import Any
 
 from streamrec.display import display_repr
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Derived, Position
+from streamrec.pipeline.elements.positions import Derived, Position, Positions
 from streamrec.pipeline.elements.specs import record_spec
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.queue import run_ahead
@@ -82,22 +82,20 @@ class Shards(Source):
             await opened.listing.check_fingerprint(state["share"])
         async with aclosing(read(self, state, context, opened)) as chunks:
             async for chunk in chunks:
-                yield chunk.at(SharePositions(chunk.positions, opened.listing))
+                yield chunk.at(in_share(chunk.positions, opened.listing))
 
 
-@dataclass(frozen=True, slots=True)
-class SharePositions(Derived):
+def in_share(inner: Positions, share: Listing, given: int | None = None) -> Derived:
     """Positions within a reader's share.
 
-    They have the share's identity, and the number of records before, if counted.
+    They have the share's identity, and the number of records given before, if counted.
     """
 
-    share: Listing
-    given: int | None = None
+    def place(inner: Positions, index: int) -> Position:
+        source = {**inner.at(index)["source"], "share": share.fingerprint}
+        return {"source": source if given is None else {**source, "given": given + index}}
 
-    def at(self, index: int) -> Position:
-        source = {**self.inner.at(index)["source"], "share": self.share.fingerprint}
-        return {"source": source if self.given is None else {**source, "given": self.given + index}}
+    return Derived(inner, place)
 
 
 def read(
