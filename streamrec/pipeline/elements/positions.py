@@ -326,48 +326,41 @@ class OneElement(Positions):
         return Joined(self.slices).origins(row, 0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeveralInputs(Positions):
     """Positions of elements that several inputs gave, with a cursor in each input.
 
-    A subclass says which `inputs` there are, how many elements each gave before an element
-    (`shares`), which ones gave the element (`givers`), and what a position says besides the cursors
-    (`source`).
+    Args:
+        inputs: The positions of each input in this chunk; None where there is none.
+        shares: How many elements each input gave before an element, by the element's index. From
+            one element to the next, it grows by one for each input that gave it.
+        source: The state of the source before an element, of its index and the position of each
+            input there.
+        locate: Computes the locations of the elements, if each is, or was made of, one record.
     """
 
-    __slots__ = ()
-
-    def inputs(self) -> Sequence[Joined | None]:
-        """The positions of each input in this chunk; None where there is none."""
-        raise NotImplementedError
-
-    def shares(self, index: int) -> Sequence[int]:
-        """How many elements each input gave before element `index`."""
-        raise NotImplementedError
-
-    def givers(self, index: int) -> Sequence[int]:
-        """The inputs that gave element `index`, by their places in `inputs`."""
-        raise NotImplementedError
-
-    def source(self, index: int, cursors: Sequence[Position | None]) -> dict[str, Any]:
-        """The state of the source, with the position of each input before element `index`."""
-        raise NotImplementedError
+    inputs: Sequence[Joined | None]
+    shares: Callable[[int], Sequence[int]]
+    source: Callable[[int, Sequence[Position | None]], Mapping[str, Any]]
+    locate: Callable[[], RecordLocations] | None = None
 
     def at(self, index: int) -> Position:
         cursors = [
             None if positions is None else positions.at(share)
-            for positions, share in zip(self.inputs(), self.shares(index), strict=True)
+            for positions, share in zip(self.inputs, self.shares(index), strict=True)
         ]
         return {"source": self.source(index, cursors)}
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        inputs = self.inputs()
-        shares = self.shares(index)
         found: list[Origin | Location] = []
-        for giver in self.givers(index):
-            positions = inputs[giver]
-            if positions is not None:
-                found += positions.origins(shares[giver], row)
+        shares = zip(self.shares(index), self.shares(index + 1), strict=True)
+        for positions, (before, after) in zip(self.inputs, shares, strict=True):
+            if positions is not None and after > before:
+                found += positions.origins(before, row)
         return found
+
+    def locations(self) -> RecordLocations | None:
+        return None if self.locate is None else self.locate()
 
 
 def with_state(position: Position, stage: str, state: Any) -> Position:

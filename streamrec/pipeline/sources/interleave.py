@@ -28,9 +28,10 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
 
 from streamrec.arguments import check_flag, check_integer
 from streamrec.pipeline.elements.chunk import Chunk
@@ -38,6 +39,7 @@ from streamrec.pipeline.elements.columns import in_turn
 from streamrec.pipeline.elements.positions import (
     Joined,
     Position,
+    RecordLocations,
     SeveralInputs,
 )
 from streamrec.pipeline.engine.description import AUTOTUNE
@@ -93,12 +95,8 @@ class Plan:
         return replace(self, deterministic=deterministic) if self.deterministic is None else self
 
 
-class OpenSlot(NamedTuple):
-    """An open input: its `origin` (see `ArrivedElements`), and its positions."""
-
-    origin: Any
-    positions: Joined
-
+OpenInputs = tuple[Joined | None, ...]
+"""The positions of the open inputs, by their slots; None for a slot without one."""
 
 I = TypeVar("I", bound=ArrivedElements)  # noqa: E741
 
@@ -149,10 +147,8 @@ class Interleave(Generic[I]):
         """Removes and returns the next input, which takes a slot."""
         raise NotImplementedError
 
-    def _positions(
-        self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int
-    ) -> InterleavedPositions:
-        """The positions between `count` elements."""
+    def _positions(self, inputs: OpenInputs, turns: TurnShares, count: int) -> SeveralInputs:
+        """The positions between `count` elements, given those of the open inputs by their slots."""
         raise NotImplementedError
 
     def _join(self, windows: list[list[Any]], block: int, count: int) -> Any:
@@ -186,17 +182,14 @@ class Interleave(Generic[I]):
         if not entry.is_open:
             self._pass()
         turns = TurnShares((self._cycle,), (self._cycle,), self._plan.block_length, self._block)
-        return Chunk.failure(error, self._positions(self._open_slots({}), turns, 0), 0)
+        return Chunk.failure(error, self._positions(self._open_inputs({}), turns, 0), 0)
 
-    def _open_slots(self, taken: Mapping[int, Joined]) -> tuple[OpenSlot | None, ...]:
-        """The open inputs of all slots.
-
-        With them come the positions of the elements that were taken of some.
-        """
+    def _open_inputs(self, taken: Mapping[int, Joined]) -> OpenInputs:
+        """The positions of the open inputs: of the elements that were taken, or of the next."""
         return tuple(
             None
             if entry is None or not (entry.error is None or entry.is_open)
-            else OpenSlot(entry.origin, taken[index] if index in taken else entry.mark())
+            else (taken[index] if index in taken else entry.mark())
             for index, entry in enumerate(self._slots)
         )
 
@@ -295,46 +288,28 @@ class Interleave(Generic[I]):
         self._cycle, self._block = turns.next(pull.count)
         self._ends = self._ends.after(pull.count)
         marks = {slot: part.positions for slot, part in zip(turns.ready, taken, strict=True)}
-        positions = self._positions(self._open_slots(marks), turns, pull.count)
+        positions = self._positions(self._open_inputs(marks), turns, pull.count)
         windows = [part.windows for part in taken if part.windows]
         elements = self._join(windows, turns.block, pull.count)
         return Chunk(elements, positions, sum(part.nbytes for part in taken))
 
 
-@dataclass(frozen=True, slots=True)
-class InterleavedPositions(SeveralInputs):
-    """Positions of `count` elements that inputs gave in turn.
+def positions_in_turns(
+    inputs: OpenInputs,
+    turns: TurnShares,
+    state: Callable[[Sequence[Position | None]], Mapping[str, Any]],
+    locate: Callable[[], RecordLocations] | None = None,
+) -> SeveralInputs:
+    """Positions of elements that inputs gave in turn.
 
-    They hold the positions of the open inputs, and what a position says of the next one
-    (`following`).
+    `state` is the part of a position's state about the slots and the next input, of the positions
+    of the slots' inputs.
     """
 
-    slots: tuple[OpenSlot | None, ...]
-    turns: TurnShares
-    count: int
-    following: Any
+    def source(index: int, cursors: Sequence[Position | None]) -> dict[str, Any]:
+        cycle, block = turns.next(index)
+        return {**state(cursors), "cycle": cycle, "block": block}
 
-    def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
-        """The part of a position's state about the slots and the next input.
-
-        `positions` are those of the slots' inputs.
-        """
-        raise NotImplementedError
-
-    def inputs(self) -> Sequence[Joined | None]:
-        return [None if slot is None else slot.positions for slot in self.slots]
-
-    def shares(self, index: int) -> Sequence[int]:
-        shares = [0] * len(self.slots)
-        ready = self.turns.ready
-        for slot, share in zip(ready, shares_of(index, len(ready), self.turns.block), strict=True):
-            shares[slot] = share
-        return shares
-
-    def givers(self, index: int) -> Sequence[int]:
-        ready = self.turns.ready
-        return (ready[index // self.turns.block % len(ready) if len(ready) > 1 else 0],)
-
-    def source(self, index: int, cursors: Sequence[Position | None]) -> dict[str, Any]:
-        cycle, block = self.turns.next(index)
-        return {**self.state(cursors), "cycle": cycle, "block": block}
+    return SeveralInputs(
+        inputs=inputs, shares=partial(turns.shares, len(inputs)), source=source, locate=locate
+    )

@@ -78,6 +78,14 @@ class TurnShares:
         turns, given = divmod(self.given + count, self.block)
         return self.order[turns % len(self.order)], given
 
+    def shares(self, slots: int, count: int) -> list[int]:
+        """How many of the first `count` elements each of `slots` slots gives."""
+        shares = [0] * slots
+        ready = self.ready
+        for slot, share in zip(ready, shares_of(count, len(ready), self.block), strict=True):
+            shares[slot] = share
+        return shares
+
 
 @dataclass(frozen=True, slots=True)
 class BatchEnds:

@@ -12,9 +12,9 @@ from streamrec.pipeline.elements.positions import (
     SeveralInputs,
     trace_origins,
 )
-from streamrec.pipeline.sources.combine.sample import SampledPositions
-from streamrec.pipeline.sources.combine.zip import ZippedPositions
-from streamrec.pipeline.sources.interleave import InterleavedPositions, OpenSlot
+from streamrec.pipeline.sources.combine.sample import positions_of_choices
+from streamrec.pipeline.sources.combine.zip import positions_of_rows
+from streamrec.pipeline.sources.interleave import positions_in_turns
 from streamrec.pipeline.sources.pulls import TurnShares
 
 
@@ -34,29 +34,28 @@ def input_from(first: int) -> Joined:
 
 @st.composite
 def several_inputs(draw: st.DrawFn) -> tuple[SeveralInputs, int]:
-    """Positions of up to 30 elements of each kind, and how many elements there are."""
+    """Positions of up to 30 elements that inputs gave, and how many elements there are."""
     inputs = tuple(input_from(1000 * number) for number in range(draw(st.integers(1, 4))))
     count = draw(st.integers(1, 30))
     kind = draw(st.sampled_from(["zipped", "sampled", "interleaved"]))
     if kind == "zipped":
-        return ZippedPositions(inputs), count
+        return positions_of_rows(inputs), count
     if kind == "sampled":
         chosen = draw(
             st.lists(st.integers(0, len(inputs) - 1), min_size=count, max_size=count), "chosen"
         )
-        positions = SampledPositions(
+        positions = positions_of_choices(
+            inputs,
             choices=input_from(0),
             count=count,
             kept=np.arange(count),
             chosen=np.array(chosen),
-            parts=inputs,
         )
         return positions, count
     slots = draw(st.permutations([*inputs, None]))
     ready = tuple(slot for slot, each in enumerate(slots) if each is not None)
     turns = TurnShares(ready, ready, draw(st.integers(1, 4)), 0)
-    opened = tuple(each and OpenSlot(None, each) for each in slots)
-    return InterleavedPositions(opened, turns, count, None), count
+    return positions_in_turns(tuple(slots), turns, lambda _: {}), count
 
 
 @given(several_inputs())
@@ -64,20 +63,20 @@ def test_only_the_cursor_of_the_input_that_gives_an_element_moves(
     drawn: tuple[SeveralInputs, int],
 ) -> None:
     positions, count = drawn
-    inputs = positions.inputs()
+    inputs = positions.inputs
     assert [*positions.shares(0)] == [0] * len(inputs)
     for index in range(count):
         before = positions.shares(index)
         after = positions.shares(index + 1)
-        givers = positions.givers(index)
-        assert [new - old for old, new in zip(before, after, strict=True)] == [
-            int(number in givers) for number in range(len(inputs))
-        ]
+        grown = [new - old for old, new in zip(before, after, strict=True)]
+        assert set(grown) <= {0, 1}
+        assert sum(grown) in (1, len(inputs))
         numbers = [
-            input_.at(before[giver])["source"]["next"]
-            for giver in givers
-            if (input_ := inputs[giver]) is not None
+            input_.at(share)["source"]["next"]
+            for input_, share, is_giver in zip(inputs, before, grown, strict=True)
+            if is_giver and input_ is not None
         ]
+        assert len(numbers) == sum(grown)
         assert list(trace_origins(positions, index)) == [
             RecordLocation("shard", number) for number in numbers
         ]

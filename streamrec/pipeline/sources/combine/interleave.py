@@ -32,16 +32,16 @@ from anyio.abc import TaskGroup
 from streamrec.arguments import check_function, name_type
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Joined, Position
+from streamrec.pipeline.elements.positions import Joined, Position, SeveralInputs
 from streamrec.pipeline.engine.description import Chain, Source, name_of
 from streamrec.pipeline.engine.queue import Signal, fill
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.inputs import AHEAD, InputBuffer, run_inputs
 from streamrec.pipeline.sources.interleave import (
     Interleave,
-    InterleavedPositions,
-    OpenSlot,
+    OpenInputs,
     Plan,
+    positions_in_turns,
 )
 from streamrec.pipeline.sources.pulls import TurnShares
 from streamrec.pipeline.stages.calling import call_function
@@ -166,40 +166,39 @@ class DatasetInterleave(Interleave[OpenInput]):
     def _next(self) -> OpenInput:
         return self.waiting.popleft()
 
-    def _positions(
-        self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int
-    ) -> DatasetPositions:
+    def _positions(self, inputs: OpenInputs, turns: TurnShares, count: int) -> SeveralInputs:
         following = self.waiting[0].origin if self.waiting else self.following
-        return DatasetPositions(slots, turns, count, following)
+        assert following is not None, "it is set before each pull"
+        origins = tuple(
+            None if entry is None or positions is None else entry.origin
+            for entry, positions in zip(self._slots, inputs, strict=True)
+        )
+        return positions_in_turns(inputs, turns, partial(describe_datasets, origins, following))
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetPositions(InterleavedPositions):
-    """Positions of elements of datasets.
-
-    They hold the outer chain's position at the oldest open input, and all open inputs.
-    """
-
-    def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
-        following: InputOrigin = self.following
-        slots: list[list[Any] | None] = []
-        for slot, position in zip(self.slots, positions, strict=True):
-            if slot is None:
-                slots.append(None)
-                continue
-            chain = slot.origin.chain
-            digest = None if chain is None else digest_chain(chain)
-            slots.append([slot.origin.ordinal, digest, position or None])
-        # A resumed run takes the outer elements again from the oldest open one on: no position
-        # holds an element, so the datasets must be made of the same elements again.
-        origins = (slot.origin for slot in self.slots if slot)
-        oldest = min(origins, key=lambda origin: origin.ordinal, default=following)
-        return {
-            "outer": oldest.outer.at(0),
-            "first": oldest.ordinal,
-            "next": following.ordinal,
-            "slots": slots,
-        }
+def describe_datasets(
+    origins: Sequence[InputOrigin | None],
+    following: InputOrigin,
+    positions: Sequence[Position | None],
+) -> dict[str, Any]:
+    """What a state says of the open inputs, and of the outer chain's position at the oldest one."""
+    slots: list[list[Any] | None] = []
+    for origin, position in zip(origins, positions, strict=True):
+        if origin is None:
+            slots.append(None)
+            continue
+        digest = None if origin.chain is None else digest_chain(origin.chain)
+        slots.append([origin.ordinal, digest, position or None])
+    # A resumed run takes the outer elements again from the oldest open one on: no position holds an
+    # element, so the datasets must be made of the same elements again.
+    opened = (origin for origin in origins if origin)
+    oldest = min(opened, key=lambda origin: origin.ordinal, default=following)
+    return {
+        "outer": oldest.outer.at(0),
+        "first": oldest.ordinal,
+        "next": following.ordinal,
+        "slots": slots,
+    }
 
 
 def digest_chain(chain: Chain) -> str:

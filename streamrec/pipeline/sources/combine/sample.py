@@ -221,12 +221,9 @@ class Sampler:
 
     def _failure(self, error: Exception) -> Chunk:
         none = np.empty(0, np.int64)
-        positions = SampledPositions(
-            choices=self._choices.mark(),
-            count=0,
-            kept=none,
-            chosen=none,
-            parts=tuple(part.mark() for part in self._parts),
+        marks = [part.mark() for part in self._parts]
+        positions = positions_of_choices(
+            marks, choices=self._choices.mark(), count=0, kept=none, chosen=none
         )
         return Chunk.failure(error, positions, 0)
 
@@ -237,12 +234,9 @@ class Sampler:
         shares = np.bincount(chosen, minlength=len(self._parts))
         taken = [part.take(share) for part, share in zip(self._parts, shares.tolist(), strict=True)]
         windows = [window for part in taken for window in part.windows]
-        positions = SampledPositions(
-            choices=choices,
-            count=count,
-            kept=kept,
-            chosen=chosen,
-            parts=tuple(part.positions for part in taken),
+        parts = [part.positions for part in taken]
+        positions = positions_of_choices(
+            parts, choices=choices, count=count, kept=kept, chosen=chosen
         )
         elements = windows[0]
         if len(windows) > 1:
@@ -294,32 +288,24 @@ def rank_choices(chosen: Numbers, parts: int) -> Numbers:
     return ranks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledPositions(SeveralInputs):
+def positions_of_choices(
+    parts: Sequence[Joined], *, choices: Joined, count: int, kept: Numbers, chosen: Numbers
+) -> SeveralInputs:
     """Positions of mixed elements: a choice says which part gives each.
 
-    They hold the positions of the choices, too, of which `count` were followed or skipped.
-
-    `kept` has the indices of the choices that gave an element, and `chosen` the part that gave
-    each.
+    Args:
+        parts: The positions of each part.
+        choices: The positions of the choices, of which `count` were followed or skipped.
+        kept: The indices of the choices that gave an element.
+        chosen: The part that gave each element.
     """
 
-    choices: Joined
-    count: int
-    kept: Numbers
-    chosen: Numbers
-    parts: tuple[Joined, ...]
+    def shares(index: int) -> list[int]:
+        found: list[int] = np.bincount(chosen[:index], minlength=len(parts)).tolist()
+        return found
 
-    def inputs(self) -> Sequence[Joined]:
-        return self.parts
+    def source(index: int, cursors: Sequence[Position | None]) -> dict[str, Any]:
+        choice = int(kept[index]) if index < len(kept) else count
+        return {"choices": choices.at(choice), "parts": list(cursors)}
 
-    def shares(self, index: int) -> Sequence[int]:
-        shares: list[int] = np.bincount(self.chosen[:index], minlength=len(self.parts)).tolist()
-        return shares
-
-    def givers(self, index: int) -> Sequence[int]:
-        return (int(self.chosen[index]),)
-
-    def source(self, index: int, cursors: Sequence[Position | None]) -> dict[str, Any]:
-        choice = int(self.kept[index]) if index < len(self.kept) else self.count
-        return {"choices": self.choices.at(choice), "parts": list(cursors)}
+    return SeveralInputs(inputs=parts, shares=shares, source=source)

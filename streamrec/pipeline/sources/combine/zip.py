@@ -10,7 +10,6 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, leaves, map_nest, nest_of
 from streamrec.pipeline.elements.positions import (
     Joined,
-    Position,
     SeveralInputs,
 )
 from streamrec.pipeline.engine.description import Source
@@ -72,7 +71,7 @@ def pair(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
     columns = Columns(map_nest(lambda _: nest_of(next(windows)), nest))
     return Chunk(
         columns,
-        ZippedPositions(tuple(part.positions for part in taken)),
+        positions_of_rows([part.positions for part in taken]),
         sum(part.nbytes for part in taken),
     )
 
@@ -88,23 +87,13 @@ def fail_row(buffers: Sequence[InputBuffer]) -> Chunk:
             errors.append(buffer.take_failure())
         else:
             buffer.take(1)
-    return Chunk.failure(errors[0], ZippedPositions(tuple(buffer.mark() for buffer in buffers)), 0)
+    return Chunk.failure(errors[0], positions_of_rows([buffer.mark() for buffer in buffers]), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class ZippedPositions(SeveralInputs):
+def positions_of_rows(parts: Sequence[Joined]) -> SeveralInputs:
     """Positions of joined elements: each chain gives one of each."""
-
-    parts: tuple[Joined, ...]
-
-    def inputs(self) -> Sequence[Joined]:
-        return self.parts
-
-    def shares(self, index: int) -> Sequence[int]:
-        return [index] * len(self.parts)
-
-    def givers(self, index: int) -> Sequence[int]:
-        return range(len(self.parts))
-
-    def source(self, index: int, cursors: Sequence[Position | None]) -> dict[str, Any]:
-        return {"parts": list(cursors)}
+    return SeveralInputs(
+        inputs=parts,
+        shares=lambda index: [index] * len(parts),
+        source=lambda _, cursors: {"parts": list(cursors)},
+    )

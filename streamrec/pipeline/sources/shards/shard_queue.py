@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,14 +23,15 @@ from streamrec.pipeline.elements.positions import (
     Positions,
     RecordLocation,
     RecordLocations,
+    SeveralInputs,
 )
 from streamrec.pipeline.engine.versions import ComparedVersions, SavedVersions, ShardVersions
 from streamrec.pipeline.sources.inputs import ArrivedElements
 from streamrec.pipeline.sources.interleave import (
     Interleave,
-    InterleavedPositions,
-    OpenSlot,
+    OpenInputs,
     Plan,
+    positions_in_turns,
 )
 from streamrec.pipeline.sources.pulls import TurnShares, shares_of
 from streamrec.shards import OFFSET_BITS, ShardPlace
@@ -269,10 +271,11 @@ class ShardInterleave(Interleave[ShardQueue]):
     def _next(self) -> ShardQueue:
         return self.coming.take()
 
-    def _positions(
-        self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int
-    ) -> ShardPositions:
-        return ShardPositions(slots, turns, count, self.coming.next, self.versions.versions)
+    def _positions(self, inputs: OpenInputs, turns: TurnShares, count: int) -> SeveralInputs:
+        state = partial(describe_shards, self.versions.versions, self.coming.next)
+        return positions_in_turns(
+            inputs, turns, state, locate=partial(locate_in_turns, inputs, turns, count)
+        )
 
     def _join(self, windows: list[list[Frames]], block: int, count: int) -> Frames:
         """Joins records in order; only short ones are copied."""
@@ -286,49 +289,51 @@ class ShardInterleave(Interleave[ShardQueue]):
         return frames.in_turn(windows, block)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPositions(InterleavedPositions):
-    """Positions of records of shards; `following` is the number of the next shard. A state has the
-    versions that are known when it is saved.
+def describe_shards(
+    versions: ShardVersions, following: int, positions: Sequence[Position | None]
+) -> dict[str, Any]:
+    """What a state says of open shards, and of the next one, which has the number `following`.
+
+    It has the versions that are known when it is saved.
     """
 
-    versions: ShardVersions
-
-    def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
-        return {
-            "slots": [position and self._slot(position["slot"]) for position in positions],
-            "next": self.following,
-            "versions": self.versions.marks(self.following),
-        }
-
-    def _slot(self, slot: list[Any]) -> list[Any]:
+    def describe(slot: list[Any]) -> list[Any]:
         """An open shard; it may have been opened after its position was taken."""
         shard, offset, record, version, compression = slot
-        known = self.versions.get(shard) if version is None else version
+        known = versions.get(shard) if version is None else version
         return [shard, offset, record, known, compression]
 
-    def locations(self) -> RecordLocations:
-        references = np.empty(self.count, np.int64)
-        sizes = np.empty(self.count, np.int64)
-        shards: dict[int, tuple[str | None, str | None]] = {}
-        paths: Sequence[str] = ()
-        ready = self.turns.ready
-        block = self.turns.block
-        shares = shares_of(self.count, len(ready), block)
-        for number, (slot, share) in enumerate(zip(ready, shares, strict=True)):
-            entry = self.slots[slot]
-            if entry is None or not share:
-                continue
-            locations = entry.positions.locations()
-            assert locations is not None, "blocks know where their records are"
-            # Record i of this slot is the i % block-th of its turn number i // block.
-            turns, in_turn = np.divmod(np.arange(share), block)
-            at = slice(None) if len(ready) == 1 else (turns * len(ready) + number) * block + in_turn
-            references[at] = locations.references
-            sizes[at] = locations.sizes
-            shards |= locations.shards
-            paths = locations.paths
-        return RecordLocations(references, sizes, shards, paths)
+    return {
+        "slots": [position and describe(position["slot"]) for position in positions],
+        "next": following,
+        "versions": versions.marks(following),
+    }
+
+
+def locate_in_turns(inputs: OpenInputs, turns: TurnShares, count: int) -> RecordLocations:
+    """The locations of the first `count` records that shards gave in turn."""
+    references = np.empty(count, np.int64)
+    sizes = np.empty(count, np.int64)
+    shards: dict[int, tuple[str | None, str | None]] = {}
+    paths: Sequence[str] = ()
+    ready = turns.ready
+    block = turns.block
+    for number, (slot, share) in enumerate(
+        zip(ready, shares_of(count, len(ready), block), strict=True)
+    ):
+        positions = inputs[slot]
+        if positions is None or not share:
+            continue
+        locations = positions.locations()
+        assert locations is not None, "blocks know where their records are"
+        # Record i of this slot is the i % block-th of its turn number i // block.
+        turn, in_turn = np.divmod(np.arange(share), block)
+        at = slice(None) if len(ready) == 1 else (turn * len(ready) + number) * block + in_turn
+        references[at] = locations.references
+        sizes[at] = locations.sizes
+        shards |= locations.shards
+        paths = locations.paths
+    return RecordLocations(references, sizes, shards, paths)
 
 
 def pull(interleave: ShardInterleave) -> tuple[Chunk | None, Exception | None]:
