@@ -30,7 +30,7 @@ from streamrec.arguments import (
 )
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.elements.columns import leaves, map_nest
-from streamrec.pipeline.elements.positions import Positions
+from streamrec.pipeline.elements.positions import OriginsOf
 from streamrec.pipeline.elements.specs import signature_of
 from streamrec.pipeline.engine.description import AUTOTUNE, Chain, Options, Source
 from streamrec.pipeline.engine.ranks import rank_of
@@ -1294,6 +1294,6 @@ def _mix(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) 
     )
 
 
-def in_memory(column: Any, origin: Positions) -> Dataset[Any]:
-    """A dataset of the rows of a column; `origin` says what these were made of."""
-    return Dataset(Chain(sources.Slices.holding(column, origin)))
+def in_memory(column: Any, origins_of: OriginsOf) -> Dataset[Any]:
+    """A dataset of the rows of a column; `origins_of` says what these were made of."""
+    return Dataset(Chain(sources.Slices.holding(column, origins_of)))

@@ -133,6 +133,9 @@ class Origin:
 
 Location = RecordLocation | ElementLocation
 
+OriginsOf = Callable[[int, int], Sequence[Origin | Location]]
+"""Says what an element was made of, or a row of it if it is a batch, by the numbers of both."""
+
 ChunkSlices = Sequence[tuple[Positions, int, int]]
 """Consecutive elements as slices of chunks.
 
@@ -160,27 +163,35 @@ class FixedPosition(Positions):
         return {**position, "skip": position.get("skip", 0) + index} if index else position
 
 
+def next_number(number: int) -> dict[str, Any]:
+    """The state of a source that needs only the number of the next element."""
+    return {"next": number}
+
+
 @dataclass(frozen=True, slots=True)
 class NumberedPositions(Positions):
     """Positions of elements that their source numbers.
 
     Args:
         first: The number of the first element.
-        origin: Says what each number was made of; None if that is unknown.
-        beside: What a state says of an element besides its number, by the number; None: nothing.
+        source: The state of the source before an element, by its number.
+        origins_of: Says what an element was made of, by its number and the row in it; None if that
+            is unknown.
+        step: From one number to the next.
     """
 
     first: int
-    origin: Positions | None = None
-    beside: Callable[[int], Mapping[str, Any]] | None = None
+    source: Callable[[int], Mapping[str, Any]] = next_number
+    origins_of: OriginsOf | None = None
+    step: int = 1
 
     def at(self, index: int) -> Position:
-        number = self.first + index
-        more = {} if self.beside is None else self.beside(number)
-        return {"source": {"next": number, **more}}
+        return {"source": self.source(self.first + index * self.step)}
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        return self.origin.origins(self.first + index, row) if self.origin is not None else ()
+        if self.origins_of is None:
+            return ()
+        return self.origins_of(self.first + index * self.step, row)
 
 
 @dataclass(frozen=True, slots=True)

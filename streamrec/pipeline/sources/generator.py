@@ -274,8 +274,7 @@ def chunk_of(items: Sequence[Item], first: int, saved: str | None) -> Chunk:
     After these, the generator's state was `saved`.
     """
     elements, sizes, states = zip(*items, strict=True)
-    beside = partial(describe_state, first, (saved, *states))
-    positions = NumberedPositions(first, beside=beside)
+    positions = NumberedPositions(first, partial(describe_state, first, (saved, *states)))
     if isinstance(elements[0], Unfit):
         return Chunk.failure(elements[0].error, positions, 1)
     is_records = type(elements[0]) is bytes
@@ -283,9 +282,9 @@ def chunk_of(items: Sequence[Item], first: int, saved: str | None) -> Chunk:
 
 
 def describe_state(first: int, states: Sequence[str | None], number: int) -> dict[str, Any]:
-    """What a position says besides the number: the generator's state before it, if it has one.
+    """The state of the source: the element's number, and the generator's state if it has one.
 
     The first of the `states` is the one before element number `first`.
     """
     state = states[number - first]
-    return {} if state is None else {"state": json.loads(state)}
+    return {"next": number} | ({} if state is None else {"state": json.loads(state)})

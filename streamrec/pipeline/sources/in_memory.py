@@ -19,7 +19,7 @@ from streamrec.arguments import check_fields, check_integer
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.codec import digest_values
 from streamrec.pipeline.elements.columns import Columns, Mixed, leaves, map_nest, rows_of, window
-from streamrec.pipeline.elements.positions import NumberedPositions, Positions
+from streamrec.pipeline.elements.positions import NumberedPositions, OriginsOf
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.elements.specs import TensorSpec, spec_of_rows
 from streamrec.pipeline.engine.description import Source
@@ -37,13 +37,13 @@ CHUNK_BYTES = 1 << 20
 class InMemory(Source):
     """The base of sources whose elements can be computed from their numbers.
 
-    `origin` says what they were made of. The count is None for an endless source.
+    `origins_of` says what they were made of. The count is None for an endless source.
     """
 
     __slots__ = ()
 
     @property
-    def origin(self) -> Positions | None:
+    def origins_of(self) -> OriginsOf | None:
         return None
 
     @property
@@ -72,7 +72,7 @@ class InMemory(Source):
             count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
             elements = window(rows, 0, count)
             await anyio.lowlevel.checkpoint()
-            yield Chunk.weigh(elements, NumberedPositions(first, self.origin))
+            yield Chunk.weigh(elements, NumberedPositions(first, origins_of=self.origins_of))
             first += count
 
 
@@ -113,12 +113,12 @@ class Range(InMemory):
 class Slices(InMemory):
     """The rows of arrays; equal if their structure and all their values are.
 
-    `origin` says what they were made of.
+    `origins_of` says what they were made of.
     """
 
     data: Frames | Columns | Mixed = field(repr=False, compare=False)
     digest: str
-    origin: Positions | None = field(default=None, repr=False, compare=False)
+    origins_of: OriginsOf | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, tensors: Any) -> Slices:
@@ -136,7 +136,7 @@ class Slices(InMemory):
         return cls.of(batch)
 
     @classmethod
-    def holding(cls, column: Any, origin: Positions | None = None) -> Slices:
+    def holding(cls, column: Any, origins_of: OriginsOf | None = None) -> Slices:
         """The values of a column, or of dicts and tuples of columns, without a copy.
 
         The caller gives them up.
@@ -145,7 +145,7 @@ class Slices(InMemory):
             if isinstance(part, np.ndarray):
                 part.flags.writeable = False
         data = column if isinstance(column, Frames | Mixed) else Columns(column)
-        return cls(data, digest_values(column), origin)
+        return cls(data, digest_values(column), origins_of)
 
     @property
     def count(self) -> int:

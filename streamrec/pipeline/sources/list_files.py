@@ -84,8 +84,8 @@ class Names(Source):
         for start in range(first, len(names), CHUNK_NAMES):
             elements = Columns(objects(names[start : start + CHUNK_NAMES]))
             await anyio.lowlevel.checkpoint()
-            beside = partial(describe_names, names, digest)
-            yield Chunk.weigh(elements, NumberedPositions(start, beside=beside))
+            source = partial(describe_names, names, digest)
+            yield Chunk.weigh(elements, NumberedPositions(start, source))
         if listing.error is not None:
             raise listing.error
 
@@ -113,5 +113,5 @@ def name_at(names: Sequence[bytes], index: int) -> str | None:
 
 
 def describe_names(names: Sequence[bytes], digest: str, index: int) -> dict[str, Any]:
-    """What a state says besides the number of the next name: the name, and a digest of all."""
-    return {"names": len(names), "digest": digest, "name": name_at(names, index)}
+    """The state of the source: the next name and its number, and a digest of all names."""
+    return {"next": index, "names": len(names), "digest": digest, "name": name_at(names, index)}

@@ -30,7 +30,7 @@ from streamrec.arguments import (
 )
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import as_array, is_nest, join_windows, select, window
-from streamrec.pipeline.elements.positions import Positions, shift
+from streamrec.pipeline.elements.positions import OriginsOf, shift
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.batch import chunk_of, make_batch
@@ -101,7 +101,7 @@ class Bucket(Stage):
         """Orders what remains by length, from the shortest on."""
         return group
 
-    def batch(self, group: int, elements: Any, origin: Positions) -> Any:
+    def batch(self, group: int, elements: Any, origins_of: OriginsOf) -> Any:
         """A batch of a bucket's elements, padded or stacked.
 
         Raises a ValueError for elements without an upper boundary if they are padded to it.
@@ -151,7 +151,7 @@ class Groups(Protocol):
     def sort_key(self, group: int) -> int:
         """Orders the groups whose elements still wait when the input ends."""
 
-    def batch(self, group: int, elements: Any, origin: Positions) -> Any:
+    def batch(self, group: int, elements: Any, origins_of: OriginsOf) -> Any:
         """Makes a batch of elements of one group; `origin` says what they were made of."""
 
 
@@ -285,9 +285,9 @@ class Grouping(Calling):
         for number, (bucket, index) in enumerate(full):
             waiting = self._buckets[bucket]
             positions.batches.append(waiting.ordinals)
-            origin = GroupOrigins(positions.inputs, waiting.ordinals)
+            origins_of = GroupOrigins(positions.inputs, waiting.ordinals)
             try:
-                batches.append(self._groups.batch(bucket, waiting.release(), origin))
+                batches.append(self._groups.batch(bucket, waiting.release(), origins_of))
             except Exception as error:  # the batches before it are good, and go first
                 self.failures.append((error, index))
                 out += chunk_of(batches, positions, number)

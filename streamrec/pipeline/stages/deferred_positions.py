@@ -63,8 +63,8 @@ class InputChunks:
         return Origin(self.positions[chunk], ordinal - self.firsts[chunk], row)
 
 
-class GroupOrigins(Positions):
-    """What the elements of a window or batch were made of.
+class GroupOrigins:
+    """Says what the elements of a window or batch were made of (`OriginsOf`).
 
     A window is a dataset, so no position of the chain has this.
 
@@ -77,7 +77,7 @@ class GroupOrigins(Positions):
         self._inputs = inputs
         self._ordinals = ordinals
 
-    def origins(self, index: int, row: int) -> Sequence[Origin]:
+    def __call__(self, index: int, row: int) -> Sequence[Origin]:
         return (self._inputs.origin(int(self._ordinals[index]), row),)
 
 

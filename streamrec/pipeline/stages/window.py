@@ -34,13 +34,13 @@ from streamrec.pipeline.elements.columns import (
     select,
     window,
 )
-from streamrec.pipeline.elements.positions import Origin, Position, Positions, with_state
+from streamrec.pipeline.elements.positions import Origin, OriginsOf, Position, Positions, with_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.bucket import Grouping
 from streamrec.pipeline.stages.deferred_positions import GroupOrigins, InputChunks
 
-MakeDataset = Callable[[Any, Positions], Any]
+MakeDataset = Callable[[Any, OriginsOf], Any]
 """Makes a dataset in memory from columns and the positions of what they were made of."""
 
 
@@ -133,8 +133,9 @@ class _Windowing(Step):
         rows = join_windows(self._parts) if self._held and (count or self._next > origin) else None
         for at in range(first, self._next, stage.shift):
             ordinals = np.arange(at, min(at + stage.reach, self._seen), stage.stride)
-            origins = GroupOrigins(self._inputs, ordinals)
-            windows.append(make_window(select(rows, ordinals - origin), stage.dataset_of, origins))
+            origins_of = GroupOrigins(self._inputs, ordinals)
+            window_rows = select(rows, ordinals - origin)
+            windows.append(make_window(window_rows, stage.dataset_of, origins_of))
         positions = WindowPositions(
             inputs=self._inputs,
             stage=self._key,
@@ -182,9 +183,9 @@ class WindowPositions(Positions):
         return (self.inputs.origin(self.first + index * self.shift),)
 
 
-def make_window(elements: Any, dataset_of: MakeDataset, origin: Positions) -> tuple[Any, int]:
+def make_window(elements: Any, dataset_of: MakeDataset, origins_of: OriginsOf) -> tuple[Any, int]:
     """A nest of datasets of these elements, and the bytes that they hold."""
-    nest = map_nest(lambda column: dataset_of(column, origin), columns_of(elements))
+    nest = map_nest(lambda column: dataset_of(column, origins_of), columns_of(elements))
     return nest, weigh(elements)
 
 
@@ -253,6 +254,6 @@ class KeyedGroups:
         """Orders what remains by key, from the smallest on."""
         return self._keys[group]
 
-    def batch(self, group: int, elements: Any, origin: Positions) -> Any:
+    def batch(self, group: int, elements: Any, origins_of: OriginsOf) -> Any:
         """The pair that the stage gives: the group's key, int64, and a dataset of its elements."""
-        return np.int64(self._keys[group]), self._dataset_of(nest_of(elements), origin)
+        return np.int64(self._keys[group]), self._dataset_of(nest_of(elements), origins_of)

@@ -18,18 +18,12 @@ from streamrec.pipeline.sources.interleave import positions_in_turns
 from streamrec.pipeline.sources.pulls import TurnShares
 
 
-class Recorded(NumberedPositions):
-    """Elements that were made of records of one shard."""
-
-    __slots__ = ()
-
-    def origins(self, index: int, row: int) -> tuple[RecordLocation]:
-        return (RecordLocation("shard", self.first + index),)
-
-
 def input_from(first: int) -> Joined:
-    """An input whose elements have numbers from `first` on."""
-    return Joined(((Recorded(first), 0, 1000),))
+    """An input whose elements have numbers from `first` on, as the records of a shard."""
+    numbers = NumberedPositions(
+        first, origins_of=lambda number, row: (RecordLocation("shard", number),)
+    )
+    return Joined(((numbers, 0, 1000),))
 
 
 @st.composite

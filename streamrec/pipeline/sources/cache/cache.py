@@ -37,9 +37,9 @@ from streamrec.pipeline.elements.positions import (
     ElementLocation,
     NumberedPositions,
     Origin,
-    Position,
     Positions,
     nested,
+    shift,
 )
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.engine.budget import Share
@@ -172,12 +172,11 @@ async def number_chunks(
             if chunk.error is not None:
                 count = 1  # a failed element has a number, too
                 if number >= first:
-                    yield replace(
-                        chunk, positions=CachedPositions(number + 1, None, chunk.positions, 0)
-                    )
+                    yield chunk.at(positions_of_numbers(number + 1, chunk.positions))
             elif used < count:
                 elements = window(chunk.elements, used, count) if used else chunk.elements
-                positions = CachedPositions(number + used, file, chunk.positions, used)
+                inner = shift(chunk.positions, used)
+                positions = positions_of_numbers(number + used, inner, file)
                 yield Chunk(elements, positions, chunk.nbytes)
             number += count
 
@@ -189,33 +188,28 @@ class FileVersion(NamedTuple):
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class CachedPositions(Positions):
-    """Positions of elements by their numbers, and by their positions in the cache file if there is
-    one.
+def positions_of_numbers(
+    first: int, inner: Positions, file: FileVersion | None = None
+) -> NumberedPositions:
+    """Positions of elements by their numbers from `first` on, and by their positions in the cache
+    file if there is one.
+
+    `inner` has the elements' positions in the file, or in the chain that is cached.
     """
+    if file is None:
+        return NumberedPositions(
+            first, origins_of=lambda number, row: (Origin(inner, number - first, row),)
+        )
 
-    first: int
-    file: FileVersion | None
-    inner: Positions
-    used: int
+    def source(number: int) -> dict[str, Any]:
+        place = dict(inner.at(number - first))
+        return {"next": number, "version": file.version, "inner": place}
 
-    def at(self, index: int) -> Position:
-        number = {"next": self.first + index}
-        if self.file is None:
-            return {"source": number}
-        return {
-            "source": {
-                **number,
-                "version": self.file.version,
-                "inner": dict(self.inner.at(self.used + index)),
-            }
-        }
+    def origins_of(number: int, row: int) -> Sequence[ElementLocation]:
+        # A file does not store what elements were made of.
+        return (ElementLocation(file.path, number),)
 
-    def origins(self, index: int, row: int) -> Sequence[Origin | ElementLocation]:
-        if self.file is not None:  # a file does not store what elements were made of
-            return (ElementLocation(self.file.path, self.first + index),)
-        return (Origin(self.inner, self.used + index, row),)
+    return NumberedPositions(first, source, origins_of)
 
 
 async def store(

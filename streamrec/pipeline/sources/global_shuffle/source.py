@@ -32,7 +32,7 @@ from streamrec.arguments import at_least_one, check_choice, check_fields, check_
 from streamrec.display import display_name, logger, warn_once
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
-from streamrec.pipeline.elements.positions import Position, Positions, RecordLocation
+from streamrec.pipeline.elements.positions import NumberedPositions, RecordLocation
 from streamrec.pipeline.engine.passes import Passes
 from streamrec.pipeline.engine.ranks import (
     Rank,
@@ -185,9 +185,8 @@ class GlobalShuffle(AssignedSource):
         reader = Reader(steps.rank * steps.workers + steps.worker, steps.world_size * steps.workers)
         log_reader(reader, f"the records of {display_name(self.index)}")
         order = self._order(index, context.epoch, is_in_lanes)
-        positions_from = partial(
-            StepPositions,
-            steps,
+        states = StepStates(
+            steps=steps,
             digest=index.digest,
             locate=partial(locate_position, index, order),
             versions=partial(versions.of_all, len(index.shards)),
@@ -214,7 +213,7 @@ class GlobalShuffle(AssignedSource):
                 else:
                     frames = await take(positions.ravel())
                 elements = frames if self.batch is None else Batches(frames, positions.shape[1])
-                yield Chunk.weigh(elements, positions_from(step))
+                yield Chunk.weigh(elements, states.positions_from(step))
 
     def _reader(
         self,
@@ -447,18 +446,21 @@ async def check_listed(index: Index, opened: OpenSource) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StepPositions(Positions):
-    """Positions of elements that are steps.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStates:
+    """What positions say of a reader's steps in one pass.
 
-    `locate` gives the location of the record at a position of the order, and `versions` what a
-    state holds of the shards' versions. `is_in_lanes` says which order of blocks it is.
-    `later_steps` is the number of this rank's steps in each later pass, and `common` that of
-    `Passes`.
+    Args:
+        steps: The reader's steps.
+        digest: The digest of the index.
+        locate: The location of the record at a position of the order.
+        versions: What a state holds of the shards' versions.
+        is_in_lanes: Which order of blocks it is.
+        later_steps: The number of this rank's steps in each later pass.
+        common: That of `Passes`.
     """
 
     steps: Steps
-    first: int
     digest: str
     locate: Callable[[int], RecordLocation]
     versions: Callable[[], str]
@@ -466,13 +468,18 @@ class StepPositions(Positions):
     later_steps: int
     common: int | None
 
-    def origins(self, index: int, row: int) -> Sequence[RecordLocation]:
-        positions = self.steps.positions(self.first + index * self.steps.workers)
+    def positions_from(self, first: int) -> NumberedPositions:
+        """The positions of this reader's steps from one on: each worker skips those of others."""
+        return NumberedPositions(first, self.source, self.origins_of, step=self.steps.workers)
+
+    def origins_of(self, step: int, row: int) -> Sequence[RecordLocation]:
+        """The record in a row of a step."""
+        positions = self.steps.positions(step)
         return (self.locate(int(positions[row])),) if row < len(positions) else ()
 
-    def at(self, index: int) -> Position:
+    def source(self, step: int) -> dict[str, Any]:
+        """The state of the source before a step."""
         steps = self.steps
-        step = self.first + index * steps.workers
         state: dict[str, Any] = {"position": steps.position(step), "index": self.digest}
         if self.is_in_lanes:
             state["order"] = LANES_ORDER
@@ -490,7 +497,7 @@ class StepPositions(Positions):
                 state |= {"rank": rank, "common": self.common}
         elif self.common is not None and (steps.before or 0) + step > self.common:
             state["rank"] = rank
-        return {"source": state}
+        return state
 
 
 def begin_pass(
