@@ -1,5 +1,8 @@
 """The bounded queue between the loop thread and the consumers.
 
+Contract of this queue: tasks of the loop put items, and threads take them one by one. It is bounded
+in bytes, and either side sleeps without holding a lock that the other needs.
+
 Rules:
 
 - `put` waits until the queue is empty or the item fits. The queued items never weigh more than

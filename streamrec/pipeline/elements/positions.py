@@ -220,7 +220,7 @@ class Derived(Positions):
         return self.inner.weight(count)
 
 
-def staged(inner: Positions, stage: str, state: Callable[[int], Any]) -> Derived:
+def with_stage_state(inner: Positions, stage: str, state: Callable[[int], Any]) -> Derived:
     """Positions with the state of one more stage, computed for each index."""
 
     def place(inner: Positions, index: int) -> Position:

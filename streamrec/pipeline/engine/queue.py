@@ -111,9 +111,9 @@ class ByteQueue(Fillable):
 
     `refused` counts how often a chunk had to wait.
 
-    Contract: chunks come out one by one, in the order of `put`. `put` waits until a chunk fits; one
-    chunk always does. The error that ended the queue comes after all chunks, once. The consumer may
-    `close` it at any time, which lets a waiting `put` go on.
+    Contract of this queue: chunks come out one by one, in the order of `put`. `put` waits until a
+    chunk fits; one chunk always does. The error that ended the queue comes after all chunks, once.
+    The consumer may `close` it at any time, which lets a waiting `put` go on.
     """
 
     def __init__(self, limit: int, most_elements: int = sys.maxsize) -> None:

@@ -251,6 +251,11 @@ class ArrivedElements:
 class InputBuffer(ArrivedElements, Fillable):
     """The elements of one chain, at most `limit` bytes of them.
 
+    Contract of this queue: the task of a chain puts chunks and waits until one fits, as one always
+    does in an empty queue. A source that joins several looks at what has arrived in all of them,
+    and takes some elements of some. A failed element and the error that ended the chain come at
+    their places.
+
     `arrived` is notified of elements, and of the end.
     """
 

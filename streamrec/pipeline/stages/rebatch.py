@@ -14,7 +14,7 @@ from streamrec.pipeline.elements.positions import (
     Position,
     Positions,
     shift,
-    staged,
+    with_stage_state,
     with_state,
 )
 from streamrec.pipeline.elements.specs import SparseTensorSpec, TensorSpec
@@ -175,7 +175,7 @@ class _CyclicBatching(BatchStep):
         if left:
             self._take_turn()
         turn = self._turn
-        positions = staged(chunk.positions, self._key, lambda _: turn)
+        positions = with_stage_state(chunk.positions, self._key, lambda _: turn)
         return [*left, replace(failure, positions=positions)]
 
     def _part(self, chunk: Chunk, first: int, last: int) -> Chunk:
@@ -190,7 +190,7 @@ class _CyclicBatching(BatchStep):
         def turn_at(index: int) -> int:
             return turn if index < count else (turn + 1) % turns
 
-        positions = staged(shift(chunk.positions, first), self._key, turn_at)
+        positions = with_stage_state(shift(chunk.positions, first), self._key, turn_at)
         return Chunk(
             window(chunk.elements, first, last),
             positions,

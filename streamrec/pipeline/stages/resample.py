@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from streamrec.arguments import check_function, check_number
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Positions, shift, staged
+from streamrec.pipeline.elements.positions import Positions, shift, with_stage_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.seeds import RANDOM_BITS
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
@@ -111,7 +111,7 @@ class _Resampling(Calling):
             ).tolist()
             return numbers
 
-        return staged(inner, self._key, counts)
+        return with_stage_state(inner, self._key, counts)
 
     def _classify(self, drawn: Any, element: Any) -> tuple[int, int, tuple[Any, Any]]:
         result = call_function(self._stage.class_func, element)

@@ -20,7 +20,7 @@ from streamrec.pipeline.elements.positions import (
     Position,
     Positions,
     shift,
-    staged,
+    with_stage_state,
     with_state,
 )
 from streamrec.pipeline.engine.description import name_of
@@ -102,7 +102,7 @@ class _Scanning(Calling):
     def _same_state(self, chunk: Chunk) -> Positions:
         """Positions before and after a failure, where the scan has the same state."""
         state = {"state": pack_state(self._state), "seen": 0}
-        return staged(chunk.positions, self._key, lambda _: state)
+        return with_stage_state(chunk.positions, self._key, lambda _: state)
 
     def _scan(self, element: Any) -> Any:
         pair = self._scan_func(self._state, element)

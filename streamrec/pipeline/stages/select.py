@@ -28,7 +28,7 @@ from streamrec.display import logger, warn_once
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_values
 from streamrec.pipeline.elements.columns import Columns, compact, nest_of, select, window
-from streamrec.pipeline.elements.positions import IndexMap, Positions, staged
+from streamrec.pipeline.elements.positions import IndexMap, Positions, with_stage_state
 from streamrec.pipeline.elements.specs import TensorSpec
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling, Results
@@ -70,7 +70,7 @@ class _Counting(Step):
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         seen = self._seen
-        positions = staged(chunk.positions, self._key, lambda index: seen + index)
+        positions = with_stage_state(chunk.positions, self._key, lambda index: seen + index)
         self._seen += len(chunk.elements)
         self.done = self._stage.is_done(self._seen)
         return self._stage.apply(Chunk(chunk.elements, positions, chunk.nbytes), seen)
@@ -78,7 +78,10 @@ class _Counting(Step):
     def fail(self, chunk: Chunk) -> list[Chunk]:
         seen = self._seen = self._seen + self._stage.counts_failures
         return [
-            replace(chunk, positions=staged(chunk.positions, self._key, lambda index: seen + index))
+            replace(
+                chunk,
+                positions=with_stage_state(chunk.positions, self._key, lambda index: seen + index),
+            )
         ]
 
     def flush(self) -> list[Chunk]:
@@ -359,7 +362,7 @@ class _Unique(Step):
             count = before + int(np.searchsorted(indices, index))
             return b64encode(bytes(self._in_order[: count * DIGEST_BYTES])).decode()
 
-        return staged(chunk.positions, self._key, digests)
+        return with_stage_state(chunk.positions, self._key, digests)
 
     def _is_new(self, element: Any) -> bool:
         digest = bytes.fromhex(digest_values(element))

@@ -34,7 +34,10 @@ K = TypeVar("K")
 class FetchAhead(Generic[K]):
     """Makes requests ahead of their use, up to `parallel` at once and within `limit` bytes.
 
-    Gives the results in order.
+    Contract of this queue: one task takes the results, in the order of `keys`. Their bytes count
+    from the request until `release`, not only until they are taken, since blocks are held while
+    records are gathered from them. If no result waits, the next request begins whatever its size.
+    The error of a request is raised when its result is taken.
 
     `keys` gives the key of each request, in order, with the approximate bytes of its result, which
     is the records of one or more ranges.

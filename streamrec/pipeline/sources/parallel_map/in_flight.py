@@ -5,6 +5,10 @@ Pure: it is fed chunks and results, and delivers results.
 Elements have ordinals, counted from where the run began. Tasks of consecutive elements start in
 order and end in any order. Results are delivered in order, or as they come.
 
+Contract of this queue: calls add the results of a task in any order, and one task takes all that
+can be delivered. Nothing waits here: `pace.py` decides before each call whether there is room for
+more. The error of the input comes once, after all results.
+
 Rules:
 - An error is delivered in a chunk of its own: in order, after the results of all earlier elements;
   otherwise after those that were ready. Later elements continue. An element that failed in an
