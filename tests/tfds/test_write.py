@@ -196,6 +196,46 @@ def test_generator_runs_in_one_thread_and_is_closed(tmp_path: Path) -> None:
     assert names_in(tmp_path / "threads" / "1.0.0") == set()
 
 
+def test_generator_may_read_a_folder_itself(tmp_path: Path) -> None:
+    old = streamrec.tfds.write_sync(tmp_path / "old" / "1.0.0", {"train": numbers(300)})
+
+    def examples() -> Iterator[Any]:
+        for example in streamrec.tfds.open_sync(old.url).read("train"):
+            yield {"n": example["n"] * 2}
+
+    new = streamrec.tfds.write_sync(tmp_path / "new" / "1.0.0", {"train": examples()})
+    assert read_numbers(new) == list(range(0, 600, 2))
+
+
+@pytest.mark.parametrize("blocks", ["loop", "thread"])
+async def test_cancelled_writer_leaves_nothing(blocks: str, tmp_path: Path) -> None:
+    taken = asyncio.Event()
+    ended = threading.Event()
+    loop = asyncio.get_running_loop()
+
+    async def waits() -> AsyncIterator[Any]:
+        for number in range(100):
+            yield {"n": number}
+        taken.set()
+        await asyncio.Event().wait()
+
+    def works() -> Iterator[Any]:
+        yield from numbers(100)
+        loop.call_soon_threadsafe(taken.set)
+        ended.wait(30)
+
+    splits: dict[str, Any] = {"train": waits() if blocks == "loop" else works()}
+    folder = tmp_path / "points" / "1.0.0"
+    writing = asyncio.create_task(streamrec.tfds.write(folder, splits))
+    await taken.wait()
+    writing.cancel()
+    # The generator in a thread ends its step first.
+    loop.call_later(0.2, ended.set)
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert names_in(folder) == set()
+
+
 def test_error_of_a_generator_tells_where_it_came_from(tmp_path: Path) -> None:
     def examples() -> Iterator[Any]:
         yield from numbers(3)
