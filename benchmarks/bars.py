@@ -35,8 +35,11 @@ THEMES = {"light": ("#212529", "#ced4da"), "dark": ("#e6edf3", "#495057")}
 class Compared(Protocol):
     """What the chart shows of a row: how many times as fast, and as much processor time."""
 
-    work: str
-    peer: str
+    @property
+    def work(self) -> str: ...
+
+    @property
+    def peer(self) -> str: ...
 
     @property
     def speed(self) -> float | None: ...

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.shards import SHARDS, Kind
+from streamrec import FixedLenFeature
 
 __all__ = ["SIDES", "ways"]
 
@@ -76,6 +77,7 @@ def tensorflow_ways(
                 [], types[feature.dtype], allow_missing=True
             )
         else:
+            assert isinstance(feature, FixedLenFeature)  # all others are padded
             features[name] = tf.io.FixedLenFeature(
                 feature.shape, types[feature.dtype], feature.default_value
             )

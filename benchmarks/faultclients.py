@@ -20,7 +20,7 @@ from typing import Any, Final
 
 Read = Callable[[], bytes]
 
-POLICY: Final = {"patience": 20.0, "first_contact": 10.0}
+POLICY: Final[dict[str, Any]] = {"patience": 20.0, "first_contact": 10.0}
 """How long streamrec waits, in place of five minutes and half a minute."""
 
 

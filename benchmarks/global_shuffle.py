@@ -69,7 +69,7 @@ def compared(root: Path, name: str, size: int, rounds: int) -> dict[str, Any]:
 def measured(side: str, bucket: str, options: dict[str, Any], batch: int) -> Figures:
     """Reads all shards in one way."""
     pin()
-    dataset = streamrec.TFRecordDataset(
+    dataset: streamrec.Dataset[Any] = streamrec.TFRecordDataset(
         f"s3://{bucket}/*.tfrecord", num_parallel_reads=16, storage_options=options
     )
     if side == "plain":

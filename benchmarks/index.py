@@ -57,8 +57,9 @@ def main(
             if "open" in only:
                 rows += open_rows(root, store)
             for name, record in RECORDS.items() if {"write", "random"} & set(only) else ():
-                shards = {"shards": SHARDS, "size": shard_mib << 20, "record": record}
-                bridge.run(partial(stores.fill, **shards), f"{root}/bucket", None)
+                size = shard_mib << 20
+                fill = partial(stores.fill, shards=SHARDS, size=size, record=record)
+                bridge.run(fill, f"{root}/bucket", None)
                 if "write" in only:
                     rows += write_rows(root, store, name, rounds)
                 if "random" in only:
@@ -90,7 +91,10 @@ def compared(names: str, root: Path, options: dict[str, Any] | None, rounds: int
         written = write_index_sync(names, where, storage_options=options, parallel=PARALLEL)
         return written.nbytes
 
-    works = {"stream": partial(stream, names, options), "index": index}
+    works: dict[str, Callable[[], int]] = {
+        "stream": partial(stream, names, options),
+        "index": index,
+    }
     sides = {name: partial(rates, work) for name, work in works.items()}
     taken = in_turn(sides, rounds, warm=1)
     row: dict[str, Any] = {side: taken.medians(side) for side in sides}

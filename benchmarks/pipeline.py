@@ -234,7 +234,9 @@ def checked(batches: Iterator[Any]) -> dict[str, Any]:
 def sum_of(column: Any) -> float:
     """Of numbers their sum, of strings that of their CRCs."""
     if isinstance(column, np.ndarray) and column.dtype != object:
-        return column.sum(dtype=np.float64 if column.dtype.kind == "f" else np.int64).item()
+        dtype = np.float64 if column.dtype.kind == "f" else np.int64
+        total: float = column.sum(dtype=dtype).item()
+        return total
     return sum(map(zlib.crc32, column))
 
 

@@ -95,7 +95,7 @@ def with_streamrec(folder: str, kind: str) -> Iterator[int]:
 
     opened = streamrec.tfds.open_sync(folder)
     if kind in EPISODES:
-        window = {"history": HISTORY, "future": FUTURE} if kind == "windows" else {}
+        window: dict[str, Any] = {"history": HISTORY, "future": FUTURE} if kind == "windows" else {}
         for batch in opened.steps("train", batch_size=BATCH, **window):
             yield len(batch["step"])
     else:

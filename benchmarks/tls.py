@@ -199,7 +199,7 @@ async def read_obstore(urls: Sequence[str], options: dict[str, Any], certificate
 
     scheme, _, rest = urls[0].partition("://")
     bucket, endpoint = rest.partition("/")[0], options["endpoint_url"]
-    client: dict[str, Any] = {"allow_http": not certificate, "timeout": timedelta(hours=1)}
+    client: Any = {"allow_http": not certificate, "timeout": timedelta(hours=1)}
     if certificate:
         client["root_certificate"] = certificate
     keys: dict[str, Any] = {"skip_signature": True}

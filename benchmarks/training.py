@@ -34,6 +34,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -156,8 +157,8 @@ def calibrated(seconds: float) -> tuple[int, int]:
     half = seconds / LAYERS / 2
     turns, products = 1_000, 4
     for _ in range(8):
-        turns = max(1, round(turns * half / usual(lambda turns=turns: held(turns))))
-        products = max(1, round(products * half / usual(lambda products=products: free(products))))
+        turns = max(1, round(turns * half / usual(partial(held, turns))))
+        products = max(1, round(products * half / usual(partial(free, products))))
     return turns, products
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -63,13 +62,11 @@ async def blocks_of(
         StreamrecError: A shard is missing or damaged, or the store fails.
         RequestError: The shard is shorter than `start`.
     """
-    read = partial(
-        streamrec.open_shard, block_bytes=BLOCK_BYTES, buffer_bytes=0, **service.settings.storage
-    )
+    options = {"block_bytes": BLOCK_BYTES, "buffer_bytes": 0, **service.settings.storage}
     for url in urls:
         async with AsyncExitStack() as opened:
             async with service.turns:
-                opening = read(url, start=start, end=end)
+                opening = streamrec.open_shard(url, start=start, end=end, **options)
             shard = await opened.enter_async_context(opening)
             if start and shard.info.size is not None and start > shard.info.size:
                 raise RequestError(f"start={start}: the shard has {shard.info.size} bytes", 416)

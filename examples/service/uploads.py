@@ -7,7 +7,7 @@ that is killed leaves nothing that a reader could see.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, Protocol
 
 from starlette.requests import ClientDisconnect, Request
@@ -129,7 +129,7 @@ def decoder_of(content_type: str) -> Decoder:
     Raises:
         RequestError: The type is neither of the two.
     """
-    kinds = {TFRECORD: TFRecords, NDJSON: Lines}
+    kinds: dict[str, Callable[[], Decoder]] = {TFRECORD: TFRecords, NDJSON: Lines}
     kind = content_type.partition(";")[0].strip()
     if kind not in kinds:
         raise RequestError(f"Content-Type {kind!r}: a shard is sent as {TFRECORD} or {NDJSON}", 415)

@@ -325,8 +325,8 @@ def _send(exchange: Exchange, opened: OpenedObject, body: Shape) -> None:
         pieces = [(body.start, body.flipped, 0), (body.flipped, body.flipped + 1, 0xFF)]
         pieces += [(body.flipped + 1, body.stop, 0)]
     sent = sum(
-        wire.send(exchange.client.connection, opened.file, *span, mask ^ opened.mask)
-        for *span, mask in pieces
+        wire.send(exchange.client.connection, opened.file, start, stop, mask ^ opened.mask)
+        for start, stop, mask in pieces
     )
     exchange.note(sent=sent)
 
