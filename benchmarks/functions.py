@@ -23,7 +23,9 @@ from benchmarks.harness.results import save
 from benchmarks.harness.rounds import in_turn
 from benchmarks.writing import MEMORY
 
-COUNT, SIZE, BATCH = 1_000_000, 100, 1000
+COUNT = 1_000_000
+SIZE = 100
+BATCH = 1000
 
 
 def main(*, rounds: int = 5) -> None:

@@ -33,7 +33,9 @@ from benchmarks.harness.results import save
 from streamrec.torch import IterableDataset, Loader
 from tests.servers.real import nginx
 
-SHARDS, RECORDS, BATCH = 16, 64, 64
+SHARDS = 16
+RECORDS = 64
+BATCH = 64
 VALUES = 150_000  # of four bytes each, in a record
 FEATURES = {"x": streamrec.FixedLenFeature([VALUES], "float32")}
 BATCH_BYTES = BATCH * VALUES * 4

@@ -24,7 +24,9 @@ from benchmarks.harness.meter import Meter
 from benchmarks.harness.program import run
 from tests.pages import ROOT, blocks
 
-LENGTH, BATCH, PASSES = 2048, 8, 3
+LENGTH = 2048
+BATCH = 8
+PASSES = 3
 GRAIN_BINS = (16, 64, 256)
 FEATURES = {"tokens": streamrec.RaggedFeature("int64")}
 Rows = Callable[[], int]

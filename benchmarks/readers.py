@@ -124,7 +124,9 @@ async def gcs_bodies(options: Options) -> Any:
     await fs._set_session()
 
     async def body(url: str) -> Any:
-        where, query, fields = fs.url(url), fs._get_params({}), fs._get_headers({})
+        where = fs.url(url)
+        query = fs._get_params({})
+        fields = fs._get_headers({})
         async with fs.session.get(where, params=query, headers=fields) as answer:
             answer.raise_for_status()
             async for chunk in answer.content.iter_any():

@@ -39,7 +39,9 @@ KINDS = {
     "both": ["application/x-tfrecord", "application/x-ndjson"],
 }
 STREAMS = 50
-IMAGES, ROWS, SHARD_BYTES = 500, 60_000, 4 << 20
+IMAGES = 500
+ROWS = 60_000
+SHARD_BYTES = 4 << 20
 
 
 def main(*, seconds: float = 10.0, priority: int = 0) -> None:

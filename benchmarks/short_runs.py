@@ -24,7 +24,9 @@ from benchmarks.harness.process import in_own_process
 from benchmarks.harness.program import run
 from benchmarks.harness.results import RESULTS, load, others, save
 
-SHARDS, SIZE, BATCH = 16, 16_000_000, 32
+SHARDS = 16
+SIZE = 16_000_000
+BATCH = 32
 CALM = stores.FAR
 RESETTING = replace(CALM, reset=0.2, unavailable=0.1)
 STALLING = replace(RESETTING, stall=0.05)

@@ -31,7 +31,10 @@ from benchmarks.harness.rounds import in_turn
 from streamrec.storage import Storage, Storages
 from tests.servers.real import Store, nginx, seaweedfs
 
-SHARDS, OBJECTS, RECORDS, SIZE = 10_000, 2_000, 20, 100
+SHARDS = 10_000
+OBJECTS = 2_000
+RECORDS = 20
+SIZE = 100
 ITERATIONS = 300
 AT_ONCE = 16
 

@@ -352,7 +352,9 @@ def global_shuffle(data: Data) -> Iterator[Row]:
 def images(data: Data) -> Iterator[Row]:
     row = find(data["rows"], images="500 x 375")
     # the pixels that streamrec gives; it is also tf.data's faster way
-    speeds, cpu, side = row["images_a_second"], row["cpu_ms_an_image"], "tf.data, accurate"
+    speeds = row["images_a_second"]
+    cpu = row["cpu_ms_an_image"]
+    side = "tf.data, accurate"
     yield Row(
         module="images",
         work="JPEGs of 500 x 375, parsed and decoded",

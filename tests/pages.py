@@ -52,7 +52,9 @@ PEERS = (
     "grain",
     "ray",
 )
-RESULT, RESULT_GOES_ON, OUTPUT = "# -> ", "#    ", "Output"
+RESULT = "# -> "
+RESULT_GOES_ON = "#    "
+OUTPUT = "Output"
 EXIT_CODE = re.compile(r"\[exit code (\d+)\]\n\Z")
 
 

@@ -92,7 +92,9 @@ class Clock:
     """Each run takes one second; of some runs the hypervisor steals a share."""
 
     def __init__(self, shares: list[float]) -> None:
-        self.seconds, self.stolen, self.shares = 0.0, 0.0, iter(shares)
+        self.seconds = 0.0
+        self.stolen = 0.0
+        self.shares = iter(shares)
 
     def run(self, number: int) -> int:
         self.seconds += 1

@@ -17,8 +17,10 @@ from streamrec import (
     write_index_sync,
 )
 
-FLAG, NUMBER, FUNCTION = "yes", 1.5, 5
-"""Wrong values: a text for a flag, half a number, and a number for a function."""
+# Wrong values: a text for a flag, half a number, and a number for a function.
+FLAG = "yes"
+NUMBER = 1.5
+FUNCTION = 5
 
 numbers = Dataset.range(5)
 shards = TFRecordDataset("a")

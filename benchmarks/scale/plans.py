@@ -19,7 +19,9 @@ from streamrec.pipeline.sources.global_shuffle.lanes import Lane, LaneOrder
 from streamrec.shards import Index, Listing, assign_records, read_manifest
 
 EVERY = 64
-GET_DOLLARS, LIST_DOLLARS, GETS_A_SECOND = 0.0004 / 1000, 0.005 / 1000, 5500
+GET_DOLLARS = 0.0004 / 1000
+LIST_DOLLARS = 0.005 / 1000
+GETS_A_SECOND = 5500
 
 
 def sizes(ranges: Sequence[Numbers]) -> Numbers:

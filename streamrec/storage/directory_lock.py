@@ -172,7 +172,9 @@ class DirectoryLock:
             await asyncio.wait([beating])
         if self._unlock is not None:
             self._unlock()
-        version, self._version, self.is_held = self._version, None, False
+        version = self._version
+        self._version = None
+        self.is_held = False
         if version is None:
             return
         with suppress(StreamrecError):

@@ -87,7 +87,9 @@ def check_states(make: Callable[[], Any]) -> None:
     """A loader resumes after each batch from its state, and its next iteration is the next
     epoch.
     """
-    whole, first, before = ids_of(make()), make(), list[int]()
+    whole = ids_of(make())
+    first = make()
+    before = list[int]()
     assert first.state_dict() == {}
     assert ids_of(first) == whole
     second = ids_of(first)

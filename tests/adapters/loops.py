@@ -23,7 +23,9 @@ from tests.pages import ROOT, blocks
 
 PAGE = ROOT / "docs/pytorch.md"
 FEATURES = {"id": FixedLenFeature([], "int64")}
-BATCH, EPOCHS, STOP = 8, 2, 13
+BATCH = 8
+EPOCHS = 2
+STOP = 13
 
 
 def batches(data: str) -> Dataset[Any]:

@@ -24,7 +24,9 @@ from streamrec.torch import IterableDataset, Loader
 from streamrec.transformers import TrainerState
 
 FEATURES = {"id": FixedLenFeature([], "int64")}
-EPOCHS, BATCH, STEPS_A_CHECKPOINT = 2, 8, 3
+EPOCHS = 2
+BATCH = 8
+STEPS_A_CHECKPOINT = 3
 EVALUATED = 9  # records in a batch of a rank; the 80 do not fill the last batches
 
 

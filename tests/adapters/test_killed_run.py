@@ -18,7 +18,10 @@ from tests.effort import THOROUGH, thorough
 from tests.pages import blocks
 from tests.servers.real import Store
 
-RECORDS, SHARDS, KILLS, EPOCHS = 400, 4, 3 if THOROUGH else 2, 2
+RECORDS = 400
+SHARDS = 4
+KILLS = 3 if THOROUGH else 2
+EPOCHS = 2
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 

@@ -87,7 +87,9 @@ def test_an_iterator_that_is_never_used_is_not_an_epoch() -> None:
     dataset = Dataset.range(20).shuffle(20, seed=1).batch(4)
     whole = [[batch.tolist() for batch in dataset.with_options(epoch=epoch)] for epoch in range(3)]
     loader = Loader(dataset)
-    _, first, second = iter(loader), iter(loader), iter(loader)
+    _ = iter(loader)
+    first = iter(loader)
+    second = iter(loader)
     assert [batch.tolist() for batch in first] == whole[0]
     assert [batch.tolist() for batch in second] == whole[1]
     begun = iter(loader)

@@ -134,7 +134,9 @@ def test_of_a_dropped_iterator_only_errors_of_cleanup_are_logged(
     noted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Errors of the work itself, which the consumer has not reached, are not logged."""
-    error, begun, ended = LookupError("ahead"), threading.Event(), threading.Event()
+    error = LookupError("ahead")
+    begun = threading.Event()
+    ended = threading.Event()
 
     async def produce(put: Put[str]) -> None:
         begun.set()

@@ -231,7 +231,9 @@ def test_stat_shows_figures_and_writes_a_page(
     page = tmp_path / "page.html"
     found = cli("stat", "--json", "--html", page, shard).json
     features = {item["name"]: item for item in found["features"]}
-    label, score, words = features["label"], features["score"], features["words"]
+    label = features["label"]
+    score = features["score"]
+    words = features["words"]
     assert found["records"] == 240
     assert label["frequent"] == [[0, 60], [1, 60], [2, 60], [3, 60]]
     assert label["histogram"] == [[0, 1, 60], [1, 2, 60], [2, 3, 60], [3, 4, 60]]

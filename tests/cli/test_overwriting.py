@@ -274,7 +274,10 @@ class Commands:
 
     async def run(self, *words: str, kind: str = "", at: int | None = None) -> tuple[int, str]:
         """The exit code, and all that was said."""
-        self.kind, self.at, self.asked, self.hit = kind, at, [], None
+        self.kind = kind
+        self.at = at
+        self.asked = []
+        self.hit = None
         self.forks.stdin.write(json.dumps([words, str(self.output)]).encode() + b"\n")
         self.process = int(await self.forks.stdout.readline())
         code = int(await self.forks.stdout.readline())

@@ -156,7 +156,9 @@ def test_a_server_that_dies_is_one_line(tmp_path: Path, moment: str) -> None:
 
 
 def test_tallies_heed_every_record_and_no_order() -> None:
-    forward, backward, other = Tally(), Tally(), Tally()
+    forward = Tally()
+    backward = Tally()
+    other = Tally()
     forward.add([b"one", b"two"])
     backward.add([b"two", b"one"])
     other.add([b"one", b"too"])

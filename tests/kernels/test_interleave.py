@@ -42,7 +42,9 @@ def records_in_turn(queues: list[list[bytes]], block: int) -> list[bytes]:
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[list[list[bytes]], int, list[list[Window]]]:
     """Queues that hold what their turns take, and the windows that they were cut in."""
-    count, block, rounds = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(0, 3))
+    count = draw(st.integers(1, 4))
+    block = draw(st.integers(1, 3))
+    rounds = draw(st.integers(0, 3))
     rest = draw(st.integers(0, count * block - 1))
     queues, windows = [], []
     for index in range(count):

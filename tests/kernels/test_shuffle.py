@@ -30,7 +30,9 @@ class ShuffleRun:
     def __init__(
         self, capacity: int, limit: int = WIDE_ROW, key: int = 5, exchange: Any = kernels.exchange
     ) -> None:
-        self.exchange, self.limit, self.key = exchange, limit, key
+        self.exchange = exchange
+        self.limit = limit
+        self.key = key
         self.slots = np.full((capacity, 4), -1, np.int64)
         self.held = self.weight = self.step = 0
 

@@ -106,7 +106,9 @@ def exchange(
         nonlocal held, weight, given
         chosen = split_mix(key, step + given) * held >> 64
         out[given] = slots[chosen]
-        held, weight, given = held - 1, weight - weight_of_row(slots[chosen]), given + 1
+        held -= 1
+        weight -= weight_of_row(slots[chosen])
+        given += 1
         slots[chosen] = slots[held]
 
     for taken, row in enumerate(incoming):

@@ -145,7 +145,9 @@ def _example_features(wire: _Wire) -> Iterator[tuple[bytes, _Wire]]:
 
 
 def _either_order(entry: _Wire) -> tuple[bytes, _Wire]:
-    key, value, at = b"", _Wire(entry.data, entry.start, entry.start), entry.start
+    key = b""
+    value = _Wire(entry.data, entry.start, entry.start)
+    at = entry.start
     for _ in range(2):
         tag, at = _length(entry, at)
         if tag not in (_DELIMITED_1, _DELIMITED_2):

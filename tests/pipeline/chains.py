@@ -21,9 +21,10 @@ RECORDS = [
     for shard, size in enumerate([9, 0, 20, 3])
 ]
 
-RECORD, NUMBER, PAIR = "record", "number", "pair"
-"""Kinds of elements: `bytes`, int64 scalars, tuples of both. A batch of a kind is
-`kind + BATCH`."""
+# Kinds of elements: `bytes`, int64 scalars, tuples of both. A batch of a kind is `kind + BATCH`.
+RECORD = "record"
+NUMBER = "number"
+PAIR = "pair"
 BATCH = " batch"
 SINGLE = (RECORD, NUMBER, PAIR)
 BATCHES = tuple(kind + BATCH for kind in SINGLE)

@@ -50,7 +50,9 @@ def ask(
     ) as connection:
         connection.request(method, target, headers=headers or {})
         response = connection.getresponse()
-        body, missing, error = b"", response.length or 0, None
+        body = b""
+        missing = response.length or 0
+        error = None
         try:
             while data := response.read1(1 << 16):  # read() would lose the bytes before an error
                 body += data

@@ -74,7 +74,9 @@ def soak(
         for path, data in zip(paths, shards, strict=True):
             path.write_bytes(data)
         wanted = _digest(list(map(str, paths)))
-    report, proxy, until = Report(), FaultProxy(store.endpoint), time.monotonic() + seconds
+    report = Report()
+    proxy = FaultProxy(store.endpoint)
+    until = time.monotonic() + seconds
     with in_a_thread(proxy) as portal:
         while report.rounds < rounds or time.monotonic() < until:
             own = seed * 1_000_003 + report.rounds

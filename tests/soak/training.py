@@ -228,7 +228,9 @@ SHAPES: dict[str, tuple[int, Callable[..., None]]] = {
 
 def soak(shape: str, kills: int, seed: int) -> Seen:
     """Kills one shape of run a number of times, at random moments; see the top of this file."""
-    began, draw, (count, target) = time.monotonic(), random.Random(seed), SHAPES[shape]
+    began = time.monotonic()
+    draw = random.Random(seed)
+    count, target = SHAPES[shape]
     PROCESSES.set_forkserver_preload(
         ["tests.soak.training", *(["streamrec.torch"] if shape == "loader" else [])]
     )

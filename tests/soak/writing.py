@@ -161,7 +161,9 @@ class Soak:
         portal: BlockingPortal,
         seed: int,
     ) -> None:
-        self._url, self._options, self._others = f"{store.url}/soak", store.options, others
+        self._url = f"{store.url}/soak"
+        self._options = store.options
+        self._others = others
         self._proxy, self._portal = proxy, portal
         self._seed = seed
         self._random = random.Random(seed)

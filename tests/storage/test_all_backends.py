@@ -116,7 +116,9 @@ def test_a_client_whose_closing_is_cancelled_with_the_loop_is_closed(
 
 
 async def test_a_file_that_a_thread_opens_for_a_cancelled_caller_is_closed() -> None:
-    begun, release, closed = threading.Event(), threading.Event(), list[str]()
+    begun = threading.Event()
+    release = threading.Event()
+    closed = list[str]()
 
     def opening() -> str:
         begun.set()

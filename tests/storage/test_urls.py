@@ -99,7 +99,9 @@ NAMES = ["shard", "d/shard", "s3://b/d/shard", "s3://b/.hidden", "/d/a\nb", "d/Ã
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hidden_name_leads_back_to_its_object(name: str) -> None:
     """Each kind to the question that is for it, and to no other."""
-    plain, new, old = hidden_name(name), hidden_name(name, "new-"), hidden_name(name, "old-")
+    plain = hidden_name(name)
+    new = hidden_name(name, "new-")
+    old = hidden_name(name, "old-")
     assert [staged_object(hidden) for hidden in (plain, new, old)] == [name, name, None]
     assert [secured_object(hidden) for hidden in (plain, new, old)] == [None, None, name]
     assert all(map(is_temporary, (plain, new, old, temporary_name(name))))

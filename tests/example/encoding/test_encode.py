@@ -166,7 +166,9 @@ def test_inner_ragged_dimensions_are_a_feature_of_their_own() -> None:
 
 @st.composite
 def described_batches(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes]]:
-    rows, features, columns = draw(st.integers(0, 5)), {}, {}
+    rows = draw(st.integers(0, 5))
+    features = {}
+    columns = {}
     for name in draw(st.lists(names, min_size=1, max_size=4, unique=True)):
         dtype, items = draw(
             st.sampled_from(

@@ -146,7 +146,9 @@ def parse_bytes(record: bytes, columns: bool) -> None:
     """Any bytes as an Example and as a SequenceExample, on some descriptions."""
     for features in DESCRIPTIONS:
         check_walks(parse_example, [record], features, string_columns=columns)
-    context, steps, lists = DESCRIPTIONS[1], DESCRIPTIONS[2], DESCRIPTIONS[0]
+    context = DESCRIPTIONS[1]
+    steps = DESCRIPTIONS[2]
+    lists = DESCRIPTIONS[0]
     check_walks(parse_sequence_example, [record], context, lists, string_columns=columns)
     check_walks(parse_sequence_example, [record], lists, steps, string_columns=columns)
 

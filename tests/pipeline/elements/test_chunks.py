@@ -22,7 +22,9 @@ from streamrec.pipeline.elements.columns import in_turn
 from streamrec.tfrecord import SCATTERED_BYTES, Scattered
 from tests.runs import write_shards
 
-SHARDS, RECORDS, SIZE = 4, 511, 20_000
+SHARDS = 4
+RECORDS = 511
+SIZE = 20_000
 
 
 @pytest.fixture

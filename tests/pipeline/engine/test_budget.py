@@ -232,7 +232,9 @@ def test_limits_of_control_groups(tmp_path: Path, kind: str) -> None:
 
 
 def test_options_of_several_datasets() -> None:
-    unsaid, small, loose = Options(), Options(True, 10), Options(False, 30)
+    unsaid = Options()
+    small = Options(True, 10)
+    loose = Options(False, 30)
     assert Options.of([unsaid, unsaid]) == unsaid
     assert Options.of([unsaid, small]) == small
     assert Options.of([small, loose, unsaid]) == Options(False, 30)

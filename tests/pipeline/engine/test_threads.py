@@ -64,7 +64,9 @@ async def test_cancelled_in_the_turn_in_which_the_call_ends(threads: Threads) ->
 
 
 async def test_a_call_that_is_left_ends_its_thread_when_the_run_is_closed() -> None:
-    threads, begun, go = Threads(), threading.Event(), threading.Event()
+    threads = Threads()
+    begun = threading.Event()
+    go = threading.Event()
     task = asyncio.create_task(threads.run(lambda: (begun.set(), go.wait(10))))
     await asyncio.to_thread(begun.wait)
     for _ in range(2):  # the second one breaks what the first one waits for

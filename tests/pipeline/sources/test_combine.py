@@ -144,7 +144,9 @@ def test_names_are_listed_in_order_or_shuffled(folder: str) -> None:
 def test_an_error_of_the_outer_chain_comes_again_after_resuming(folder: str) -> None:
     names = Dataset.list_files([f"{folder}/s-0", f"{folder}/s-2", f"{folder}/none-*"])
     dataset = names.interleave(small_blocks, 3)
-    elements, found, states = dataset.iterate(), list[bytes](), []
+    elements = dataset.iterate()
+    found = list[bytes]()
+    states = []
     with pytest.raises(streamrec.NotFoundError, match="no object matches"):
         for record in elements:
             found.append(record)

@@ -52,7 +52,9 @@ class Stateful:
     """Says where it stands, and goes on there without making again what came before."""
 
     def __init__(self, stop: int, made: list[int] | None = None) -> None:
-        self._stop, self._next, self._made = stop, 0, made
+        self._stop = stop
+        self._next = 0
+        self._made = made
 
     def __iter__(self) -> Iterator[int]:
         while self._next < self._stop:
@@ -292,7 +294,9 @@ async def test_a_sync_generator_that_blocks_does_not_block_the_loop(count: int) 
 def test_one_that_never_returns_is_abandoned_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    blocked, release, closed = threading.Event(), threading.Event(), threading.Event()
+    blocked = threading.Event()
+    release = threading.Event()
+    closed = threading.Event()
 
     def generator() -> Iterator[int]:
         try:
@@ -348,7 +352,9 @@ def test_an_error_after_the_last_element_taken_is_neither_raised_nor_logged(
 ) -> None:
     """It is the error of an element that comes after the last one taken."""
     for closes in (True, False):
-        at_work, released, over = threading.Event(), threading.Event(), threading.Event()
+        at_work = threading.Event()
+        released = threading.Event()
+        over = threading.Event()
 
         def generator(
             at_work: threading.Event = at_work,

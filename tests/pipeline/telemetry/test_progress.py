@@ -125,7 +125,9 @@ def in_terminal(code: str, interrupt_at: bytes = b"") -> tuple[int, bytes]:
         return process.wait(), output
 
 
-SHOWN_TEXT, HIDDEN_CURSOR, SHOWN_CURSOR = b"bottleneck:", b"\x1b[?25l", b"\x1b[?25h"
+SHOWN_TEXT = b"bottleneck:"
+HIDDEN_CURSOR = b"\x1b[?25l"
+SHOWN_CURSOR = b"\x1b[?25h"
 PROGRAM_THAT_LEAVES = (
     "import threading; [thread.join(5) for thread in threading.enumerate() if 'Refresh' in "
     "type(thread).__name__]; "

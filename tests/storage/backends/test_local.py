@@ -290,7 +290,9 @@ async def test_a_written_buffer_may_be_used_again(tmp_path: Path) -> None:
     """Pieces of all lengths, across parts: the content of the buffer at the time of the write is
     stored.
     """
-    path, expected, buffer = str(tmp_path / "x"), bytearray(), bytearray(1 << 20)
+    path = str(tmp_path / "x")
+    expected = bytearray()
+    buffer = bytearray(1 << 20)
     async with open_storage(path) as storage, await storage.upload(path, part_size=PART) as upload:
         for size in (1, 70_000, 300_001, 5, 1 << 20, 0, 64 << 10, 3):
             buffer[:size] = os.urandom(size)

@@ -343,7 +343,9 @@ async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() 
     """The loser's cancellation takes time: a caller cancelled meanwhile used to leave the winner's
     connection open.
     """
-    rivalled, settling, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    rivalled = asyncio.Event()
+    settling = asyncio.Event()
+    cleaned = asyncio.Event()
 
     async def first(body: Body) -> Body:
         await rivalled.wait()
@@ -423,7 +425,9 @@ class StandingStill:
     has_arrived = False
 
     def __init__(self, body: Body) -> None:
-        self.info, self.splits, self.aclose = body.info, body.splits, body.aclose
+        self.info = body.info
+        self.splits = body.splits
+        self.aclose = body.aclose
 
     async def readinto(self, buffer: memoryview) -> int:
         await asyncio.get_running_loop().create_future()

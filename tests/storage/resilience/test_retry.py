@@ -48,7 +48,9 @@ FAULT = TransientError(Cause.BROKEN, "reset")
 
 @pytest.mark.parametrize("jitter", [0.0, 0.1, 0.999_999])
 def test_the_defaults_wait_for_five_minutes_and_try_once_more_then(jitter: float) -> None:
-    policy, waited, failures = RetryPolicy(), 0.0, 1
+    policy = RetryPolicy()
+    waited = 0.0
+    failures = 1
     while (
         delay := next_delay(policy, failures, waited, FAULT, jitter, policy.patience)
     ) is not None:

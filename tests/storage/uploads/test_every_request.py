@@ -126,7 +126,9 @@ async def test_a_fault_at_any_request_loses_nothing(
     await written.write("old", 2)
     before = await written.place.snapshot()
     every = THOROUGH or rights == "no right to read"  # then it is refused at once
-    number, found, step = 0, before, 1 if every else 7
+    number = 0
+    found = before
+    step = 1 if every else 7
     while True:
         await written.direct.restore(before, found)
         requests = Requests(number, lambda: FAULTS[fault], RIGHTS[rights])
@@ -163,7 +165,9 @@ async def test_a_second_writer_that_begins_at_any_request_is_not_damaged(
     """Who succeeds has a whole data set; if neither does, the old one is there."""
     old = await written.write("old", 2)
     before = await written.place.snapshot()
-    number, found, step = 0, before, 1 if THOROUGH else 9
+    number = 0
+    found = before
+    step = 1 if THOROUGH else 9
     while True:
         await written.direct.restore(before, found)
         second: list[asyncio.Task[list[bytes]]] = []

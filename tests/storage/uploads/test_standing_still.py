@@ -65,7 +65,9 @@ async def test_a_process_that_stands_still_longer_than_its_lock_mixes_nothing(
     assert process.stdout is not None
     old = await written.write("old", 2)
     before = await written.place.snapshot()
-    at, found, taken = 0, before, 0
+    at = 0
+    found = before
+    taken = 0
     while True:
         await written.direct.restore(before, found)
         seen = 0

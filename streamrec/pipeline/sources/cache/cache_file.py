@@ -57,7 +57,10 @@ from streamrec.tfrecord import Frames
 FORMAT = "streamrec cache"
 VERSION = 1
 
-HEAD, BLOCK, END = b"H", b"B", b"E"
+# The first byte of each record says what it is.
+HEAD = b"H"
+BLOCK = b"B"
+END = b"E"
 
 BLOCK_BYTES = 1 << 20
 """About how many bytes of elements make a record."""

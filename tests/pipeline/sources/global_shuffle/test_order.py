@@ -323,7 +323,9 @@ def test_groups_are_what_most_numbers_of_ranks_divide() -> None:
     assert [groups_for(unit) for unit in (1, 6, 48, 768, 1024, 31, 96)] == [1, 6, 24, 24, 16, 1, 24]
 
 
-RECORDS, SHARDS, MEMORY = 65536, 64, 4096
+RECORDS = 65536
+SHARDS = 64
+MEMORY = 4096
 
 
 def test_blocks_train_as_well_as_a_permutation() -> None:

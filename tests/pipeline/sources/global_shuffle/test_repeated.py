@@ -108,7 +108,9 @@ def test_any_repeated_job_gives_each_record_of_each_pass_once(tmp_path: Path, nu
         global_batch_size=batch,
         even=chance.choice([None, "drop", "pad", "cycle"]),
     )
-    rest, state, at = job.whole(), None, 0
+    rest = job.whole()
+    state = None
+    at = 0
     for size, readers in zip(sizes, workers, strict=True):
         share = batch // size
         runs = [job.run_loader(rank, size, readers, state=state) for rank in range(size)]

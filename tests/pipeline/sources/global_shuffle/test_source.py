@@ -354,7 +354,9 @@ def test_an_exact_order_holds_no_more_than_its_budget(tmp_path: Path) -> None:
 @pytest.mark.parametrize("quality", ["exact", "blocks"])
 def test_a_thousand_million_records(tmp_path: Path, quality: str) -> None:
     """Sparse files and an index of records that were never written."""
-    many, size, shards = 1_000_000_000 // 16, 100, []
+    many = 1_000_000_000 // 16
+    size = 100
+    shards = []
     counts = np.full(-(-many // 1024), 1024)
     counts[-1] = many - 1024 * (len(counts) - 1)
     blocks = np.zeros(len(counts), BLOCK)
