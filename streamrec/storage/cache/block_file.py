@@ -95,15 +95,17 @@ def check_chunks(table: memoryview, data: memoryview, first: int) -> None:
 class OpenBlock:
     """An open block: its file, and the CRC32Cs of its bytes. Close it.
 
-    OSError and DamagedBlockError while opening: the file is closed.
+    It begins `at` an offset of the file. OSError and DamagedBlockError while opening: the file is
+    closed.
     """
 
-    def __init__(self, file: int, digest: bytes, start: int, length: int) -> None:
+    def __init__(self, file: int, digest: bytes, start: int, length: int, *, at: int = 0) -> None:
         self.start = start
         self.length = length
         self._file = file
+        self._at = at
         try:
-            foot = os.pread(file, file_bytes(length) - length + 1, length)
+            foot = os.pread(file, file_bytes(length) - length, at + length)
             self._table = parse_foot(foot, digest, start, length)
         except BaseException:
             self.close()
@@ -116,7 +118,7 @@ class OpenBlock:
         """
         wanted = sum(map(len, buffers))
         try:
-            count = _read_vector(self._file, buffers, offset, wait)
+            count = _read_vector(self._file, buffers, self._at + offset, wait)
         except BlockingIOError:
             return False
         if count != wanted:
@@ -136,12 +138,12 @@ class OpenBlock:
             os.close(file)
 
 
-def read_block(file: int, digest: bytes, start: int, length: int) -> bytearray:
-    """Reads and checks all of a block by one system call; DamagedBlockError as OpenBlock."""
+def read_block(file: int, digest: bytes, start: int, length: int, *, at: int = 0) -> bytearray:
+    """Reads and checks all of a block by one system call; `at` and errors as for OpenBlock."""
     data = bytearray(length)
     foot = bytearray(file_bytes(length) - length)
     with memoryview(data) as view:
-        count = _read_vector(file, [view, memoryview(foot)], 0, wait=True)
+        count = _read_vector(file, [view, memoryview(foot)], at, wait=True)
         if count != length + len(foot):
             raise DamagedBlockError("it is cut off")
         check_chunks(parse_foot(bytes(foot), digest, start, length), view, 0)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from streamrec.display import display_repr
 from streamrec.errors import StorageError
 from streamrec.storage.cache.disk_cache import CacheUnusableError, DiskCache
-from streamrec.storage.cache.names import MARKER
+from streamrec.storage.cache.names import MARKER, count_blocks
 from streamrec.storage.cache_settings import CacheSettings, find_settings
 
 
@@ -24,7 +24,7 @@ class CachedSet:
 
     Attributes:
         url: The directory, without secrets; "" if the cache does not say.
-        blocks: How many files it has.
+        blocks: How many blocks it has; those of short objects share files.
         bytes: How many bytes of the disk it takes.
         used: When a process last began to use it, in seconds since 1970.
         in_use: Whether a process that runs now has used it.
@@ -47,7 +47,7 @@ def list_cache(directory: str | os.PathLike[str]) -> list[CachedSet]:
         found = [
             CachedSet(
                 url=disk.about(stored.name),
-                blocks=len(stored.blocks),
+                blocks=sum(count_blocks(block.name) for block in stored.blocks),
                 bytes=sum(block.charge for block in stored.blocks),
                 used=stored.used,
                 in_use=stored.name in in_use,

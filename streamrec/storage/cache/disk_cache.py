@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Final
@@ -40,6 +40,7 @@ from streamrec.storage.cache.eviction import (
     room_to_make,
 )
 from streamrec.storage.cache.files import (
+    OneOpenFile,
     create_file,
     make_directory,
     open_counter,
@@ -60,8 +61,10 @@ from streamrec.storage.cache.names import (
     is_lock,
     is_set,
     parse_block,
+    parse_pack,
     writer_of,
 )
+from streamrec.storage.cache.packs import Packs
 from streamrec.storage.cache.runs import Runs
 from streamrec.storage.cache.set_index import SetIndex
 from streamrec.storage.cache.spans import Span
@@ -71,7 +74,11 @@ from streamrec.storage.cache_settings import CacheSettings
 
 logger = logging.getLogger("streamrec")
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+
+READ_FORMATS: Final = (1, FORMAT)
+"""The first format has no packs, and is else the same: such a cache goes on as one of this format,
+which a process of an earlier version refuses."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Faults after which blocks can still be read."""
@@ -134,6 +141,7 @@ class DiskCache:
         speeds: The measured rates of the disk and of the stores.
         runs: The processes that use it.
         usage: How many bytes it takes.
+        packs: The packs that this process writes.
         full_until: When the next block may be admitted, as `time.monotonic`.
     """
 
@@ -149,6 +157,9 @@ class DiskCache:
         except BaseException:
             self._directories.close()
             raise
+        self.packs = Packs(
+            run=self.runs.token, usage=self.usage, reserve=self.reserve, open_set=self._open_set
+        )
         self._opening = threading.Lock()
         self._indexes: dict[str, tuple[int, SetIndex]] = {}
 
@@ -173,18 +184,24 @@ class DiskCache:
                 self._describe_set(key, directory)
                 self.runs.use(name)
                 index = SetIndex()
-                index.refresh(directory, always=True)
+                damaged = index.refresh(directory, always=True)
             except OSError as error:
                 self.fail(error, "opening a data set")
                 return None
             self._indexes[name] = directory, index
-            return index
+        self._drop_packs(name, damaged)
+        self._remove_superseded_packs(name)
+        return index
+
+    def _open_set(self, set_name: str) -> tuple[int, SetIndex]:
+        """Returns the open directory and the known blocks of a data set that `index` has opened."""
+        return self._indexes[set_name]
 
     def refresh(self, key: ObjectKey) -> None:
         """Looks for blocks that other processes wrote."""
         try:
             directory, index = self._indexes[key.set_name]
-            index.refresh(directory)
+            self._drop_packs(key.set_name, index.refresh(directory))
         except OSError as error:
             self.fail(error, "listing a data set")
 
@@ -199,30 +216,34 @@ class DiskCache:
     def open_block(self, key: ObjectKey, span: Span) -> OpenBlock | None:
         """Opens a block; None if it is gone, damaged or cannot be read."""
         directory, index = self._indexes[key.set_name]
+        name, offset = index.place(key, span)
         try:
-            return OpenBlock(open_file(key.block(*span), directory), key.digest, *span)
+            return OpenBlock(open_file(name, directory), key.digest, *span, at=offset)
         except FileNotFoundError:
-            index.discard(key.path_name, key.version_name, span)
+            self._forget(key.set_name, name)
         except DamagedBlockError as damage:
             self.drop(key, span, damage)
         except OSError as error:
             self.give_up_block(key, span, error)
         return None
 
-    def read_whole(self, key: ObjectKey) -> bytearray | None:
-        """Reads an object that is one block; None if it is gone, damaged or cannot be read."""
+    def read_whole(self, keys: Sequence[ObjectKey]) -> list[bytearray | None]:
+        """Reads objects that are one block each; None for those that are gone, damaged or cannot
+        be read. Each pack is opened once for those that are next to each other in it.
+        """
+        with OneOpenFile() as opened:
+            return [self._read_whole(key, opened) for key in keys]
+
+    def _read_whole(self, key: ObjectKey, opened: OneOpenFile) -> bytearray | None:
         if self.state is CacheMode.OFF:
             return None
         span = Span(0, key.size)
         directory, index = self._indexes[key.set_name]
+        name, offset = index.place(key, span)
         try:
-            file = open_file(key.block(*span), directory)
-            try:
-                return read_block(file, key.digest, *span)
-            finally:
-                os.close(file)
+            return read_block(opened.open(name, directory), key.digest, *span, at=offset)
         except FileNotFoundError:
-            index.discard(key.path_name, key.version_name, span)
+            self._forget(key.set_name, name)
         except DamagedBlockError as damage:
             self.drop(key, span, damage)
         except OSError as error:
@@ -231,7 +252,8 @@ class DiskCache:
 
     def give_up_block(self, key: ObjectKey, span: Span, error: OSError) -> None:
         """Forgets a block that cannot be read, so that it is a miss whatever the fault means."""
-        self._forget(key.set_name, key.block(*span))
+        _, index = self._indexes[key.set_name]
+        self._forget(key.set_name, index.place(key, span).pack)
         self.fail(error, "reading a block")
 
     def drop(self, key: ObjectKey, span: Span, damage: DamagedBlockError) -> None:
@@ -245,16 +267,45 @@ class DiskCache:
             f"{span.end:,}",
             damage,
         )
-        self._remove(key.set_name, key.block(*span), charge_of(file_bytes(span.length)))
-        self._forget(key.set_name, key.block(*span))
+        _, index = self._indexes[key.set_name]
+        self._remove_known(key.set_name, index.place(key, span).pack)
 
     def remove_superseded(self, key: ObjectKey) -> None:
-        """Removes the blocks of earlier versions of an object."""
+        """Removes the blocks of earlier versions of an object, and packs that have little else."""
         _, index = self._indexes[key.set_name]
         for version, span in index.other_versions(key):
+            if index.is_packed(key.path_name, version):
+                continue
             name = f"{key.path_name}-{version}-{span.start:x}-{span.length:x}.block"
             self._remove(key.set_name, name, charge_of(file_bytes(span.length)))
             index.discard(key.path_name, version, span)
+        self._remove_superseded_packs(key.set_name)
+
+    def _remove_superseded_packs(self, set_name: str) -> None:
+        for name in self._indexes[set_name][1].superseded_packs():
+            self._remove_known(set_name, name)
+
+    def _drop_packs(self, set_name: str, damaged: Sequence[tuple[str, DamagedBlockError]]) -> None:
+        """Removes packs that cannot be read, and says so in the log."""
+        for name, damage in damaged:
+            logger.warning(
+                "the cache in %s has a damaged pack of short objects, %s: %s; it is removed, and "
+                "they are read from the store",
+                display_name(self.settings.directory),
+                name,
+                damage,
+            )
+            self._remove_known(set_name, name)
+
+    def _remove_known(self, set_name: str, name: str) -> None:
+        """Removes a block's or a pack's file, and forgets what is in it.
+
+        What this process is still writing is only forgotten.
+        """
+        charge = charge_of_name(name)
+        if charge is not None:
+            self._remove(set_name, name, charge)
+        self._forget(set_name, name)
 
     # Fetching once: locks.
 
@@ -278,6 +329,14 @@ class DiskCache:
             self.fail(error, "locking a block")
             return Lock.OFF
 
+    def is_locked(self, key: ObjectKey, start: int) -> bool:
+        """Whether the block that begins at `start` is locked."""
+        try:
+            return exists(key.lock(start), self._indexes[key.set_name][0])
+        except OSError as error:
+            self.fail(error, "looking for a lock")
+            return False
+
     def touch(self, key: ObjectKey, start: int) -> None:
         """Shows that the fetch of a block makes progress."""
         with suppress(OSError):
@@ -299,7 +358,7 @@ class DiskCache:
         directory, _ = self._indexes[key.set_name]
         charge = charge_of(file_bytes(length))
         try:
-            if self.usage.reserve(charge, self.settings.limit) and not self._admit_after(charge):
+            if not self.reserve(charge):
                 return None
             try:
                 file = create_file(key.temporary(start, self.runs.token), directory)
@@ -312,6 +371,12 @@ class DiskCache:
             self.fail(error, "making a block")
             return None
         return BlockWriter(self, key, start, charge, file)
+
+    def reserve(self, charge: int) -> bool:
+        """Reserves bytes that will be written, and makes room for them; False if there is none."""
+        if self.state is not CacheMode.ON or time.monotonic() < self.full_until:
+            return False
+        return not self.usage.reserve(charge, self.settings.limit) or self._admit_after(charge)
 
     def commit(self, block: BlockWriter, checksums: Checksums, last: list[memoryview]) -> None:
         """Writes the last bytes of a block, and gives it its name; its charge becomes that of its
@@ -365,6 +430,7 @@ class DiskCache:
             with suppress(OSError):
                 self.usage.settle()
                 self.runs.end()
+        self.packs.close()
         self.runs.close()
         self.usage.close()
         for directory, _ in self._indexes.values():
@@ -450,8 +516,12 @@ class DiskCache:
 
     def _forget(self, set_name: str, name: str) -> None:
         known = self._indexes.get(set_name)
+        if known is None:
+            return
         block = parse_block(name)
-        if known is not None and block is not None:
+        if block is None:
+            known[1].discard_pack(name)
+        else:
             known[1].discard(block.path, block.version, Span(block.start, block.length))
 
     def _remove_empty_sets(self, in_use: set[str]) -> None:
@@ -572,23 +642,24 @@ def check_owner(directory: int) -> None:
 
 
 def check_format(root: int) -> None:
-    """Refuses a cache that another version of this package wrote; marks a new one."""
+    """Refuses a cache that another version of this package wrote; marks a new one, and one of a
+    format that this one continues.
+    """
     try:
         found = read_short_file(MARKER, root)
     except FileNotFoundError:
         found = b""
-    if not found:
+    try:
+        format_number = json.loads(found)["format"] if found else None
+    except (ValueError, LookupError, TypeError):
+        format_number = 0
+    if format_number is None or (format_number in READ_FORMATS and format_number != FORMAT):
         file = open_counter(MARKER, root)
         try:
             os.pwrite(file, json.dumps({"format": FORMAT}).encode(), 0)
         finally:
             os.close(file)
-        return
-    try:
-        known = json.loads(found)["format"] == FORMAT
-    except (ValueError, LookupError, TypeError):
-        known = False
-    if not known:
+    elif format_number != FORMAT:
         raise CacheUnusableError(
             "another version of streamrec wrote it: give another directory, or remove this one"
         )
@@ -603,12 +674,25 @@ def exists(name: str, directory: int) -> bool:
     return True
 
 
+def charge_of_name(name: str) -> int | None:
+    """Returns what the file of a block or a complete pack counts; None for any other file.
+
+    >>> charge_of_name("0000000000000001-0123456789abcdef-3-100000.pack")
+    1048576
+    """
+    block = parse_block(name)
+    if block is not None:
+        return charge_of(file_bytes(block.length))
+    pack = parse_pack(name)
+    return None if pack is None else charge_of(pack.length)
+
+
 def _stored_set(name: str, directory: int) -> StoredSet:
     blocks = []
     for entry in sorted(os.listdir(directory)):
-        block = parse_block(entry)
-        if block is not None:
-            blocks.append(StoredBlock(entry, charge_of(file_bytes(block.length))))
+        charge = charge_of_name(entry)
+        if charge is not None:
+            blocks.append(StoredBlock(entry, charge))
     try:
         used = os.stat(ABOUT, dir_fd=directory, follow_symlinks=False).st_mtime
     except OSError:
@@ -620,10 +704,10 @@ def _measure_set(directory: int, alive: set[str]) -> int:
     """Counts the blocks of a data set, and removes what is left of processes that have ended."""
     total = 0
     for name in os.listdir(directory):
-        block = parse_block(name)
+        charge = charge_of_name(name)
         writer = writer_of(name)
-        if block is not None:
-            total += charge_of(file_bytes(block.length))
+        if charge is not None:
+            total += charge
         elif (writer is not None and writer not in alive) or (
             is_lock(name) and _is_abandoned(name, directory)
         ):

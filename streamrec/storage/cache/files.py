@@ -41,6 +41,34 @@ def open_file(name: str, parent: int) -> int:
     return file
 
 
+class OneOpenFile:
+    """Keeps the file open that was asked for last; leaving the context closes it."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        self._known: tuple[str, int] | None = None
+
+    def __enter__(self) -> OneOpenFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def open(self, name: str, parent: int) -> int:
+        """Opens a file as `open_file` does, unless it is open."""
+        if self._known != (name, parent):
+            self._close()
+            self._file = open_file(name, parent)
+            self._known = name, parent
+        return self._file
+
+    def _close(self) -> None:
+        file, self._file = self._file, -1
+        self._known = None
+        if file >= 0:
+            os.close(file)
+
+
 def create_file(name: str, parent: int) -> int:
     """Creates a file to write it; FileExistsError if there is anything of this name."""
     return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BASE, 0o600, dir_fd=parent)

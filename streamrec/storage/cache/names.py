@@ -6,10 +6,13 @@
     DIR/sets/SET/about.json                     which data set this is; touched when it is used
     DIR/sets/SET/PATH-VERSION-START-LENGTH.block    bytes of one version of one object
     DIR/sets/SET/PATH-VERSION-START.RUN.tmp     a block that a process is writing
+    DIR/sets/SET/TIME-RUN-COUNT-LENGTH.pack     blocks of COUNT short objects
+    DIR/sets/SET/TIME-RUN.pack.tmp              such a pack that a process is writing
     DIR/sets/SET/PATH-VERSION-START.lock        a process is fetching these bytes
 
-A data set is a directory of a store. SET, PATH and VERSION are hashes; RUN is random; START and
-LENGTH are hexadecimal. Only files whose names match are ever removed.
+A data set is a directory of a store. SET, PATH and VERSION are hashes; RUN is random; TIME (in
+nanoseconds), START, COUNT and LENGTH are hexadecimal. Only files whose names match are ever
+removed.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ MIN_CHARGE: Final = 16 << 10
 
 _BLOCK: Final = re.compile(r"([0-9a-f]{20})-([0-9a-f]{20})-([0-9a-f]+)-([0-9a-f]+)\.block")
 _TEMPORARY: Final = re.compile(r"[0-9a-f]{20}-[0-9a-f]{20}-[0-9a-f]+\.([0-9a-f]{16})\.tmp")
+_PACK: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}-([0-9a-f]+)-([0-9a-f]+)\.pack")
+_TEMPORARY_PACK: Final = re.compile(r"[0-9a-f]{16}-([0-9a-f]{16})\.pack\.tmp")
 _LOCK: Final = re.compile(r"[0-9a-f]{20}-[0-9a-f]{20}-[0-9a-f]+\.lock")
 _SET: Final = re.compile(r"[0-9a-f]{32}")
 _RUN: Final = re.compile(r"([0-9a-f]{16})\.run")
@@ -45,6 +50,13 @@ class BlockName(NamedTuple):
     path: str
     version: str
     start: int
+    length: int
+
+
+class PackName(NamedTuple):
+    """A parsed name: how many blocks a pack has, and the length of its file."""
+
+    blocks: int
     length: int
 
 
@@ -120,9 +132,39 @@ def parse_block(name: str) -> BlockName | None:
     return BlockName(match[1], match[2], int(match[3], 16), int(match[4], 16))
 
 
+def temporary_pack(time_ns: int, run: str) -> str:
+    """The name of a pack that a process is writing; names of later ones are greater.
+
+    >>> pack_of(temporary_pack(1, "0123456789abcdef"), count=3, length=500)
+    '0000000000000001-0123456789abcdef-3-1f4.pack'
+    """
+    return f"{time_ns:016x}-{run}.pack.tmp"
+
+
+def pack_of(temporary: str, *, count: int, length: int) -> str:
+    """The name of a complete pack."""
+    return f"{temporary.removesuffix('.pack.tmp')}-{count:x}-{length:x}.pack"
+
+
+def parse_pack(name: str) -> PackName | None:
+    """Parses the name of a complete pack; None for any other file."""
+    match = _PACK.fullmatch(name)
+    return None if match is None else PackName(int(match[1], 16), int(match[2], 16))
+
+
+def count_blocks(name: str) -> int:
+    """How many blocks a file of this name has: that of a block has one.
+
+    >>> count_blocks("0000000000000001-0123456789abcdef-3-1f4.pack")
+    3
+    """
+    pack = parse_pack(name)
+    return 1 if pack is None else pack.blocks
+
+
 def writer_of(name: str) -> str | None:
     """Returns the run that writes a temporary file; None for any other file."""
-    match = _TEMPORARY.fullmatch(name)
+    match = _TEMPORARY.fullmatch(name) or _TEMPORARY_PACK.fullmatch(name)
     return None if match is None else match[1]
 
 

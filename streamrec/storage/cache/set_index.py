@@ -5,10 +5,22 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from streamrec.storage.cache.block_file import DamagedBlockError
 from streamrec.storage.cache.eviction import should_rescan
-from streamrec.storage.cache.names import ObjectKey, parse_block
+from streamrec.storage.cache.files import open_file
+from streamrec.storage.cache.names import ObjectKey, PackName, parse_block, parse_pack
+from streamrec.storage.cache.pack_file import PackEntry, parse_table, table_bytes
 from streamrec.storage.cache.spans import Span, SpanMap
+
+
+class PackPlace(NamedTuple):
+    """Where the block of a short object is: in which pack, and at which offset."""
+
+    pack: str
+    offset: int
 
 
 class SetIndex:
@@ -20,6 +32,8 @@ class SetIndex:
     def __init__(self) -> None:
         self._spans: dict[tuple[str, str], SpanMap] = {}
         self._versions: dict[str, set[str]] = {}
+        self._packs: dict[str, list[PackEntry]] = {}
+        self._places: dict[tuple[str, str], PackPlace] = {}
         self._lock = threading.Lock()
         self._changed = -1
         self._scanned = 0.0
@@ -37,6 +51,14 @@ class SetIndex:
             spans = self._spans.get((key.path_name, key.version_name))
             return None if spans is None else spans.next_start(position)
 
+    def place(self, key: ObjectKey, span: Span) -> PackPlace:
+        """Returns the file of a block, and the offset in it: in a pack, or in a file of its own."""
+        with self._lock:
+            place = self._places.get((key.path_name, key.version_name))
+        if place is not None and span == (0, key.size):
+            return place
+        return PackPlace(key.block(*span), 0)
+
     def has_path(self, path_name: str) -> bool:
         """Whether there is a block of any version of an object."""
         with self._lock:
@@ -52,43 +74,140 @@ class SetIndex:
                 for span in self._spans.get((key.path_name, version), ())
             ]
 
+    def is_packed(self, path_name: str, version_name: str) -> bool:
+        """Whether a version of an object is in a pack, and so has no file of its own."""
+        with self._lock:
+            return (path_name, version_name) in self._places
+
+    def superseded_packs(self) -> list[str]:
+        """Returns the packs of which at least half of the objects have newer versions here.
+
+        What is superseded within a pack stays until then: all else in it would go with it.
+        """
+        with self._lock:
+            return [
+                name
+                for name, entries in self._packs.items()
+                if parse_pack(name) is not None
+                and 2 * sum(self._is_superseded(name, entry) for entry in entries) >= len(entries)
+            ]
+
     def add(self, path_name: str, version_name: str, span: Span) -> None:
-        """Adds a block."""
+        """Adds a block that has a file of its own."""
         with self._lock:
             self._add(path_name, version_name, span)
+
+    def add_pack(self, name: str, entries: Sequence[PackEntry]) -> None:
+        """Adds blocks to a pack, and the pack if it is new."""
+        with self._lock:
+            self._add_pack(name, entries)
+
+    def rename_pack(self, name: str, new: str) -> None:
+        """The pack has another name from now on."""
+        with self._lock:
+            self._add_pack(new, self._packs.pop(name, []))
 
     def discard(self, path_name: str, version_name: str, span: Span) -> None:
         """Removes a block that is gone."""
         with self._lock:
-            spans = self._spans.get((path_name, version_name))
-            if spans is None:
-                return
-            spans.discard(span)
-            if not spans:
-                del self._spans[path_name, version_name]
-                versions = self._versions[path_name]
-                versions.discard(version_name)
-                if not versions:
-                    del self._versions[path_name]
+            self._discard(path_name, version_name, span)
 
-    def refresh(self, directory: int, *, always: bool = False) -> None:
-        """Lists the directory again if it has changed since, but not too often."""
+    def discard_pack(self, name: str) -> None:
+        """Removes all blocks of a pack that is gone."""
+        with self._lock:
+            for entry in self._packs.pop(name, []):
+                place = self._places.get((entry.path, entry.version))
+                if place is not None and place.pack == name:
+                    del self._places[entry.path, entry.version]
+                    self._discard(entry.path, entry.version, Span(0, entry.length))
+
+    def refresh(
+        self, directory: int, *, always: bool = False
+    ) -> list[tuple[str, DamagedBlockError]]:
+        """Lists the directory again if it has changed since, but not too often.
+
+        Returns the packs that cannot be read.
+        """
         changed = os.fstat(directory).st_mtime_ns
         began = time.monotonic()
         if not always and (
             changed == self._changed or not should_rescan(began, self._scanned, self._seconds)
         ):
-            return
-        found = [block for name in os.listdir(directory) if (block := parse_block(name))]
+            return []
+        names = os.listdir(directory)
+        found = [block for name in names if (block := parse_block(name))]
+        packs, damaged = self._read_packs(names, directory)
         with self._lock:
-            self._spans.clear()
-            self._versions.clear()
+            # what this process is writing has its entries here only
+            packs |= {name: known for name, known in self._packs.items() if not parse_pack(name)}
+            for known in (self._spans, self._versions, self._packs, self._places):
+                known.clear()
             for block in found:
                 self._add(block.path, block.version, Span(block.start, block.length))
+            for name, entries in sorted(packs.items()):
+                self._add_pack(name, entries)
         self._changed = changed
         self._scanned = time.monotonic()
         self._seconds = self._scanned - began
+        return damaged
+
+    def _read_packs(
+        self, names: Sequence[str], directory: int
+    ) -> tuple[dict[str, list[PackEntry]], list[tuple[str, DamagedBlockError]]]:
+        """Returns the entries of all packs, and those that cannot be read; a pack never changes."""
+        packs: dict[str, list[PackEntry]] = {}
+        damaged: list[tuple[str, DamagedBlockError]] = []
+        for name in names:
+            parsed = parse_pack(name)
+            if parsed is None:
+                continue
+            try:
+                known = self._packs.get(name)
+                packs[name] = read_entries(name, parsed, directory) if known is None else known
+            except FileNotFoundError:
+                pass  # another process has removed it, or it is no file
+            except DamagedBlockError as damage:
+                damaged.append((name, damage))
+        return packs, damaged
+
+    def _is_superseded(self, pack: str, entry: PackEntry) -> bool:
+        """Whether another version of the object is not in an older pack."""
+        for version in self._versions.get(entry.path, ()):
+            place = self._places.get((entry.path, version))
+            if version != entry.version and (place is None or place.pack > pack):
+                return True
+        return False
 
     def _add(self, path_name: str, version_name: str, span: Span) -> None:
         self._spans.setdefault((path_name, version_name), SpanMap()).add(span)
         self._versions.setdefault(path_name, set()).add(version_name)
+
+    def _add_pack(self, name: str, entries: Sequence[PackEntry]) -> None:
+        self._packs.setdefault(name, []).extend(entries)
+        for entry in entries:
+            self._places[entry.path, entry.version] = PackPlace(name, entry.offset)
+            self._add(entry.path, entry.version, Span(0, entry.length))
+
+    def _discard(self, path_name: str, version_name: str, span: Span) -> None:
+        spans = self._spans.get((path_name, version_name))
+        if spans is None:
+            return
+        spans.discard(span)
+        if not spans:
+            del self._spans[path_name, version_name]
+            versions = self._versions[path_name]
+            versions.discard(version_name)
+            if not versions:
+                del self._versions[path_name]
+
+
+def read_entries(name: str, parsed: PackName, directory: int) -> list[PackEntry]:
+    """Reads the table of a pack; DamagedBlockError if it is not what was written."""
+    file = open_file(name, directory)
+    try:
+        size = table_bytes(parsed.blocks)
+        if size > parsed.length:
+            raise DamagedBlockError("no pack has such a name")
+        return parse_table(os.pread(file, size, parsed.length - size), parsed.blocks)
+    finally:
+        os.close(file)

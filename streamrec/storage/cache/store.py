@@ -27,6 +27,7 @@ from streamrec.storage.cache.disk_cache import CacheMode
 from streamrec.storage.cache.known_objects import DirectoryRequests, KnownObjects
 from streamrec.storage.cache.names import ObjectKey, identifies_bytes
 from streamrec.storage.cache.opening import OpenCache
+from streamrec.storage.cache.packs import SHORT_BYTES
 from streamrec.storage.cache.set_index import SetIndex
 from streamrec.storage.cache.stream import CachedStream, StreamContext
 from streamrec.storage.ledger import UnwrittenBytes
@@ -39,9 +40,6 @@ from streamrec.store_kinds import kind_of_protocol
 
 FLUSH_SECONDS: Final = 5.0
 """How long the end of a run waits for what is still being written."""
-
-SHORT_BYTES: Final = 256 << 10
-"""Objects of up to this many bytes are read many at a time."""
 
 LISTED: Final = 20_000
 """A directory with more objects is not listed to learn their versions."""
@@ -99,7 +97,7 @@ class CachedStorage(Storage):
         tally = self._place.tally
         began = time.monotonic()
         keys = [key for _, _, key in wanted]
-        contents = await finish(asyncio.to_thread(list, map(disk.read_whole, keys)))
+        contents = await finish(asyncio.to_thread(disk.read_whole, keys))
         seconds = (time.monotonic() - began) / len(wanted)
         for (number, info, _), data in zip(wanted, contents, strict=True):
             if data is not None:

@@ -199,11 +199,10 @@ class CachedStream:
         pause, longest = POLL_SECONDS
         while True:
             taken = await self._try_lock(key, stop)
-            if taken is Lock.OFF:
-                return False
-            if self._context.index.covering(key, self.position) is not None:
+            is_there = self._context.index.covering(key, self.position) is not None
+            if is_there and self._context.disk.state is not CacheMode.OFF:
                 self._unlock(key if taken is Lock.HELD else None)
-                return None
+                return None  # it was complete before its lock was freed
             if taken is not Lock.BUSY:
                 return taken is Lock.HELD
             await asyncio.sleep(pause)
@@ -214,9 +213,16 @@ class CachedStream:
         disk = self._context.disk
         if disk.state is not CacheMode.ON or time.monotonic() < disk.full_until:
             return Lock.OFF
-        if stop - self.position < UNLOCKED_BYTES and not disk.has_others():
+        is_short = stop - self.position < UNLOCKED_BYTES
+        if is_short and not disk.has_others() and not self._is_awaited(key):
             return Lock.OFF
         return await finish(asyncio.to_thread(take_lock, self._context, key, self.position))
+
+    def _is_awaited(self, key: ObjectKey) -> bool:
+        """Whether another stream of this process fetches the rest of the object, after its other
+        blocks.
+        """
+        return self.position > 0 and self._context.disk.is_locked(key, self.position)
 
     async def _open_store(self, key: ObjectKey | None, stop: int, *, locked: bool) -> None:
         """Opens the store from here to `stop`; the version of its answer counts from now on."""

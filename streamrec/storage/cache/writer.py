@@ -20,10 +20,14 @@ from streamrec.storage.cache.block_file import Checksums
 from streamrec.storage.cache.disk_cache import BlockWriter, DiskCache, Lock
 from streamrec.storage.cache.files import write_all
 from streamrec.storage.cache.names import ObjectKey
+from streamrec.storage.cache.packs import SHORT_BYTES, ShortBlock
 from streamrec.storage.ledger import UnwrittenBytes
 
 WRITE_BYTES: Final = 1 << 20
 """Bytes that are written at a time."""
+
+SMALL_PIECE: Final = 32 << 10
+"""Shorter pieces of short objects are copied: they would keep much larger blocks alive."""
 
 MOST_PIECES: Final = 64
 """Pieces that are written at a time; the system takes a thousand."""
@@ -35,6 +39,9 @@ class Writer:
     def __init__(self, cache: DiskCache) -> None:
         self.cache = cache
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._short: dict[str, list[ShortBlock]] = {}
+        self._short_bytes = 0
+        self._gathering = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -49,14 +56,38 @@ class Writer:
                     )
                     self._thread.start()
 
+    def add_short(self, block: ShortBlock) -> None:
+        """Has a short object written together with others, when there are enough; any thread.
+
+        A job for each of them would cost more than their bytes: each wakes the thread.
+        """
+        with self._gathering:
+            self._short.setdefault(block.key.set_name, []).append(block)
+            self._short_bytes += block.key.size
+            enough = self._short_bytes >= WRITE_BYTES
+        if enough:
+            self.write_short()
+
+    def write_short(self) -> None:
+        """Has all short objects written that wait for others."""
+        with self._gathering:
+            waiting, self._short = self._short, {}
+            self._short_bytes = 0
+        for blocks in waiting.values():
+            for first in range(0, len(blocks), MOST_PIECES):
+                few = blocks[first : first + MOST_PIECES]
+                self.submit(partial(self.cache.packs.write, few))
+
     def flush(self, patience: float) -> bool:
         """Waits until everything submitted before is done; False after `patience` seconds.
 
         A worker of a DataLoader may end at once after it.
         """
+        self.write_short()
         if self._thread is None:
             return True
         done = threading.Event()
+        self.submit(self.cache.packs.publish)
         self.submit(self.cache.usage.settle)
         self.submit(done.set)
         return done.wait(patience)
@@ -64,7 +95,9 @@ class Writer:
     def end(self, patience: float) -> bool:
         """Ends the thread when everything submitted before is done; False if that takes longer."""
         if self._thread is None:
-            return True
+            return True  # nothing was written, but at most short objects whose run was not closed
+        self.write_short()
+        self.submit(self.cache.packs.publish)
         self._jobs.put(None)
         self._thread.join(patience)
         return not self._thread.is_alive()
@@ -119,13 +152,15 @@ class Fill:
         """Adds the next bytes: a copy, unless they are `lasting`, and nothing changes them."""
         if not self._cut and not self._steps.refused:
             self._cut = not self._unwritten.take(len(data))
+            if self._cut:
+                self._writer.write_short()  # which frees what waits for others; the next may fit
         if self._cut or self._steps.refused:
             self._on_refused(len(data))
             return
         # Here the bytes are in the processor's cache; and if anything does change them, the block
         # is damaged, and never right with wrong bytes.
         self._checksums.add(data)
-        if not lasting:
+        if not lasting or (self._is_short and len(data) < SMALL_PIECE):
             copy = memoryview(kernels.allocate(len(data)))
             copy[:] = data
             data = copy
@@ -136,9 +171,30 @@ class Fill:
 
     def end(self, *, goes_on: bool = False) -> None:
         """Completes the block with the bytes so far; the stream `goes_on` with the next block."""
+        if self._is_short and sum(map(len, self._pieces)) == self._key.size:
+            done = partial(self._finish_short, self._key.size)
+            self._writer.add_short(
+                ShortBlock(key=self._key, pieces=self._pieces, checksums=self._checksums, done=done)
+            )
+            return
         position = self._start + self._checksums.length
         next_start = self.stop if goes_on and position == self.stop else None
         self._writer.submit(partial(self._finish, self._pieces, next_start))
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the block is a short object, for which no other process waits.
+
+        Others may wait for a locked block, and find no pack before it is complete.
+        """
+        is_whole = self._start == 0 and self.stop == self._key.size
+        return is_whole and self.stop <= SHORT_BYTES and self._steps.is_alone
+
+    def _finish_short(self, count: int, admitted: bool) -> None:
+        """Bytes that waited for a pack are written, or refused."""
+        self._unwritten.give_back(count)
+        if not admitted:
+            self._on_refused(count)
 
     def _write(self, pieces: list[memoryview]) -> None:
         """Writes the next bytes."""
@@ -194,6 +250,7 @@ class BlockSteps:
         locked: Whether this process holds the lock of the block.
         next_locked: Whether it got that of the next block; None if it has not tried.
         refused: Whether the block is not admitted.
+        is_alone: Whether it was never locked, and continues no other block.
     """
 
     def __init__(self, *, locked: bool, after: BlockSteps | None) -> None:
@@ -201,6 +258,7 @@ class BlockSteps:
         self.locked = locked
         self.next_locked: bool | None = None
         self.refused = False
+        self.is_alone = not locked and after is None
         self._after = after
         self._touched = 0.0
 

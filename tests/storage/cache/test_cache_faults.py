@@ -27,6 +27,7 @@ from streamrec.storage.cache import (
     files,
     open_cache,
     opening,
+    packs,
     runs,
     set_index,
     usage,
@@ -37,6 +38,7 @@ from tests.effort import THOROUGH
 from tests.servers.real import Store
 from tests.servers.small_store import SmallStore, small_store
 from tests.storage.cache.test_cached_reads import (
+    LONG,
     blocks,
     many_shards,
     names,
@@ -60,7 +62,7 @@ CALLS = (
     ),
     *("utime", "listdir", "stat", "fstat", "rmdir"),
 )
-MODULES = (block_file, disk_cache, files, runs, set_index, usage)
+MODULES = (block_file, disk_cache, files, packs, runs, set_index, usage)
 
 
 class Disk:
@@ -93,7 +95,9 @@ def install(monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
 
 @pytest.fixture
 def store() -> Iterator[SmallStore]:
-    with small_store({f"d/s-{index}": shard(index, 6) for index in range(3)}) as running:
+    lengths = (6, 6, LONG)  # two short objects, which share a pack, and one with a file of its own
+    objects = {f"d/s-{index}": shard(index, length) for index, length in enumerate(lengths)}
+    with small_store(objects) as running:
         yield running
     close_caches()
 
@@ -234,6 +238,32 @@ def test_a_killed_process_leaves_a_cache_that_is_right(store: SmallStore, tmp_pa
     assert on_disk(directory) <= 2 * total
 
 
+@pytest.mark.timeout(60)
+def test_a_killed_process_leaves_packs_that_are_right(store: SmallStore, tmp_path: Path) -> None:
+    store.objects = {f"d/s-{index:03d}": shard(index, 10, 10_000) for index in range(180)}
+    total = sum(map(len, store.objects.values()))
+    directory = tmp_path / "c"
+    options = store.options("s3") | {"cache_dir": str(directory), "cache_bytes": total * 2}
+    pattern = store.url("s3", "d/*")
+    expected = [record for data in store.objects.values() for record in records_of(data)]
+    process = start_reading(pattern, options, epochs=50)
+    while not blocks(directory) and process.poll() is None:
+        os.sched_yield()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    records = TFRecordDataset(pattern, storage_options=options).iterate()
+    assert list(records) == expected
+    # the pack that had its name was found
+    assert records.stats().storage.backends["s3"].bytes < total
+    left = [path for path in directory.rglob("*") if writer_of(path.name)]
+    assert left == []
+    assert on_disk(directory) <= 2 * total
+    close_caches()
+    records = TFRecordDataset(pattern, storage_options=options).iterate()
+    assert list(records) == expected
+    assert records.stats().storage.backends["s3"].bytes == 0
+
+
 @pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.thorough)])
 @pytest.mark.timeout(300)
 def test_processes_that_start_together_fetch_each_block_once_and_keep_the_limit(
@@ -325,7 +355,7 @@ def test_a_forked_child_uses_the_cache_as_a_process_of_its_own(
     store.objects["d/s-3"] = shard(3)
     records = TFRecordDataset(pattern, storage_options=options).iterate()
     assert sum(1 for _ in records) == count + 40
-    assert len(blocks(tmp_path / "c")) == 4
+    assert len(blocks(tmp_path / "c")) == 3  # the pack, the block, and what the last run wrote
 
 
 @pytest.mark.timeout(60)

@@ -24,6 +24,7 @@ import streamrec
 from streamrec import TFRecordDataset
 from streamrec.storage import Storages
 from streamrec.storage.cache import close_caches, open_cache
+from streamrec.storage.cache.disk_cache import charge_of_name
 from streamrec.storage.cache.eviction import LOCK_SECONDS
 from streamrec.storage.cache.names import ObjectKey, parse_block
 from streamrec.storage.cache.writer import Fill
@@ -35,6 +36,9 @@ from tests.servers.answering import Answer, Asked
 from tests.servers.small_store import SmallStore, small_store
 
 RECORDS = 40
+
+LONG = 300
+"""So many records of 1 kB are longer than what is written into packs."""
 
 
 def shard(seed: int, records: int = RECORDS, size: int = 1000) -> bytes:
@@ -73,7 +77,8 @@ def asked_since(store: SmallStore, before: int) -> dict[str, int]:
 
 
 def blocks(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if parse_block(path.name))
+    """The files that hold bytes of objects: of blocks, and of packs of short objects."""
+    return sorted(path for path in directory.rglob("*") if charge_of_name(path.name))
 
 
 # Second epochs.
@@ -234,14 +239,39 @@ def test_byte_ranges_and_random_reads_come_from_the_cache(
 def test_a_rewritten_shard_is_read_again(store: SmallStore, tmp_path: Path, scheme: str) -> None:
     directory = tmp_path / "c"
     options = store.options(scheme) | {"cache_dir": directory, "cache_bytes": 1 << 26}
+    store.objects = {f"d/s-{index}": shard(index, LONG) for index in range(3)}
     dataset = TFRecordDataset(names(store, scheme), storage_options=options)
     old = list(dataset)
-    store.objects["d/s-1"] = shard(77)
+    store.objects["d/s-1"] = shard(77, LONG)
     new = list(dataset)
-    assert new == [*old[:RECORDS], *records_of(store.objects["d/s-1"]), *old[-RECORDS:]]
+    assert new == [*old[:LONG], *records_of(store.objects["d/s-1"]), *old[-LONG:]]
     assert list(dataset) == new
     close_caches()
     assert len(blocks(directory)) == 3  # the old version is gone
+
+
+def test_rewritten_short_shards_are_read_again_and_their_old_versions_go(
+    store: SmallStore, options: dict[str, Any]
+) -> None:
+    dataset = TFRecordDataset(names(store), storage_options=options)
+    old = list(dataset)
+    [first_pack] = blocks(options["cache_dir"])
+    for rewritten in ("d/s-1", "d/s-0"):
+        store.objects[rewritten] = shard(77 + len(rewritten), RECORDS + 1)
+        new = list(TFRecordDataset(names(store), storage_options=options))
+        assert new == [record for data in store.objects.values() for record in records_of(data)]
+        assert first_pack.exists()  # one block of it is still wanted
+    assert new[-RECORDS:] == old[-RECORDS:]
+    new_process()
+    before = len(store.asked)
+    assert list(TFRecordDataset(names(store), storage_options=options)) == new
+    # two of three blocks were of old versions: the third one was read from the store again
+    assert not first_pack.exists()
+    assert asked_since(store, before)["read"] == 1
+    new_process()
+    before = len(store.asked)
+    assert list(TFRecordDataset(store.url("s3", "d/*"), storage_options=options)) == new
+    assert asked_since(store, before) == {"list": 1}
 
 
 def test_a_shard_that_was_rewritten_under_a_manifest_is_read_again(
@@ -305,7 +335,10 @@ def test_a_store_without_versions_is_not_cached_and_says_so_once(
 def test_damage_on_the_disk_is_a_miss(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     chance = random.Random(seed)
     directory = tmp_path_factory.mktemp("c")
-    with small_store({f"d/s-{index}": shard(index, 90) for index in range(3)}) as store:
+    lengths = {"d/s-0": 90, "d/s-1": 90, "d/s-2": LONG, "d/s-3": LONG}  # a pack, and two blocks
+    with small_store(
+        {name: shard(ord(name[-1]), count) for name, count in lengths.items()}
+    ) as store:
         options = store.options("s3") | {"cache_dir": directory, "cache_bytes": 1 << 26}
         dataset = TFRecordDataset(names(store), storage_options=options)
         first = list(dataset)
@@ -317,7 +350,8 @@ def test_damage_on_the_disk_is_a_miss(seed: int, tmp_path_factory: pytest.TempPa
         assert list(dataset) == first  # what came from a block before its damage is cached now
         before = len(store.asked)
         assert list(dataset) == first
-        foreign = [path for path in blocks(directory) if path.is_dir()]  # stays as it is
+        # What is in the way of a block stays as it is; a new pack has another name.
+        foreign = [path for path in blocks(directory) if path.is_dir() and parse_block(path.name)]
         assert asked_since(store, before).get("read", 0) == len(foreign)  # all else is mended
     close_caches()
 
@@ -381,7 +415,7 @@ def test_bytes_that_change_before_they_are_written_are_damage_and_never_wrong(
     may_write.set()
     assert cache.writer.flush(10)
     assert refused == []
-    assert cache.disk.read_whole(key) is None
+    assert cache.disk.read_whole([key]) == [None]
     assert ["damaged" in line for line in warnings_in(caplog)] == [True]
     assert unwritten.take(1 << 20)  # all is given back
     close_caches()
