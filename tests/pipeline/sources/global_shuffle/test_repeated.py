@@ -230,3 +230,21 @@ def test_states_of_workers_of_earlier_releases_go_on_as_these_did(data: Indexed)
     assert job_state([earlier[0][0], earlier[1][0]])  # both are in the first pass
     with pytest.raises(ValueError, match=r"workers in different passes.*load_state_dict"):
         job_state([earlier[0][0], earlier[1][1]])
+
+
+def test_a_repeat_whose_ranks_come_to_different_steps_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before its first step, and not where the ranks have as many steps, or where nothing is
+    repeated.
+    """
+    job = Job(indexed(tmp_path, numbered([97])), 2, quality="exact", global_batch_size=24)
+    once = job.data.shuffled(**job.told, rank=0, world_size=3)
+    assert len(list(once)) == 5
+    assert [len(job.run_loader(rank, 2, 1)) for rank in range(2)] == [10, 8]
+    assert "only resume from its own state: pass even='drop'" in caplog.text
+    caplog.clear()
+    for even in ("drop", "pad", "cycle"):
+        equal = Job(job.data, 2, **job.told, even=even)
+        assert len({len(equal.run_loader(rank, 3, 1)) for rank in range(3)}) == 1
+    assert "its own state" not in caplog.text
