@@ -79,7 +79,7 @@ def test_every_kind_of_feature_is_read_as_it_was_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", [KINDS_URL, ROBOT_URL])
-def test_what_was_read_from_a_folder_is_written_and_read_equally(url: str, tmp_path: Path) -> None:
+def test_examples_of_a_folder_are_written_and_read_equally(url: str, tmp_path: Path) -> None:
     golden = streamrec.tfds.open_sync(url)
     files = JPEGS if url == KINDS_URL else {"steps/observation/image": skip}
     copy = streamrec.tfds.write_sync(
@@ -522,7 +522,7 @@ def test_wrong_arguments_are_refused(
 
 
 @pytest.mark.parametrize("splits", [numbers(1), {"train": 3}, {"train": {"n": [1]}}])
-def test_what_is_no_iterable_of_examples_is_refused(splits: Any, tmp_path: Path) -> None:
+def test_splits_that_are_not_iterables_of_examples_are_refused(splits: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="examples"):
         streamrec.tfds.write_sync(tmp_path / "points" / "1.0.0", splits)
 

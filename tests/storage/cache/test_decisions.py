@@ -112,7 +112,9 @@ def test_bytes_are_identified_by_path_version_and_size() -> None:
     ],
     ids=["no size", "no version", "an encoding"],
 )
-def test_what_does_not_identify_bytes_is_not_cached(info: ObjectInfo) -> None:
+def test_an_object_without_size_or_version_or_with_an_encoding_is_not_cached(
+    info: ObjectInfo,
+) -> None:
     assert objects_of_no_disk().key_of(info) is None
 
 
