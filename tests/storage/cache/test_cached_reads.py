@@ -545,6 +545,23 @@ def test_a_cache_of_another_version_is_not_used(
     assert ["another version of streamrec" in line for line in warnings_in(caplog)] == [True]
 
 
+def test_a_cache_of_the_first_format_goes_on_as_one_of_this_format(
+    store: SmallStore, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    store.objects = {"d/s-0": shard(0, LONG)}
+    first = list(TFRecordDataset(names(store), storage_options=options))
+    close_caches()
+    marker = options["cache_dir"] / "streamrec-cache.json"
+    now = marker.read_text()
+    marker.write_text('{"format": 1}')
+    store.objects["d/s-1"] = shard(1)
+    records = TFRecordDataset(names(store), storage_options=options).iterate()
+    assert list(records)[:LONG] == first
+    assert records.stats().storage.backends["s3"].bytes == len(store.objects["d/s-1"])
+    assert marker.read_text() == now
+    assert warnings_in(caplog) == []
+
+
 def test_a_directory_that_is_deleted_under_a_running_job_is_one_warning(
     store: SmallStore, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -31,10 +31,14 @@ from streamrec.storage.cache.names import (
     charge_of,
     is_lock,
     is_set,
+    pack_of,
     parse_block,
+    parse_pack,
     run_of,
+    temporary_pack,
     writer_of,
 )
+from streamrec.storage.cache.pack_file import PackEntry, build_table, parse_table
 from streamrec.storage.cache.spans import Span, SpanMap, segment_end
 from streamrec.storage.cache.speed import FAST, PROBE, PROOF_BYTES, SpeedComparison
 from streamrec.storage.cache_settings import (
@@ -65,6 +69,40 @@ def test_names_tell_what_a_file_is(key: ObjectKey, start: int, length: int) -> N
         for name in (block, temporary, key.lock(start), key.set_name)
     ]
     assert kinds == [[row == column for column in range(4)] for row in range(4)]
+
+
+@given(st.integers(0, (1 << 64) - 1), st.integers(1, 1000), st.integers(1, 1 << 30))
+def test_names_of_packs_tell_what_they_are(time_ns: int, count: int, length: int) -> None:
+    temporary = temporary_pack(time_ns, "0123456789abcdef")
+    assert writer_of(temporary) == "0123456789abcdef"
+    assert parse_pack(temporary) is None
+    pack = pack_of(temporary, count=count, length=length)
+    assert parse_pack(pack) == (count, length)
+    for name in (temporary, pack):
+        assert parse_block(name) is None
+        assert not is_lock(name)
+    assert writer_of(pack) is None
+
+
+hashes = st.binary(min_size=10, max_size=10).map(bytes.hex)
+
+
+@given(
+    st.lists(st.tuples(hashes, hashes, st.integers(1, 1 << 18), st.integers(0, 1 << 23))),
+    st.data(),
+)
+def test_a_table_of_a_pack_gives_back_its_blocks_and_never_others(
+    rows: list[tuple[str, str, int, int]], data: st.DataObject
+) -> None:
+    entries = [PackEntry(*row) for row in rows]
+    table = build_table(entries)
+    assert parse_table(table, len(entries)) == entries
+    at = data.draw(st.integers(0, len(table) - 1))
+    damaged = bytearray(table)
+    damaged[at] ^= data.draw(st.integers(1, 255))
+    for wrong, count in ((bytes(damaged), len(rows)), (table[:at], len(rows)), (table, at + 9999)):
+        with pytest.raises(DamagedBlockError):
+            parse_table(wrong, count)
 
 
 @given(keys, keys)
