@@ -213,7 +213,12 @@ def fake_gcs(
     return _running(command, ready, endpoint, f"gs://{bucket}", options)
 
 
-def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = None) -> Running:
+def nginx(
+    before: str | None = None,
+    *,
+    certificate: tuple[Path, Path] | None = None,
+    rate: str = "0",
+) -> Running:
     """An nginx that serves the files below `Store.directory`, with ranges and etags, read only.
 
     It also passes for an S3 server that reads only: `anon=True`, path-style, a bucket being a
@@ -224,6 +229,7 @@ def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = 
             HTTP proxy for `http://BUCKET.s3.streamrec.test`.
         certificate: Files that hold a certificate for 127.0.0.1 and its key: the server then speaks
             TLS.
+        rate: The most bytes a second of each answer ("20m"), as of a store that is far away.
     """
     [port] = _free_ports(1)
     endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
@@ -234,7 +240,11 @@ def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = 
         if certificate:
             file, key = (path.absolute() for path in certificate)
             tls = f"ssl; ssl_certificate {file}; ssl_certificate_key {key}"
-        (directory / "nginx.conf").write_text(_NGINX_CONF.format(port=port, proxy=proxy, ssl=tls))
+        (directory / "nginx.conf").write_text(
+            _NGINX_CONF.format(port=port, proxy=proxy, ssl=tls).replace(
+                "limit_rate 0", f"limit_rate {rate}"
+            )
+        )
 
     context = ssl.create_default_context(cafile=certificate[0]) if certificate else None
 
@@ -346,7 +356,7 @@ http {{
     client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp;
     uwsgi_temp_path tmp; scgi_temp_path tmp;
     default_type application/octet-stream;
-    sendfile on; tcp_nopush on; keepalive_requests 100000;
+    sendfile on; tcp_nopush on; keepalive_requests 100000; limit_rate 0;
     server {{ listen 127.0.0.1:{port} {ssl}; root files; {proxy}
 }}
 """

@@ -15,6 +15,7 @@ import errno
 import json
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -67,7 +68,7 @@ from streamrec.storage.cache.names import (
 from streamrec.storage.cache.packs import Packs
 from streamrec.storage.cache.runs import Runs
 from streamrec.storage.cache.set_index import SetIndex
-from streamrec.storage.cache.spans import Span
+from streamrec.storage.cache.spans import Span, segment_end
 from streamrec.storage.cache.speed import SpeedComparison
 from streamrec.storage.cache.usage import Usage, bytes_ahead
 from streamrec.storage.cache_settings import CacheSettings
@@ -204,6 +205,20 @@ class DiskCache:
             self._drop_packs(key.set_name, index.refresh(directory))
         except OSError as error:
             self.fail(error, "listing a data set")
+
+    def look_for_whole(self, key: ObjectKey, start: int) -> None:
+        """Looks whether another process has written the whole block that begins at `start`.
+
+        Listings are rare where they take long: the block that a lock was waited for may be missing
+        in the last one.
+        """
+        directory, index = self._indexes[key.set_name]
+        span = Span(start, min(segment_end(start), key.size) - start)
+        try:
+            if index.covering(key, start) is None and is_file(key.block(*span), directory):
+                index.add(key.path_name, key.version_name, span)
+        except OSError as error:
+            self.fail(error, "looking for a block")
 
     def has_others(self) -> bool:
         """Whether other processes use the cache."""
@@ -685,6 +700,15 @@ def charge_of_name(name: str) -> int | None:
         return charge_of(file_bytes(block.length))
     pack = parse_pack(name)
     return None if pack is None else charge_of(pack.length)
+
+
+def is_file(name: str, directory: int) -> bool:
+    """Whether there is a regular file of this name; what a user put there instead is no block."""
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode)
 
 
 def _stored_set(name: str, directory: int) -> StoredSet:

@@ -97,8 +97,15 @@ class KnownObjects:
             self._indexes[name] = await finish(asyncio.to_thread(self._disk.index, key))
         return self._indexes[name]
 
-    async def directory_with_blocks(self, path: str) -> str | None:
-        """The directory of an object, if any version of it has blocks on the disk; else None."""
+    async def directory_to_ask_in(self, path: str) -> str | None:
+        """The directory of an object whose version is worth a request before its bytes; else None.
+
+        It is where some version has blocks on the disk, and where other processes use the cache:
+        they may be fetching this object, and a GET that is given up then has sent much of it.
+        """
         key = ObjectKey(self._store, path, "", 0)
         index = await self.find_index(key)
-        return None if index is None or not index.has_path(key.path_name) else key.directory
+        if index is None:
+            return None
+        asks = index.has_path(key.path_name) or self._disk.has_others()
+        return key.directory if asks else None

@@ -215,12 +215,12 @@ class CachedStorage(Storage):
 
     async def _find_version(self, path: str) -> ObjectInfo | None:
         """Returns size and version as this run knows them; it asks if there are blocks of this
-        object.
+        object, or may be soon.
         """
         known = self._objects.get(path)
         if known is not None:
             return known
-        directory = await self._objects.directory_with_blocks(path)
+        directory = await self._objects.directory_to_ask_in(path)
         if directory is None:
             return None
         with suppress(StreamrecError):  # the stream's own request reports it

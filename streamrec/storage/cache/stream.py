@@ -262,6 +262,8 @@ def take_lock(context: StreamContext, key: ObjectKey, position: int) -> Lock:
     """Takes the lock of a block, and looks what others have written; in a thread."""
     taken = context.disk.lock(key, position)
     context.disk.refresh(key)
+    if taken is Lock.HELD:
+        context.disk.look_for_whole(key, position)
     return taken
 
 
