@@ -276,8 +276,8 @@ def check_request(
     for split in splits:
         if not isinstance(split, str) or not SPLIT.fullmatch(split) or split == "all":
             raise ValueError(
-                f"{describe_value(split)} is no name of a split: it has letters, digits, '_' and "
-                "'-', and is not 'all'"
+                f"{describe_value(split)} cannot be the name of a split: it has letters, digits, "
+                "'_' and '-', and is not 'all'"
             )
     if num_shards is not None and max_shard_bytes is not None:
         raise ValueError("num_shards and max_shard_bytes exclude each other: leave one of them out")

@@ -507,7 +507,7 @@ def test_examples_that_mean_several_things_ask_for_the_features(
         ("points/1.0.0", {"supervised_keys": ("n", "label")}, "there is no feature 'label'"),
         ("points/1.0.0", {"splits": {}}, "splits is empty"),
         ("points/1.0.0", {"splits": {"all": numbers(1)}}, "and is not 'all'"),
-        ("points/1.0.0", {"splits": {"a[b]": numbers(1)}}, "is no name of a split"),
+        ("points/1.0.0", {"splits": {"a[b]": numbers(1)}}, "cannot be the name of a split"),
         ("points/1.0.0", {"splits": {"train": []}}, "split 'train' has no examples"),
         ("points/1.0.0", {"splits": {"train": numbers(1), "test": []}}, "'test' has no examples"),
     ],
