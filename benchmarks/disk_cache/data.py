@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.disk_cache.sides import load
+
 IMAGE_BYTES = 100_000
 ID_BYTES = 8
 FORMATS = {"streamrec": "tfrecord", "WebDataset": "tar", "Mosaic": "mds"}
@@ -86,6 +88,7 @@ def write_tar(folder: str, shards: int, images: int) -> None:
 
 def write_mds(folder: str, shards: int, images: int) -> None:
     """MosaicML's shards, with as many images as the others."""
+    load("Mosaic")
     from streaming import MDSWriter
 
     # the size of a shard is all that the writer takes: room for its images and their offsets

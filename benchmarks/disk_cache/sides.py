@@ -16,8 +16,11 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 BATCH = 32
@@ -59,8 +62,32 @@ class Place:
 
 def load(side: str) -> None:
     """Imports what a side needs."""
+    if side == "Mosaic":
+        replace_torchvision()
     for name in MODULES[side]:
         importlib.import_module(name)
+
+
+def replace_torchvision() -> None:
+    """Puts modules without content in the place of a torchvision that does not load.
+
+    PyPI's does not beside a torch without CUDA. MosaicML Streaming imports it for its data sets of
+    decoded images, which nothing here uses.
+    """
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
+        for name in [name for name in sys.modules if name.startswith("torchvision")]:
+            del sys.modules[name]
+        vision, datasets, transforms, functional = (
+            ModuleType(f"torchvision{name}")
+            for name in ("", ".datasets", ".transforms", ".transforms.functional")
+        )
+        vars(datasets)["VisionDataset"] = object
+        vars(functional)["to_tensor"] = None
+        for module in (vision, datasets, transforms, functional):
+            module.__spec__ = ModuleSpec(module.__name__, None)  # transformers asks for it
+            sys.modules[module.__name__] = module
 
 
 def streamrec_epochs(place: Place) -> Epoch:
