@@ -198,19 +198,20 @@ class DiskCache:
         """Returns the open directory and the known blocks of a data set that `index` has opened."""
         return self._indexes[set_name]
 
-    def refresh(self, key: ObjectKey) -> None:
+    def refresh(self, key: ObjectKey, *, always: bool = False) -> None:
         """Looks for blocks that other processes wrote."""
         try:
             directory, index = self._indexes[key.set_name]
-            self._drop_packs(key.set_name, index.refresh(directory))
+            self._drop_packs(key.set_name, index.refresh(directory, always=always))
         except OSError as error:
             self.fail(error, "listing a data set")
 
-    def look_for_whole(self, key: ObjectKey, start: int) -> None:
-        """Looks whether another process has written the whole block that begins at `start`.
+    def look_for_block(self, key: ObjectKey, start: int, *, waited: bool) -> None:
+        """Looks whether another process has just written the block that begins at `start`.
 
-        Listings are rare where they take long: the block that a lock was waited for may be missing
-        in the last one.
+        Listings are rare where they take long: a block of a moment ago may be missing in the last
+        one. A whole block has a name that is known. If its lock was `waited` for, and it is not
+        there, some of its bytes could probably not be written in time: only a listing tells.
         """
         directory, index = self._indexes[key.set_name]
         span = Span(start, min(segment_end(start), key.size) - start)
@@ -219,6 +220,8 @@ class DiskCache:
                 index.add(key.path_name, key.version_name, span)
         except OSError as error:
             self.fail(error, "looking for a block")
+        if waited and index.covering(key, start) is None:
+            self.refresh(key, always=True)
 
     def has_others(self) -> bool:
         """Whether other processes use the cache."""
@@ -227,6 +230,10 @@ class DiskCache:
         except OSError as error:
             self.fail(error, "looking for other processes")
             return False
+
+    def may_have_others(self) -> bool:
+        """Whether other processes use the cache, or may be starting to with this one."""
+        return self.runs.is_young() or self.has_others()
 
     def open_block(self, key: ObjectKey, span: Span) -> OpenBlock | None:
         """Opens a block; None if it is gone, damaged or cannot be read."""

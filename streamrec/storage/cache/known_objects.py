@@ -107,5 +107,5 @@ class KnownObjects:
         index = await self.find_index(key)
         if index is None:
             return None
-        asks = index.has_path(key.path_name) or self._disk.has_others()
+        asks = index.has_path(key.path_name) or self._disk.may_have_others()
         return key.directory if asks else None

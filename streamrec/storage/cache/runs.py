@@ -22,6 +22,9 @@ from streamrec.storage.cache.names import is_set, run_of
 YOUNG: Final = 10.0
 """A file that is younger may not be locked yet."""
 
+YOUNG_SECONDS: Final = 1.0
+"""How long the other processes of a job may take to start after the first one."""
+
 OTHERS_SECONDS: Final = 5.0
 """How long the answer whether there are other processes is kept while none comes or goes."""
 
@@ -39,6 +42,7 @@ class Runs:
         self._others = True
         self._seen = 0
         self._until = 0.0
+        self._young_until = time.monotonic() + YOUNG_SECONDS
         while not try_lock(self._file):  # another process looks at it this moment
             time.sleep(0.001)
         main = json.dumps(describe_main_process())
@@ -72,6 +76,13 @@ class Runs:
             self._seen = changed
             self._until = now + OTHERS_SECONDS
         return self._others
+
+    def is_young(self) -> bool:
+        """Whether this process began to use the cache a moment ago.
+
+        The processes of a job start together: others of them may not be seen yet.
+        """
+        return time.monotonic() < self._young_until
 
     def alive(self) -> set[str]:
         """Returns the names of the processes that live."""

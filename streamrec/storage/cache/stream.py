@@ -197,18 +197,20 @@ class CachedStream:
         Returns whether this process holds the lock.
         """
         pause, longest = POLL_SECONDS
+        waited = False
         while True:
-            taken = await self._try_lock(key, stop)
+            taken = await self._try_lock(key, stop, waited=waited)
             is_there = self._context.index.covering(key, self.position) is not None
             if is_there and self._context.disk.state is not CacheMode.OFF:
                 self._unlock(key if taken is Lock.HELD else None)
                 return None  # it was complete before its lock was freed
             if taken is not Lock.BUSY:
                 return taken is Lock.HELD
+            waited = True
             await asyncio.sleep(pause)
             pause = min(1.5 * pause, longest)
 
-    async def _try_lock(self, key: ObjectKey, stop: int) -> Lock:
+    async def _try_lock(self, key: ObjectKey, stop: int, *, waited: bool = False) -> Lock:
         """Takes the lock of the next block, if it needs one, and looks what others have written."""
         disk = self._context.disk
         if disk.state is not CacheMode.ON or time.monotonic() < disk.full_until:
@@ -216,7 +218,8 @@ class CachedStream:
         is_short = stop - self.position < UNLOCKED_BYTES
         if is_short and not disk.has_others() and not self._is_awaited(key):
             return Lock.OFF
-        return await finish(asyncio.to_thread(take_lock, self._context, key, self.position))
+        take = partial(take_lock, self._context, key, self.position, waited=waited)
+        return await finish(asyncio.to_thread(take))
 
     def _is_awaited(self, key: ObjectKey) -> bool:
         """Whether another stream of this process fetches the rest of the object, after its other
@@ -258,12 +261,15 @@ class CachedStream:
             cache.writer.submit(partial(cache.disk.unlock, key, self.position))
 
 
-def take_lock(context: StreamContext, key: ObjectKey, position: int) -> Lock:
-    """Takes the lock of a block, and looks what others have written; in a thread."""
+def take_lock(context: StreamContext, key: ObjectKey, position: int, *, waited: bool) -> Lock:
+    """Takes the lock of a block, and looks what others have written; in a thread.
+
+    `waited` says that another process had the lock before.
+    """
     taken = context.disk.lock(key, position)
     context.disk.refresh(key)
     if taken is Lock.HELD:
-        context.disk.look_for_whole(key, position)
+        context.disk.look_for_block(key, position, waited=waited)
     return taken
 
 

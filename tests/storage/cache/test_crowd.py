@@ -9,7 +9,7 @@ import pytest
 
 import streamrec
 from streamrec import TFRecordDataset
-from streamrec.storage.cache import close_caches, set_index
+from streamrec.storage.cache import close_caches, runs, set_index
 from streamrec.storage.cache.block_file import Checksums
 from streamrec.storage.cache.disk_cache import DiskCache, Lock
 from streamrec.storage.cache.names import ObjectKey
@@ -51,10 +51,19 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("is_young", [False, True])
 def test_versions_are_asked_for_first_if_other_processes_may_fetch_the_same_bytes(
-    store: SmallStore, tmp_path: Path, others: bool
+    store: SmallStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    others: bool,
+    is_young: bool,
 ) -> None:
-    """A GET that is given up, because another process fetches the object, has cost its bytes."""
+    """A GET that is given up, because another process fetches the object, has cost its bytes.
+
+    In the first second of a process, the others of its job may not be there yet.
+    """
+    monkeypatch.setattr(runs, "YOUNG_SECONDS", 3600 if is_young else 0)
     directory = tmp_path / "cache"
     options = {**store.options("s3"), "cache_dir": directory, "cache_bytes": 64 << 20}
     urls = [store.url("s3", f"d/s-{index}") for index in range(SHARDS)]
@@ -70,9 +79,37 @@ def test_versions_are_asked_for_first_if_other_processes_may_fetch_the_same_byte
         assert len(list(TFRecordDataset(urls, storage_options=options))) == 40 * SHARDS
         other.stdin.close()
     kinds = [store.kind(asked) for asked in store.asked]
-    assert sorted(kinds) == ["read"] * SHARDS + ["stat"] * SHARDS * others
-    if others:
+    asks = others or is_young
+    assert sorted(kinds) == ["read"] * SHARDS + ["stat"] * SHARDS * asks
+    if asks:
         assert kinds[0] == "stat"
+
+
+def test_a_part_of_a_block_that_a_lock_was_waited_for_is_found_by_a_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process could not write all bytes in time, so the block's name is not known."""
+    settings = CacheSettings(str(tmp_path / "cache"), 64 << 20)
+    key = ObjectKey("store", "s3://b/d/x", "v", 1000)
+    writer = DiskCache(settings)
+    reader = DiskCache(settings)
+    index = reader.index(key)
+    assert writer.index(key) is not None
+    assert index is not None
+    monkeypatch.setattr(set_index, "should_rescan", lambda *_: False)
+    block = writer.admit(key, 0, key.size)
+    assert block is not None
+    checksums = Checksums()
+    data = memoryview(bytes(700))
+    checksums.add(data)
+    writer.commit(block, checksums, [data])
+    assert reader.lock(key, 0) is Lock.HELD
+    reader.look_for_block(key, 0, waited=False)
+    assert index.covering(key, 0) is None
+    reader.look_for_block(key, 0, waited=True)
+    assert index.covering(key, 0) == (0, 700)
+    writer.close()
+    reader.close()
 
 
 def test_a_block_that_a_lock_was_waited_for_is_found_without_a_new_listing(
@@ -99,7 +136,7 @@ def test_a_block_that_a_lock_was_waited_for_is_found_without_a_new_listing(
     assert reader.lock(key, 0) is Lock.HELD
     reader.refresh(key)
     assert index.covering(key, 0) is None
-    reader.look_for_whole(key, 0)
+    reader.look_for_block(key, 0, waited=False)
     assert index.covering(key, 0) == (0, key.size)
     writer.close()
     reader.close()
