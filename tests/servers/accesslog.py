@@ -40,7 +40,10 @@ class AccessLog:
 
     def __init__(self, store: Store) -> None:
         self._path = store.directory.parent / "access.log"
-        self._read = self._size()
+        self._read = 0
+        # What was asked before is not from here on: the line of the request that found the server
+        # ready may still be missing.
+        self.taken()
 
     def taken(self) -> Taken:
         """What was sent since the last call."""
