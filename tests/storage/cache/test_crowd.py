@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from streamrec.storage.cache import close_caches, runs, set_index
 from streamrec.storage.cache.block_file import Checksums
 from streamrec.storage.cache.disk_cache import DiskCache, Lock
 from streamrec.storage.cache.names import ObjectKey
+from streamrec.storage.cache.spans import Span
 from streamrec.storage.cache_settings import CacheSettings
 from tests.effort import thorough
 from tests.servers.small_store import SmallStore, small_store
@@ -85,58 +87,67 @@ def test_versions_are_asked_for_first_if_other_processes_may_fetch_the_same_byte
         assert kinds[0] == "stat"
 
 
-def test_a_part_of_a_block_that_a_lock_was_waited_for_is_found_by_a_listing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other process could not write all bytes in time, so the block's name is not known."""
+@dataclass(frozen=True, kw_only=True)
+class TwoProcesses:
+    """Two processes at one cache, of which the reader lists nothing again unless it must."""
+
+    key: ObjectKey
+    writer: DiskCache
+    reader: DiskCache
+
+    def write(self, count: int) -> None:
+        """The writer writes a block with so many bytes of the object."""
+        block = self.writer.admit(self.key, 0, self.key.size)
+        assert block is not None
+        checksums = Checksums()
+        data = memoryview(bytes(count))
+        checksums.add(data)
+        self.writer.commit(block, checksums, [data])
+
+    def found(self) -> Span | None:
+        """The block that the reader knows."""
+        index = self.reader.index(self.key)
+        assert index is not None
+        return index.covering(self.key, 0)
+
+
+@pytest.fixture
+def two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoProcesses]:
     settings = CacheSettings(str(tmp_path / "cache"), 64 << 20)
     key = ObjectKey("store", "s3://b/d/x", "v", 1000)
-    writer = DiskCache(settings)
-    reader = DiskCache(settings)
-    index = reader.index(key)
-    assert writer.index(key) is not None
-    assert index is not None
+    two = TwoProcesses(key=key, writer=DiskCache(settings), reader=DiskCache(settings))
+    for cache in (two.writer, two.reader):
+        assert cache.index(key) is not None
     monkeypatch.setattr(set_index, "should_rescan", lambda *_: False)
-    block = writer.admit(key, 0, key.size)
-    assert block is not None
-    checksums = Checksums()
-    data = memoryview(bytes(700))
-    checksums.add(data)
-    writer.commit(block, checksums, [data])
+    yield two
+    two.writer.close()
+    two.reader.close()
+
+
+def test_a_part_of_a_block_that_a_lock_was_waited_for_is_found_by_a_listing(
+    two_processes: TwoProcesses,
+) -> None:
+    """The other process could not write all bytes in time, so the block's name is not known."""
+    key, reader = two_processes.key, two_processes.reader
+    two_processes.write(700)
     assert reader.lock(key, 0) is Lock.HELD
     reader.look_for_block(key, 0, waited=False)
-    assert index.covering(key, 0) is None
+    assert two_processes.found() is None
     reader.look_for_block(key, 0, waited=True)
-    assert index.covering(key, 0) == (0, 700)
-    writer.close()
-    reader.close()
+    assert two_processes.found() == (0, 700)
 
 
 def test_a_block_that_a_lock_was_waited_for_is_found_without_a_new_listing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_processes: TwoProcesses,
 ) -> None:
     """Listings that take long are rare, and the block is there as soon as its lock is free."""
-    settings = CacheSettings(str(tmp_path / "cache"), 64 << 20)
-    key = ObjectKey("store", "s3://b/d/x", "v", 1000)
-    writer = DiskCache(settings)
-    reader = DiskCache(settings)
-    index = reader.index(key)
-    assert writer.index(key) is not None
-    assert index is not None
-    monkeypatch.setattr(set_index, "should_rescan", lambda *_: False)
-    assert writer.lock(key, 0) is Lock.HELD
+    key, reader = two_processes.key, two_processes.reader
+    assert two_processes.writer.lock(key, 0) is Lock.HELD
     assert reader.lock(key, 0) is Lock.BUSY
-    block = writer.admit(key, 0, key.size)
-    assert block is not None
-    checksums = Checksums()
-    data = memoryview(bytes(key.size))
-    checksums.add(data)
-    writer.commit(block, checksums, [data])
-    writer.unlock(key, 0)
+    two_processes.write(key.size)
+    two_processes.writer.unlock(key, 0)
     assert reader.lock(key, 0) is Lock.HELD
     reader.refresh(key)
-    assert index.covering(key, 0) is None
+    assert two_processes.found() is None
     reader.look_for_block(key, 0, waited=False)
-    assert index.covering(key, 0) == (0, key.size)
-    writer.close()
-    reader.close()
+    assert two_processes.found() == (0, key.size)
