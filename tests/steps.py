@@ -3,9 +3,10 @@ fail.
 """
 
 import os
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -128,3 +129,29 @@ def do_nothing(removal: bool) -> None:
 
 def refuse_permission() -> None:
     raise PermissionError("no")
+
+
+@contextmanager
+def writing_children(program: str) -> Iterator[Callable[..., int]]:
+    """Runs a program that forks a writer for each line of words, which may be killed at a step.
+
+    Gives a function that sends such words, of which None is "-", and returns the exit code that
+    the program prints.
+    """
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        words, codes = process.stdin, process.stdout
+
+        def run(*given: object) -> int:
+            line = " ".join("-" if word is None else str(word) for word in given)
+            words.write(f"{line}\n")
+            words.flush()
+            return int(codes.readline())
+
+        yield run
+        words.close()
+    assert process.returncode == 0

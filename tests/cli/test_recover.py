@@ -1,8 +1,6 @@
 """`streamrec recover`: after a kill at any step, the data set is the old one or the new one."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import streamrec
 from streamrec.storage import Replacement, Storages
 from tests.cli.conftest import CommandLine
 from tests.effort import THOROUGH
-from tests.steps import is_hidden, open_place
+from tests.steps import is_hidden, open_place, writing_children
 
 WRITING_PROGRAM = """
 import asyncio, os, signal, sys
@@ -63,22 +61,12 @@ WriteDataSet = Callable[[Path, str, int, int | None], int]
 @pytest.fixture
 def write_data_set() -> Iterator[WriteDataSet]:
     """Writes a data set in a process of its own, which may be killed at a step; its exit code."""
-    command = [sys.executable, "-W", "ignore", "-c", WRITING_PROGRAM]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        words, codes = process.stdin, process.stdout
+    with writing_children(WRITING_PROGRAM) as child:
 
         def run(folder: Path, tag: str, count: int, at: int | None = None) -> int:
-            words.write(f"{folder} {tag} {count} {'-' if at is None else at}\n")
-            words.flush()
-            return int(codes.readline())
+            return child(folder, tag, count, at)
 
         yield run
-        words.close()
-    assert process.returncode == 0
 
 
 def test_after_a_kill_at_any_step_the_data_set_is_whole(

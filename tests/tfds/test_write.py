@@ -24,7 +24,7 @@ from streamrec.tfds import FeaturesDict, Folder, LeafFeature, SequenceFeature, s
 from streamrec.tfds.sharding import shard_lengths
 from tests.effort import THOROUGH, drawn_examples
 from tests.servers.real import Store
-from tests.steps import Steps, is_hidden, open_place, refuse_permission
+from tests.steps import Steps, is_hidden, open_place, refuse_permission, writing_children
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 from tests.tfds.compare import assert_same
 from tests.tfds.drawn_features import Drawn, drawn_features, expected, plain
@@ -776,22 +776,12 @@ for line in sys.stdin:
 @pytest.fixture
 def write_in_child() -> Iterator[Callable[..., int]]:
     """Writes a folder in a process of its own, which may be killed at a step; its exit code."""
-    command = [sys.executable, "-W", "ignore", "-c", WRITING_PROGRAM]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        words, codes = process.stdin, process.stdout
+    with writing_children(WRITING_PROGRAM) as child:
 
         def run(folder: Path, start: int, at: int | None = None, overwrite: str = "new") -> int:
-            words.write(f"{folder} {start} {overwrite} {'-' if at is None else at}\n")
-            words.flush()
-            return int(codes.readline())
+            return child(folder, start, overwrite, at)
 
         yield run
-        words.close()
-    assert process.returncode == 0
 
 
 def test_killed_writer_leaves_a_whole_folder_or_none(
