@@ -15,7 +15,6 @@ import errno
 import json
 import logging
 import os
-import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -43,6 +42,7 @@ from streamrec.storage.cache.eviction import (
 from streamrec.storage.cache.files import (
     OneOpenFile,
     create_file,
+    is_file,
     make_directory,
     open_counter,
     open_directory,
@@ -707,15 +707,6 @@ def charge_of_name(name: str) -> int | None:
         return charge_of(file_bytes(block.length))
     pack = parse_pack(name)
     return None if pack is None else charge_of(pack.length)
-
-
-def is_file(name: str, directory: int) -> bool:
-    """Whether there is a regular file of this name; what a user put there instead is no block."""
-    try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return stat.S_ISREG(found.st_mode)
 
 
 def _stored_set(name: str, directory: int) -> StoredSet:

@@ -88,6 +88,15 @@ def read_short_file(name: str, parent: int, most: int = 1 << 20) -> bytes:
         os.close(file)
 
 
+def is_file(name: str, parent: int) -> bool:
+    """Whether there is a regular file of this name; nothing else that a user put there counts."""
+    try:
+        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode)
+
+
 def write_all(file: int, pieces: Sequence[memoryview]) -> None:
     """Writes all pieces at the file's position, by one system call if the system takes all."""
     written = os.writev(file, pieces)

@@ -60,7 +60,7 @@ def build_table(entries: Sequence[PackEntry]) -> bytes:
 
 
 def parse_table(data: bytes, count: int) -> list[PackEntry]:
-    """Returns the blocks of a pack; DamagedBlockError if this is no table of so many."""
+    """Returns the blocks of a pack; DamagedBlockError if it is not a table of so many."""
     if len(data) != table_bytes(count):
         raise DamagedBlockError("it is cut off")
     table = data[: -_TAIL.size]

@@ -165,7 +165,7 @@ class SetIndex:
                 known = self._packs.get(name)
                 packs[name] = read_entries(name, parsed, directory) if known is None else known
             except FileNotFoundError:
-                pass  # another process has removed it, or it is no file
+                pass  # another process has removed it, or it is not a file
             except DamagedBlockError as damage:
                 damaged.append((name, damage))
         return packs, damaged
