@@ -12,7 +12,9 @@ Rules:
   faster again above it. Source of this shape: Ha, Rhee and Xu, "CUBIC: A New TCP-Friendly
   High-Speed TCP Variant", 2008.
 * A store that refuses everything for a while says nothing about the rate that it allows. Such a
-  round lowers the rate, but not `too_much`, so that the old rate is back soon.
+  round lowers the rate, but not `too_much`, so that the old rate is back soon. If the store never
+  refused only some requests, this was an outage: the rate grows quickly up to `too_much`, where the
+  limit is dropped. A store whose limit looks like that is found out by its next outage.
 * One decrease per round: an answer to a request sent before the last decrease is ignored, and an
   answer to a request sent less than `SETTLE` after it is only counted, because stores average over
   a second or so.
@@ -32,6 +34,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from enum import Enum, auto
 from typing import Final
 
 SETTLE: Final = 0.3
@@ -52,6 +55,9 @@ PROBE_GROWTH: Final = 0.025
 
 A store that limits to a fixed rate refuses about 3 % of the requests for this; 0.06 makes it 5 %.
 """
+
+OUTAGE_INTERVAL: Final = 60.0
+"""Seconds after an outage in which another burst of refusals is taken for a limit. Not tuned."""
 
 SMALL_SHARE: Final = 0.25
 KEPT_GAP: Final = 0.5
@@ -77,6 +83,14 @@ class RecentRequests:
         self._at = now
 
 
+class Reason(Enum):
+    """Why the store refused requests, as far as its answers show it."""
+
+    UNKNOWN = auto()
+    LIMIT = auto()  # it served some and refused others
+    OUTAGE = auto()  # it refused everything
+
+
 class RateLimit:
     """The rate that a store allows, learnt from its answers. Pure.
 
@@ -96,6 +110,8 @@ class RateLimit:
         self.rate: float | None = None
         self._recent = RecentRequests()
         self._too_much = 0.0
+        self._reason = Reason.UNKNOWN
+        self._outage_ended = -math.inf
         self._lowered_at = -math.inf
         self._served = 0  # in this round
         self._refused = 0
@@ -114,12 +130,16 @@ class RateLimit:
         if sent_at >= self._lowered_at:
             self._served += 1
         self.rate += self.growth(self.rate) / self.rate  # there are `rate` successes in a second
-        if self.rate > 2.0 * self._too_much:
+        if self._reason is Reason.OUTAGE:
+            if self.rate > self._too_much:
+                self.rate = None
+                self._outage_ended = sent_at
+        elif self.rate > 2.0 * self._too_much:
             self.rate = None
 
     def growth(self, rate: float) -> float:
         """Returns by how much this rate grows in a second, if it is used."""
-        if rate < 0.5 * self._too_much:
+        if rate < 0.5 * self._too_much or self._reason is Reason.OUTAGE:
             return START_GROWTH * rate
         probe = max(1.0, PROBE_GROWTH * self._too_much)
         return probe + abs(self._too_much - rate) * GAP_GROWTH
@@ -134,13 +154,18 @@ class RateLimit:
             rate = self._recent.count
             left = 0.7
             self._too_much = max(MIN_RATE, rate)
+            is_repeated = now < self._outage_ended + OUTAGE_INTERVAL
+            self._reason = Reason.LIMIT if is_repeated else Reason.UNKNOWN
         else:
             rate = self.rate
             share = self._refused / (self._refused + self._served)
             left = 1.0 - 0.5 * share
-            if self._served:  # else the store fails at any rate
+            if self._served:
                 kept = KEPT_GAP if share < SMALL_SHARE else 0.0
                 self._too_much = max(MIN_RATE, rate + kept * (self._too_much - rate))
+                self._reason = Reason.LIMIT
+            elif self._reason is Reason.UNKNOWN:
+                self._reason = Reason.OUTAGE
         self.rate = max(MIN_RATE, left * rate)
         self._lowered_at = now
         self._served = 0
@@ -178,6 +203,7 @@ class Limiter:
         self.limit = RateLimit()
         self._turn = asyncio.Lock()  # serves in the order of arrival
         self._next = 0.0
+        self._served = asyncio.Event()  # since the last refusal
 
     @property
     def rate(self) -> float | None:
@@ -222,7 +248,20 @@ class Limiter:
         self.answers += 1
         if self.answers == 1:
             self.record_contact()
-        self.limit.record_success(sent_at)
+        if self.rate is not None:
+            self._served.set()
+            self.limit.record_success(sent_at)
+
+    async def is_served_within(self, seconds: float) -> bool:
+        """Waits until the store has served a request since its last refusal, for this long; whether
+        it did.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._served.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def record_throttling(
         self, now: float, sent_at: float, retry_after: float | None = None
@@ -230,6 +269,7 @@ class Limiter:
         """Lowers the rate, because the store, whose answer arrived `now`, asked for fewer
         requests.
         """
+        self._served.clear()
         if self.limit.record_refusal(now, sent_at):
             self._next = max(self._next, now)
         if retry_after:

@@ -16,7 +16,8 @@ Rules:
 * Every attempt has a time limit, so nothing hangs. Delays by the limiter count neither for it nor
   for the patience.
 * A store that throttles us while it answers other requests of ours is alive: such refusals do not
-  increase the wait.
+  increase the wait, and the first answer after a burst of refusals shortens all waits to that after
+  one failure. The limiter holds the rate.
 * Cleaning up after an error or a cancellation has `tasks.CLEANUP_PATIENCE`.
 """
 
@@ -130,9 +131,23 @@ class Failures:
         self.tally.count(fault.cause)
         _logger.info("%s: trying again in %.1f s after %s", display_name(self._path), delay, fault)
         self._report(now + delay - self._since, patience, str(fault))
-        until = now + delay
-        while (left := min(until, self._since + self._patience(fault)) - time.monotonic()) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(min(left, 1.0))  # the patience may become shorter
+        await self._sleep_until(now + delay, fault)
+
+    async def _sleep_until(self, until: float, fault: TransientError) -> None:
+        """Sleeps, but not beyond the patience, and only briefly once a store that refused us serves
+        others.
+        """
+        # Shards are read in turn, so the one that sleeps longest stops all that the store serves.
+        may_be_shorter = (
+            self.count > 1 and fault.cause is Cause.THROTTLED and fault.retry_after is None
+        )
+        while (left := min(until, self._since + self._patience(fault)) - time.monotonic()) > 0:
+            step = min(left, 1.0)  # the patience may become shorter
+            if not may_be_shorter:
+                await asyncio.sleep(step)
+            elif await self.limiter.is_served_within(step):
+                may_be_shorter = False
+                until = min(until, time.monotonic() + random.random() * self.policy.backoff_base)
 
     def _patience(self, fault: TransientError) -> float:
         return min(self.policy.patience_for(fault, self.limiter.is_reached), patience_limit())

@@ -1,11 +1,13 @@
 """The failures of one operation, and which of them count. No request is sent."""
 
+import asyncio
 import time
 
 import pytest
 
 from streamrec import RetryPolicy
 from streamrec.errors import StorageError
+from streamrec.storage import retry
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.retry import Failures
 from streamrec.storage.traffic import Traffic
@@ -36,6 +38,35 @@ async def test_each_failure_counts_where_the_store_answers_nothing() -> None:
         await failures.turn()
         await failures.wait(fault)
     assert failures.count == 3
+
+
+async def test_a_long_wait_ends_soon_after_the_store_serves_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry.random, "random", lambda: 0.99)  # the longest waits
+    failures = failures_of(RetryPolicy(backoff_base=0.01, backoff_cap=50.0, patience=60.0))
+    failures.count = 20
+    await failures.turn()
+    began = time.monotonic()
+    waiting = asyncio.ensure_future(failures.wait(THROTTLED))
+    await asyncio.sleep(0)
+    failures.limiter.record_success(time.monotonic())  # that of another request
+    await waiting
+    assert time.monotonic() - began < 10
+
+
+async def test_a_wait_that_the_store_asked_for_is_not_shortened() -> None:
+    failures = failures_of(RetryPolicy(backoff_base=0.0, backoff_cap=50.0, patience=60.0))
+    failures.count = 20
+    await failures.turn()
+    began = time.monotonic()
+    waiting = asyncio.ensure_future(
+        failures.wait(TransientError(Cause.THROTTLED, "a 503", retry_after=0.3))
+    )
+    await asyncio.sleep(0)
+    failures.limiter.record_success(time.monotonic())
+    await waiting
+    assert time.monotonic() - began >= 0.3
 
 
 async def test_progress_forgets_the_failures() -> None:
