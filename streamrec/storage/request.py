@@ -28,7 +28,7 @@ from streamrec.storage.backend import Backend, Body, BytesBody, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, changed_error
 from streamrec.storage.retry import MIN_WARNING_SECONDS, Failures
 from streamrec.storage.tasks import finish
-from streamrec.storage.timer import Wait
+from streamrec.storage.timer import Wait, WaitRules
 
 
 class HedgedRequest:
@@ -65,9 +65,9 @@ class HedgedRequest:
         request.
         """
         limit = self._failures.policy.request_timeout()
-        self._wait = self._wait_for_response(limit)
+        self._wait = wait = self._wait_for_response(limit)
         try:
-            async with self._wait:
+            with wait:
                 body = await self._send_first()
             self._accept(body)
         except TimeoutError as error:
@@ -75,6 +75,7 @@ class HedgedRequest:
                 reason = f"opening: nothing for {limit:g} s"
                 raise self._final_error() or TransientError(Cause.TIMED_OUT, reason) from error
         finally:
+            self._wait = None
             if self._race is not None:
                 await self._settle()  # this may be cancelled: `aclose` closes the body
 
@@ -95,11 +96,13 @@ class HedgedRequest:
             self._position += count
             self._failures.traffic.hedging.block(0.0, count)
             return count
+        hedging = self._failures.traffic.hedging
+        if (wait := self._wait) is None:
+            self._wait = wait = self._wait_for_bytes()
         while True:
             began = time.monotonic()
-            self._wait = self._wait_for_bytes()
             try:
-                async with self._wait:
+                with wait.begin(hedging.body.blocks):
                     count = await self._body.readinto(buffer)
                 break
             except TimeoutError as error:
@@ -110,7 +113,7 @@ class HedgedRequest:
                 if self._race is not None:
                     await self._settle()
         self._position += count
-        self._failures.traffic.hedging.block(time.monotonic() - began, count)
+        hedging.block(time.monotonic() - began, count)
         return count
 
     async def aclose(self) -> None:
@@ -124,8 +127,7 @@ class HedgedRequest:
         `limit` seconds.
         """
         hedging = self._failures.traffic.hedging
-        return Wait(
-            self._failures.traffic.timer,
+        rules = WaitRules(
             limit=limit,
             floor=hedging.response.floor,
             late_after=hedging.response.seconds,
@@ -133,19 +135,23 @@ class HedgedRequest:
             on_silent=partial(self._failures.report_stall, reason="no answer yet"),
             silent_after=MIN_WARNING_SECONDS,
         )
+        return Wait(self._failures.traffic.timer, rules)
 
     def _wait_for_bytes(self) -> Wait:
-        """As `_wait_for_response`, for the next bytes of the body."""
+        """As `_wait_for_response`, for the next bytes of the body; it is used for each block.
+
+        Its mark is the count of all blocks.
+        """
         hedging = self._failures.traffic.hedging
-        return Wait(
-            self._failures.traffic.timer,
+        rules = WaitRules(
             limit=self._failures.policy.stall_timeout,
             floor=hedging.body.floor,
             late_after=hedging.body.seconds,
-            on_late=partial(self._hedge_body, hedging.body.blocks),
+            on_late=self._hedge_body,
             on_silent=partial(self._failures.report_stall, reason="its body gives nothing"),
             silent_after=MIN_WARNING_SECONDS,
         )
+        return Wait(self._failures.traffic.timer, rules)
 
     async def _send_first(self) -> Body:
         """Sends the first request; if it fails while a second one is in progress, waits for an
@@ -193,7 +199,7 @@ class HedgedRequest:
             answer if complete else replace(answer, path=info.path, size=size, version=version)
         )
 
-    def _hedge_response(self, times: int) -> bool:
+    def _hedge_response(self, times: int, mark: int) -> bool:
         """Requests the same bytes once more, if that is allowed, because there is no response.
 
         Returns whether a later request may be allowed.
@@ -201,7 +207,7 @@ class HedgedRequest:
         on_time = self._failures.traffic.hedging.response.is_measured()
         return self._hedge(others_on_time=on_time)
 
-    def _hedge_body(self, blocks_before: int, times: int) -> bool:
+    def _hedge_body(self, times: int, blocks_before: int) -> bool:
         """As `_hedge_response`, because the body gives no bytes.
 
         Since its wait began, with this count of all blocks, it was late this many times before.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamrec.storage.timer import SharedTimer, Wait, WaitClock
+from streamrec.storage.timer import SharedTimer, Wait, WaitClock, WaitRules
 
 
 class FakeLoop:
@@ -62,16 +62,18 @@ class Waiting:
         self._again = again
         self.wait = Wait(
             SharedTimer(),
-            limit=limit,
-            floor=0.5,
-            late_after=lambda: self.late_after,
-            on_late=self._on_late,
-            on_silent=self.silent.append,
-            silent_after=10.0,
+            WaitRules(
+                limit=limit,
+                floor=0.5,
+                late_after=lambda: self.late_after,
+                on_late=self._on_late,
+                on_silent=self.silent.append,
+                silent_after=10.0,
+            ),
         )
         self.wait._clock = WaitClock(0.0)  # as if it had begun, without a loop
 
-    def _on_late(self, times: int) -> bool:
+    def _on_late(self, times: int, mark: int) -> bool:
         self.late.append(times)
         return self._again
 
@@ -105,16 +107,77 @@ def test_time_in_which_the_loop_was_blocked_does_not_count() -> None:
     assert waiting.late == waiting.silent == []
 
 
+def patient(limit: float = 1000.0) -> Wait:
+    """A wait of the running loop that is neither late nor silent."""
+    rules = WaitRules(
+        limit=limit,
+        floor=1.0,
+        late_after=lambda: math.inf,
+        on_late=lambda times, mark: True,
+        on_silent=lambda seconds: None,
+        silent_after=math.inf,
+    )
+    return Wait(SharedTimer(), rules)
+
+
 async def test_wait_ends_at_its_limit_with_a_timeout_error() -> None:
-    timer = SharedTimer()
-    with pytest.raises(TimeoutError):
-        async with Wait(
-            timer,
-            limit=0.01,
-            floor=1.0,
-            late_after=lambda: math.inf,
-            on_late=lambda _: True,
-            on_silent=lambda _: None,
-            silent_after=math.inf,
-        ):
+    with pytest.raises(TimeoutError), patient(limit=0.01):
+        await asyncio.Event().wait()
+
+
+async def test_an_interrupted_wait_can_begin_again() -> None:
+    wait = patient()
+    for _ in range(2):
+        with pytest.raises(TimeoutError), wait:
+            wait.interrupt()
             await asyncio.Event().wait()
+        with wait:
+            await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+async def test_what_arrives_together_with_an_interruption_is_delivered() -> None:
+    wait = patient()
+    arrival = asyncio.get_running_loop().create_future()
+    arrival.get_loop().call_soon(arrival.set_result, "bytes")
+    arrival.get_loop().call_soon(wait.interrupt)
+    with wait:
+        assert await arrival == "bytes"
+    await asyncio.sleep(0)
+    with wait:
+        await asyncio.sleep(0)
+
+
+async def test_a_cancelled_task_is_cancelled_although_its_wait_was_interrupted() -> None:
+    wait = patient()
+    both = asyncio.Event()
+
+    async def waits() -> None:
+        with wait:
+            both.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(waits())
+    await both.wait()
+    wait.interrupt()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_an_error_is_raised_although_the_wait_was_interrupted() -> None:
+    wait = patient()
+
+    async def fails() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionResetError from None
+
+    with pytest.raises(ConnectionResetError), wait:
+        wait.interrupt()
+        await fails()
+    await asyncio.sleep(0)  # the task is not cancelled any more
