@@ -70,12 +70,18 @@ class StreamShare:
         waiting: Whether its consumer waits for bytes.
         taken: Bytes that its consumer took.
         room: What it holds ahead of its position, in the account of all ranges.
+        blocked: How many of its ranges wait for room.
+        busy: How many of its ranges need their connection for more than the next one's latency.
+        compare_at: When its ranges are compared with the other connections again.
     """
 
     last: float
     room: Account
     waiting: bool = True
     taken: int = 0
+    blocked: int = 0
+    busy: int = 0
+    compare_at: float = -math.inf
 
 
 class ActiveStreams:
@@ -170,15 +176,25 @@ class Connections:
         share.room.close()
         self._clear_blocks()
 
-    def terms(self, share: StreamShare) -> RangeLimits:
-        """Returns how many connections a stream may use now, and of which size its ranges are."""
-        active = self._count_active()
-        budget = self.room.limit // active
-        connections = min(self.search.target // active, budget * 8 // (MIN_RANGE * 5))
-        if connections < 2 or share.taken < (PROOF_BESIDE if active > 1 else PROOF_ALONE):
+    def terms(self, share: StreamShare, connections: int | None = None) -> RangeLimits:
+        """Returns how many connections a stream may use now, and of which size its ranges are.
+
+        `connections` is what `allowed` has just returned, if that was asked.
+        """
+        connections = connections or self.allowed(share)
+        if connections < 2:
             return ONE
         pace = self.pace
+        budget = self.room.limit // self._count_active()
         return RangeLimits(connections, range_bytes(pace, connections, budget), pace.lead)
+
+    def allowed(self, share: StreamShare) -> int:
+        """Returns how many connections a stream may use now, one at least."""
+        active = self._count_active()
+        if share.taken < (PROOF_BESIDE if active > 1 else PROOF_ALONE):
+            return 1
+        budget = self.room.limit // active
+        return max(1, min(self.search.target // active, budget * 8 // (MIN_RANGE * 5)))
 
     def promise(self, share: StreamShare, nbytes: int, *, urgent: bool = False) -> bool:
         """Promises room for a range of `nbytes` ahead of the stream's position; False without room

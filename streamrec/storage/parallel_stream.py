@@ -40,6 +40,10 @@ SLOW_REST: Final = 1 << 20
 """Bytes that a slow connection keeps: about what the kernel holds of it when the other request
 starts to receive. A range with fewer bytes left is not cut."""
 
+COMPARE_INTERVAL: Final = 0.01
+"""Seconds between two comparisons of a stream's ranges with the other connections: a tenth of the
+time in which none is slow."""
+
 Request = Callable[[int, int | None, str | None], ResumingStream]
 """Makes an unopened stream from the first byte, one past the last byte, and the version to insist
 on."""
@@ -150,23 +154,32 @@ class ParallelStream:
 
     def _ask(self) -> None:
         """Starts the requests that the plan offers and the limits allow."""
-        if any(part.error for part in self._ranges) or not self._feed():
+        share = self._share
+        # Each block comes here, and most of them find all connections busy.
+        if not self._feed() or share.busy >= (allowed := self._connections.allowed(share)):
             return
-        terms = self._connections.terms(self._share)
+        terms = self._connections.terms(share, allowed)
         if self._ranges:
             cut = self._plan.cut(self._ranges[-1].stream.position, terms)
             if cut is not None:
                 self._ranges[-1].cut(cut)
-        while span := self._plan.offer(terms, sum(part.busy(terms.lead) for part in self._ranges)):
+        while span := self._plan.offer(terms, share.busy):
             room = min(span.stop - span.start, terms.range_bytes)
-            if self._ranges and not self._connections.promise(self._share, room):
+            if self._ranges and not self._connections.promise(share, room):
                 return
             self._plan.next = span.stop
             self._ranges.append(self._begin_range(span, room if self._ranges else 0))
 
     def _relieve_slow(self) -> None:
-        """Cuts slow ranges short, and requests their rest again if it is large enough."""
-        for slow in [part for part in self._ranges if part.slow]:
+        """Cuts slow ranges short, and requests their rest again if it is large enough.
+
+        It compares them a hundred times a second at most.
+        """
+        now = self._connections.clock()
+        if now < self._share.compare_at:
+            return
+        self._share.compare_at = now + COMPARE_INTERVAL
+        for slow in [part for part in self._ranges if part.is_slow(now)]:
             rest = ByteRange(slow.stream.position + SLOW_REST, slow.stop)
             size = rest.stop - rest.start
             if size < max(self._connections.pace.lead, SLOW_REST):
@@ -192,12 +205,14 @@ class ParallelStream:
 
     def _feed(self) -> bool:
         """Gives room to the waiting ranges in order; returns whether none waits any more."""
-        return all(
+        return not self._share.blocked or all(
             part.state is not RangeState.WAITING_FOR_ROOM or part.feed() for part in self._ranges
         )
 
     def _on_arrival(self) -> None:
-        """Requests further ranges after one has received the promised bytes."""
+        """Requests further ranges after one has received the promised bytes, or has failed."""
+        if any(part.error for part in self._ranges):
+            self._plan.end()
         if not self._closed:
             self._ask()
             self._relieve_slow()

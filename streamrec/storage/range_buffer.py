@@ -51,6 +51,8 @@ class BlockRoom:
     Attributes:
         promised: Bytes that have no room yet, and may still arrive ahead of the read position.
         was_blocked: Whether the range ever waited for room.
+        connections: Those of the run.
+        share: That of its stream.
     """
 
     def __init__(
@@ -63,8 +65,8 @@ class BlockRoom:
     ) -> None:
         self.promised = promised
         self.was_blocked = False
-        self._connections = connections
-        self._share = share
+        self.connections = connections
+        self.share = share
         self._urgent = urgent
         self._changed = asyncio.Event()
 
@@ -74,7 +76,7 @@ class BlockRoom:
 
     def reserve(self) -> bool:
         """Takes room for a block; False if there is none."""
-        if not self._connections.reserve_block(self._share, urgent=self._urgent):
+        if not self.connections.reserve_block(self.share, urgent=self._urgent):
             return False
         self._withdraw(self.next_bytes())
         return True
@@ -87,7 +89,11 @@ class BlockRoom:
         """Waits until `wake` is called."""
         self.was_blocked = True
         self._changed.clear()
-        await self._changed.wait()
+        self.share.blocked += 1
+        try:
+            await self._changed.wait()
+        finally:
+            self.share.blocked -= 1
 
     def wake(self) -> None:
         """Ends the wait: there is room, or the range needs none any more."""
@@ -95,14 +101,14 @@ class BlockRoom:
 
     def take_block(self) -> memoryview:
         """Returns the memory of a block for which room was taken."""
-        return self._connections.take_block()
+        return self.connections.take_block()
 
     def free_block(self, block: memoryview) -> None:
         """Frees a block and its room."""
-        self._connections.free_block(self._share, block)
+        self.connections.free_block(self.share, block)
 
     def _withdraw(self, nbytes: int) -> None:
-        self._connections.withdraw(self._share, nbytes)
+        self.connections.withdraw(self.share, nbytes)
         self.promised -= nbytes
 
 
@@ -154,6 +160,7 @@ class AwaitedClock:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
+        self._average = connections.average
         self._received = 0
         # seconds awaited, and bytes on an average connection meanwhile; less those at its start
         # while the clock runs
@@ -165,29 +172,31 @@ class AwaitedClock:
         """Starts the clock. May be called twice."""
         if not self._runs:
             self._runs = True
-            self._connections.average.flowing += 1
+            average = self._average
+            average.flowing += 1
             self._seconds -= self._connections.clock()
-            self._others -= self._connections.average.received
+            self._others -= average.received
 
     def stop(self) -> None:
         """Stops the clock. May be called twice."""
         if self._runs:
             self._runs = False
-            self._connections.average.flowing -= 1
+            average = self._average
+            average.flowing -= 1
             self._seconds += self._connections.clock()
-            self._others += self._connections.average.received
+            self._others += average.received
 
     def record(self, nbytes: int) -> float:
         """Records bytes of this connection; returns the time."""
         self._received += nbytes
         return self._connections.record_bytes(nbytes)
 
-    def is_slow(self) -> bool:
+    def is_slow(self, now: float) -> bool:
         """Whether the connection received over a block less than a third of the others' bytes."""
         if not self._runs:
             return False
-        seconds = self._seconds + self._connections.clock()
-        others = self._others + self._connections.average.received
+        seconds = self._seconds + now
+        others = self._others + self._average.received
         return seconds > NEVER_SLOW and others / 3 > self._received + BLOCK_BYTES
 
 
@@ -201,6 +210,8 @@ class RangeBuffer:
         task: Receives the range ahead of the read position; None if it was the next range from the
             start.
         error: The error that ended it, raised after the bytes before it.
+        is_busy: Whether it needs its connection for more bytes than come while another one waits
+            for its response. The stream's share counts such ranges.
     """
 
     def __init__(
@@ -211,27 +222,23 @@ class RangeBuffer:
         self.state = RangeState.NEXT
         self.task: asyncio.Task[None] | None = None
         self.error: Exception | None = None
-        self._connections = connections
+        self.is_busy = True
+        room.share.busy += 1
         self._room = room
         self._blocks = RangeBlocks(room)
         self._clock = AwaitedClock(connections)
         self._answered = False
 
-    def busy(self, lead: int) -> bool:
-        """Whether it needs its connection for more than `lead` bytes."""
-        left = 0 if self.error is not None else self.stop - self.stream.position
-        return left > lead or (left > 0 and not self._answered)
-
-    @property
-    def slow(self) -> bool:
+    def is_slow(self, now: float) -> bool:
         """Whether its connection is much slower than the others."""
-        return self._clock.is_slow()
+        return self._clock.is_slow(now)
 
     def cut(self, end: int) -> None:
         """Moves its end forward to `end`, beyond the bytes received so far."""
         self.stream.cut(end)
         self.stop = end
         self._room.keep(end - self.stream.position)
+        self._look_whether_busy()
 
     async def readinto(self, buffer: memoryview) -> int:
         """Reads its next bytes, buffered ones first; 0 at its end."""
@@ -247,6 +254,7 @@ class RangeBuffer:
         try:
             count = await self.stream.readinto(buffer)
             self._clock.record(count)
+            self._look_whether_busy()
         finally:
             self._clock.stop()
         return count
@@ -272,20 +280,34 @@ class RangeBuffer:
     async def aclose(self) -> None:
         """Frees its connection; its task must have ended."""
         self._clock.stop()
+        self._rest()
         self._enter(RangeState.DONE)
         self._blocks.clear()
         await self.stream.aclose()
 
     def _enter(self, state: RangeState) -> None:
         """Changes the state, and the count of requests ahead of the read position."""
-        self._connections.ahead += (state in AHEAD) - (self.state in AHEAD)
+        self._room.connections.ahead += (state in AHEAD) - (self.state in AHEAD)
         self.state = state
+
+    def _look_whether_busy(self) -> None:
+        """Looks whether it still is, after bytes have arrived or its end has moved."""
+        if self.is_busy:
+            left = self.stop - self.stream.position
+            if left <= (self._room.connections.pace.lead if self._answered else 0):
+                self._rest()
+
+    def _rest(self) -> None:
+        """It is not busy any more. May be called twice."""
+        self._room.share.busy -= self.is_busy
+        self.is_busy = False
 
     async def _receive(self, on_end: Callable[[], None]) -> None:
         try:
             await self._fill_blocks()
         except Exception as error:
             self.error = error  # `readinto` raises it in order
+            self._rest()
         self._clock.stop()
         self._enter(RangeState.DONE)
         self._room.keep(0)
@@ -293,13 +315,14 @@ class RangeBuffer:
 
     async def _fill_blocks(self) -> None:
         """Fills blocks until all promised bytes have arrived, or it is the next range."""
-        asked = self._connections.clock()
+        connections = self._room.connections
+        asked = connections.clock()
         await self.stream.open()
         self._answered = True
-        began = self._connections.clock()
+        began = connections.clock()
         now = began
         self._clock.start()
-        self._connections.record_latency(began - asked)
+        connections.record_latency(began - asked)
         arrived = 0
         count = -1
         while count and not self._is_next() and (room := await self._wait_for_room()):
@@ -312,12 +335,13 @@ class RangeBuffer:
                         break
                     filled += count
                     now = self._clock.record(count)
+                    self._look_whether_busy()
             finally:
                 arrived += filled
                 self._blocks.add(block, filled)
         # A connection that had to wait for room, or stopped early, does not show its rate.
         if not self._is_next() and not self._room.was_blocked:
-            self._connections.record_rate(arrived, now - began)
+            connections.record_rate(arrived, now - began)
 
     def _is_next(self) -> bool:
         return self.state is RangeState.NEXT

@@ -83,10 +83,17 @@ class RangePlan:
     def __init__(self, start: int, stop: int) -> None:
         self.next = max(start, stop)
         self._stop = stop
+        self._ended = False
+
+    def end(self) -> None:
+        """Plans no further range: one has failed, and its error comes after the bytes before it."""
+        self._ended = True
 
     def cut(self, reached: int, terms: RangeLimits) -> int | None:
         """Returns where to cut the request for all the rest; None if it should continue."""
-        if self.next < self._stop or terms.connections < 2 or self._stop - reached < MIN_SPLIT:
+        if self._ended or self.next < self._stop or terms.connections < 2:
+            return None
+        if self._stop - reached < MIN_SPLIT:
             return None
         self.next = reached + self._size(reached, terms, 0)
         return self.next
@@ -97,7 +104,7 @@ class RangePlan:
 
         When it is requested, `next` becomes its end.
         """
-        if self.next == self._stop or under_way >= max(terms.connections, 1):
+        if self._ended or self.next == self._stop or under_way >= max(terms.connections, 1):
             return None
         if terms.connections < 2:
             return ByteRange(self.next, self._stop)

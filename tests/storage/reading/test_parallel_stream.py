@@ -199,13 +199,13 @@ async def test_a_range_that_waits_for_room_is_not_slow() -> None:
     piece.begin(lambda: None)
     await wait_until(lambda: piece.state is RangeState.WAITING_FOR_ROOM)
     others_give_much()
-    assert not piece.slow
+    assert not piece.is_slow(clock.now)
     await piece.readinto(memoryview(bytearray(BLOCK_BYTES)))
     assert piece.feed()
     await wait_until(lambda: backend.waits is not None)
-    assert not piece.slow
+    assert not piece.is_slow(clock.now)
     others_give_much()
-    assert piece.slow
+    assert piece.is_slow(clock.now)
     backend.answered.set()
     assert piece.task is not None
     await piece.task
@@ -214,6 +214,37 @@ async def test_a_range_that_waits_for_room_is_not_slow() -> None:
     await piece.aclose()
     connections.leave(share)
     check_nothing_is_left(backend, connections)
+
+
+async def test_a_range_is_busy_until_its_rest_comes_within_the_latency_of_the_next() -> None:
+    connections = Connections(64 * BLOCK_BYTES, clock=Clock())
+    lead = connections.pace.lead
+    for _ in range(3):  # as if requests had been answered, since the clock stands still
+        connections.record_latency(connections.pace.latency)
+    share = connections.join()
+    request = request_of(Scattered(LARGE))(0, 2 * lead, None)
+    await request.open()
+    room = BlockRoom(connections, share, promised=0)
+    direct = RangeBuffer(request, connections, room, 2 * lead)
+    assert (share.busy, direct.is_busy) == (1, True)
+    while await direct.readinto(memoryview(bytearray(lead))):
+        left = direct.stop - direct.stream.position
+        assert direct.is_busy == (left > 0), "none follows the one request of a stream"
+
+    assert connections.promise(share, 2 * BLOCK_BYTES)
+    room = BlockRoom(connections, share, promised=2 * BLOCK_BYTES)
+    stop = 2 * BLOCK_BYTES + lead
+    ahead = RangeBuffer(request_of(Scattered(LARGE))(0, stop, None), connections, room, stop)
+    ahead.begin(lambda: None)
+    assert share.busy == 1
+    assert ahead.task is not None
+    await ahead.task
+    assert (share.busy, ahead.is_busy) == (0, False), "what is left takes less than a latency"
+    for part in (direct, ahead):
+        await part.aclose()
+        await part.aclose()
+    assert share.busy == 0
+    connections.leave(share)
 
 
 async def test_as_many_streams_as_connections_take_one_request_each() -> None:

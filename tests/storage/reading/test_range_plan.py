@@ -258,3 +258,15 @@ def test_a_single_connection_requests_all_that_is_left() -> None:
     two = plan.offer(RangeLimits(2, 8 * MIB), 1)
     assert two is not None
     assert two.stop < 100 * MIB
+
+
+def test_nothing_is_planned_after_a_failure() -> None:
+    terms = RangeLimits(4, MIN_RANGE)
+    plan = RangePlan(0, 100 * MIB)
+    plan.cut(0, terms)
+    assert plan.offer(terms, 0)
+    plan.end()
+    assert plan.offer(terms, 0) is None
+    alone = RangePlan(0, 100 * MIB)
+    alone.end()
+    assert alone.cut(0, terms) is None

@@ -94,7 +94,7 @@ _NOTHING = memoryview(b"")
 class AiohttpBody:
     """A Body over a response whose head has arrived; `head` was read of it already."""
 
-    __slots__ = ("_buffered", "_end", "_left", "_response", "_start", "_unseen", "info", "splits")
+    __slots__ = ("_buffered", "_errors", "_left", "_response", "_unseen", "info", "splits")
 
     def __init__(
         self,
@@ -108,8 +108,7 @@ class AiohttpBody:
         self.info = info
         self.splits = splits
         self._response = response
-        self._start = start
-        self._end = end
+        self._errors = translate_errors(info.path, start, end)
         encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
         # 0 if the length is unknown, or aiohttp must decode the body
         self._unseen = 0 if encoded else int(response.headers.get("Content-Length", 0)) - len(head)
@@ -133,7 +132,7 @@ class AiohttpBody:
         """Waits for the next bytes: those that aiohttp has received, then the rest by a SocketBody
         if possible.
         """
-        with translate_errors(self.info.path, self._start, self._end):
+        with self._errors:
             left = self._left
             if self._buffered is not None:
                 if not left:
