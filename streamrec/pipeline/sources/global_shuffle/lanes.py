@@ -302,6 +302,10 @@ class Lane:
         """How many records come before each part, and in all."""
         return np.concatenate([[0], np.cumsum(self.parts.counts)]).astype(np.int64)
 
+    def part_of(self, index: int) -> int:
+        """The part of an index of the lane."""
+        return int(np.searchsorted(self.before, index, side="right")) - 1
+
     def parts_of(self, indices: Numbers) -> Numbers:
         """The part of each index of the lane."""
         found: Numbers = np.searchsorted(self.before, indices, side="right") - 1

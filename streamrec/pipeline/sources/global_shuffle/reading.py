@@ -151,24 +151,28 @@ def read_exact(
     return take
 
 
-Find = Callable[[int, Numbers, Numbers, Numbers, list[Frames]], Awaitable[None]]
-"""Finds the records of one group or lane, by its number: those with these indices, whose rows of
-the batch it sets, and to whose buffers it appends its own."""
+Find = Callable[[int, Numbers, Numbers, list[Frames]], Awaitable[None]]
+"""Finds the records of one group or lane, by its number: those with these indices, whose rows it
+sets, and to whose buffers it appends its own."""
 
 
 async def take_located(located: tuple[Numbers, Numbers], find: Find, threads: Threads) -> Frames:
     """The records of a batch, each in the group or lane, and at the index in it, where it is."""
     numbers, indices = located
-    rows = np.empty((len(numbers), 4), np.int64)
+    found = np.zeros((len(numbers), 4), np.int64)
     buffers: list[Frames] = []
     order = np.argsort(numbers, kind="stable")
+    indices = indices[order]
     first = 0
     for number, count in enumerate(np.bincount(numbers).tolist()):
         if count:
-            chosen = order[first : first + count]
-            await find(number, indices[chosen], chosen, rows, buffers)
-            first += count
-    records = Scattered([frames.buffer for frames in buffers], rows)
+            last = first + count
+            await find(number, indices[first:last], found[first:last], buffers)
+            first = last
+    # Rows are found group by group, and put in the order of the batch at once.
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    records = Scattered([frames.buffer for frames in buffers], found.take(places, axis=0))
     if are_long(records.nbytes, len(records)):
         return records
     return await threads.run(records.compact)
@@ -261,9 +265,9 @@ class BlockReading:
         return await take_located(self._order.locate(positions), self._find, self._threads)
 
     async def _find(
-        self, number: int, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]
+        self, number: int, indices: Numbers, rows: Numbers, buffers: list[Frames]
     ) -> None:
-        """Finds the records of one group: sets the rows at `at`, and appends their buffers."""
+        """Finds the records of one group: sets their rows, and appends their buffers."""
         group = self._groups[number]
         done = 0
         while done < len(indices):
@@ -271,7 +275,7 @@ class BlockReading:
             last = int(np.searchsorted(indices, current.last))
             round_rows = group.rows[indices[done:last] - current.first]
             round_rows[:, 2] += len(buffers) << BUFFER_BITS
-            rows[at[done:last]] = round_rows
+            rows[done:last] = round_rows
             buffers += group.buffers(current)
             done = last
 

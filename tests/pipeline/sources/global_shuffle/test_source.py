@@ -25,6 +25,8 @@ from streamrec.errors import (
 )
 from streamrec.pipeline.engine.states import digest_state, sketch
 from streamrec.pipeline.sources.global_shuffle import source
+from streamrec.pipeline.sources.global_shuffle.lanes import Cells, Lane
+from streamrec.pipeline.sources.global_shuffle.order import Numbers
 from streamrec.shards.index import IndexedShard, encode_index
 from streamrec.shards.manifest import ShardInfo
 from streamrec.tfrecord import BLOCK, PackedLengths
@@ -450,6 +452,27 @@ def test_a_store_sends_each_byte_once(
 
 
 BUCKET = "s3://bucket/*.tfrecord"
+
+
+@pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (2, 3)])
+def test_the_order_of_a_block_is_computed_once(
+    data: Indexed, monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int
+) -> None:
+    """Not for each batch that takes some of its records, and the batches are the same."""
+    dataset = data.shuffled(quality="blocks", global_batch_size=24, rank=rank, world_size=ranks)
+    whole = batches(dataset.with_options(epoch=0))
+    computed = []
+    offsets = Lane.offsets
+
+    def count(lane: Lane, part: int, cells: Cells, indices: Numbers) -> Numbers:
+        computed.append((lane.key, part))
+        return offsets(lane, part, cells, indices)
+
+    monkeypatch.setattr(Lane, "offsets", count)
+    monkeypatch.setattr(source, "BLOCKS_CHUNK_BYTES", 1)
+    assert batches(dataset.with_options(epoch=0)) == whole
+    assert computed
+    assert len(computed) == len(set(computed))
 
 
 def test_workers_that_would_read_again_are_idle(
