@@ -194,6 +194,47 @@ async def test_no_byte_is_lost_when_the_kernel_gathers(step: int) -> None:
         await dripping
 
 
+async def test_a_few_bytes_are_delivered_soon_each_time() -> None:
+    async with landed() as (body, _, writer), asyncio.timeout(30):
+        for start in range(0, 50, 10):
+            reading = asyncio.create_task(read(body, 100_000))
+            await asyncio.sleep(0)
+            writer.write(DATA[start : start + 10])
+            assert await reading == DATA[start : start + 10]
+
+
+async def test_the_loop_does_not_watch_a_body_that_is_not_read() -> None:
+    """It would turn and turn while the consumer pauses."""
+    async with landed() as (body, _, writer), asyncio.timeout(30):
+        got = b""
+        for _ in range(2):
+            reading = asyncio.create_task(read(body, 1_000))
+            await asyncio.sleep(0)
+            writer.write(DATA[len(got) : len(got) + 2_000])
+            got += await reading
+            while body._socket._watched:  # noqa: ASYNC110 (asyncio has no event for it)
+                await asyncio.sleep(0)
+            got += await read(body, 1_000)
+        assert got == DATA[:4_000]
+
+
+async def test_nothing_is_written_after_a_cancelled_read() -> None:
+    async with landed() as (body, _, writer), asyncio.timeout(30):
+        buffer = bytearray(100_000)
+        reading = asyncio.create_task(body.readinto(memoryview(buffer)))
+        await asyncio.sleep(0)
+        writer.write(DATA[:10])
+        while not buffer[9]:  # noqa: ASYNC110 (asyncio has no event for it)
+            await asyncio.sleep(0)
+        reading.cancel()
+        writer.write(DATA[10:20])
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        while body._socket._watched:  # noqa: ASYNC110 (asyncio has no event for it)
+            await asyncio.sleep(0)
+        assert not any(buffer[10:])
+
+
 OBJECT = os.urandom(24 << 20)
 UNHEDGED = replace(QUICK_RETRIES, hedge_share=0.0, hedge_allowance=0)
 """A second request has a connection of its own."""

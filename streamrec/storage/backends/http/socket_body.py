@@ -14,6 +14,8 @@ Rules:
 - The socket is read only while a `readinto` waits: the caller controls back-pressure, and no byte
   is ever written into a buffer whose owner is not waiting for it.
 - `readinto` returns when the buffer is full, or `LINGER` seconds after its first byte.
+- While it waits, the loop's callback itself reads the socket, so that the reader's task goes on
+  once a buffer, not once a wake-up.
 - While many bytes are expected, the kernel reports the socket as readable only when it has `GATHER`
   bytes, or the requested number if that is less (SO_RCVLOWAT).
 - aiohttp may switch on the transport's reading again: an earlier response of the same connection
@@ -24,6 +26,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -42,18 +45,31 @@ LINGER: Final = 0.02
 RECORD: Final = (16 << 10) + 512
 """The maximum length of a TLS record."""
 
+SLACK: Final = 0.001
+"""Seconds by which the event loop's timers may be early."""
+
+_NOTHING: Final = memoryview(b"")
+
 ALL: Final = "all connections"
 """The key for which the fast path is disabled."""
 
 
 class BodySocket:
-    """The socket of a connection whose body is read, and the wait for its bytes."""
+    """The socket of a connection whose body is read, and the wait for its bytes.
+
+    The event loop watches it from the first wait on, until it has bytes that no wait wants: to
+    begin and end to watch costs two system calls, and most waits follow each other.
+    """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._socket: socket.socket = transport.get_extra_info("socket").dup()
         self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[bool] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._receive: Callable[[], bool]  # of the wait
+        self._watched = False
         self._gathers = 1
+        self._until = math.inf
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
@@ -77,32 +93,48 @@ class BodySocket:
             raise ConnectionResetError("the server closed the connection")
         return count
 
-    async def readable(self, wanted: int, sure: int, until: float | None) -> bool:
-        """Waits until the socket has about `wanted` bytes, of which `sure` will arrive; False at
-        the time `until`.
+    def expect(self, wanted: int, sure: int) -> None:
+        """Reports the socket as readable when it has about `wanted` bytes, of which `sure` will
+        arrive.
         """
-        if not self.is_open:
-            raise ConnectionResetError("the connection was closed")
         # TLS adds less than 64 bytes to each of its records of 16 KiB
         enough = max(1, min(GATHER, wanted + 64 * (2 + wanted // (16 << 10)), sure - RECORD))
         if enough != self._gathers and not self._gathers < enough < GATHER:
             self._gather(enough)
-        waiter: asyncio.Future[bool] = self._loop.create_future()
-        self._waiter = waiter
-        timer = None if until is None else self._loop.call_at(until, self.wake, False)
-        self._loop.add_reader(self._socket.fileno(), self.wake, True)
-        try:
-            return await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if self.is_open:
-                self._loop.remove_reader(self._socket.fileno())
 
-    def wake(self, readable: bool) -> None:
-        """Ends the wait."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(readable)
+    def linger(self) -> None:
+        """Ends the wait `LINGER` seconds after the first call; it has bytes."""
+        if self._until == math.inf:
+            self._until = self._loop.time() + LINGER
+            if self._timer is None:  # one of an earlier wait looks at the time again
+                self._timer = self._loop.call_at(self._until, self._expire)
+
+    async def wait(self, receive: Callable[[], bool]) -> None:
+        """Calls `receive` whenever there are bytes, until it says that these are enough."""
+        if not self.is_open:
+            raise ConnectionResetError("the connection was closed")
+        self._receive = receive
+        self._waiter = waiter = self._loop.create_future()
+        if not self._watched:
+            self._watched = True
+            self._loop.add_reader(self._socket.fileno(), self.wake)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            self._until = math.inf
+
+    def wake(self) -> None:
+        """Lets the wait receive what there is; without one, the loop watches no more."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            self._unwatch()
+            return
+        try:
+            if self._receive():
+                waiter.set_result(None)
+        except Exception as error:
+            waiter.set_exception(error)
 
     def stop_gathering(self) -> None:
         """Reports the socket as readable from its first byte on, as other code expects."""
@@ -112,8 +144,28 @@ class BodySocket:
     def close(self) -> None:
         """Closes this descriptor; the connection stays. May be called twice."""
         if self.is_open:
-            self._loop.remove_reader(self._socket.fileno())
+            self._unwatch()
+            if self._timer is not None:
+                self._timer.cancel()
             self._socket.close()
+
+    def _unwatch(self) -> None:
+        if self._watched:
+            self._watched = False
+            self._loop.remove_reader(self._socket.fileno())
+
+    def _expire(self) -> None:
+        """Ends the wait if its time is over.
+
+        The timer goes on from wait to wait: to make and cancel one for each block costs more.
+        """
+        self._timer = None
+        if self._until == math.inf:
+            return
+        if self._loop.time() < self._until - SLACK:
+            self._timer = self._loop.call_at(self._until, self._expire)
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _gather(self, nbytes: int) -> None:
         with suppress(OSError):  # not every system supports it
@@ -147,6 +199,7 @@ class SocketBody(asyncio.Protocol):
         self._socket = BodySocket(transport)
         self._spilled = b""
         self._remaining = remaining
+        self._target = _NOTHING
         self._empty = False
         transport.pause_reading()
         if tls is None:
@@ -159,27 +212,24 @@ class SocketBody(asyncio.Protocol):
         ConnectionError.
         """
         target = buffer[: self._remaining]
-        filled = 0
-        until = None
+        if not target:
+            return 0
+        self._target = target
         try:
-            while filled < len(target):
-                if self._empty:
-                    wanted = len(target) - filled
-                    sure = self._remaining - filled
-                    if not await self._socket.readable(wanted, sure, until):
-                        break
-                filled += self._read(target[filled:])
-                self._empty = filled < len(target)
-                if filled and until is None:
-                    until = asyncio.get_running_loop().time() + LINGER
+            if self._empty:
+                self._socket.expect(len(target), self._remaining)
+            if self._empty or not self._receive():
+                await self._socket.wait(self._receive)
         except Exception as error:
             if not isinstance(error, OSError):  # TLS errors are OSErrors, too
                 self._fast_path.disable(ALL, error)
-            if not filled:
+            if len(self._target) == len(target):
                 raise ConnectionError(
                     f"the connection ended {self._remaining:,} bytes before the body"
                 ) from error
-        self._remaining -= filled
+        finally:
+            filled = len(target) - len(self._target)
+            self._target = _NOTHING
         if not self._remaining:
             self._release()
         return filled
@@ -194,13 +244,28 @@ class SocketBody(asyncio.Protocol):
         """Keeps bytes that asyncio read although its reading was off."""
         self._transport.pause_reading()
         self._spilled += data
-        self._socket.wake(True)
+        self._socket.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wakes the reader, and forwards the event to aiohttp's protocol."""
         self._leave_socket()
-        self._socket.wake(True)
+        self._socket.wake()
         self._handler.connection_lost(exc)
+
+    def _receive(self) -> bool:
+        """Reads what has arrived into the buffer of the waiting reader; returns whether that is
+        full.
+        """
+        count = self._read(self._target)
+        self._remaining -= count
+        self._target = self._target[count:]
+        missing = len(self._target)
+        self._empty = missing > 0
+        if missing:
+            self._socket.expect(missing, self._remaining)
+            if count:
+                self._socket.linger()
+        return not missing
 
     def _read(self, target: memoryview) -> int:
         if self._spilled:
