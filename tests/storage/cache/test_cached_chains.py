@@ -121,6 +121,14 @@ class CacheChanges:
         for path in filter(Path.is_file, blocks(self.directory)):
             damage(path, self.chance)
 
+    def flip(self) -> None:
+        """One bit of each file, which only a checksum finds."""
+        for path in filter(Path.is_file, blocks(self.directory)):
+            data = bytearray(path.read_bytes())
+            if data:
+                data[self.chance.randrange(len(data))] ^= 1 << self.chance.randrange(8)
+                path.write_bytes(data)
+
     def lose_half(self) -> None:
         for path in filter(Path.is_file, blocks(self.directory)):
             if self.chance.random() < 0.5:
@@ -143,7 +151,7 @@ class CacheChanges:
             usage.write_bytes(self.chance.randbytes(self.chance.randrange(30)))
 
 
-MEANWHILE: Final = ("nothing", "damage", "lose_half", "delete")
+MEANWHILE: Final = ("nothing", "flip", "damage", "lose_half", "delete")
 """Changes that may happen while a run reads."""
 
 BETWEEN: Final = (*MEANWHILE, "new_process", "evict", "spoil_count")
