@@ -146,7 +146,7 @@ numbers_below = st.integers(1, MAX_SIZE).flatmap(
 @drawn_examples(300)
 @given(
     pairs=st.lists(
-        st.tuples(numbers_below, st.integers(-(2**63), 2**63 - 1)), min_size=2, max_size=20
+        st.tuples(numbers_below, st.integers(-(2**63), 2**63 - 1)), min_size=2, max_size=40
     ),
     keys=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8).filter(
         lambda keys: len(keys) % 2 == 0
@@ -161,6 +161,14 @@ def test_the_same_as_the_oracle(pairs: list[tuple[tuple[int, int], int]], keys: 
     ours = np.frombuffer(memoryview(kernels.permute(*arguments)), np.int64)
     assert ours.tolist() == oracle.permute(*arguments)
     assert ((ours >= 0) & (ours < sizes)).all()
+
+
+@pytest.mark.parametrize("at", [0, 7, 8, 9, 39])
+def test_the_error_names_the_first_number_that_is_out_of_range(at: int) -> None:
+    """Several numbers are permuted at the same time, and others may be out of range, too."""
+    numbers = [*range(at), 100, *range(5), 100]
+    with pytest.raises(ValueError, match=f"^number {at} or its size is out of range"):
+        permuted(numbers, 100)
 
 
 def test_a_seed_gives_the_same_order_in_all_releases() -> None:

@@ -11,6 +11,7 @@
 
 #define MAX_ROUNDS 64
 #define MAX_SIZE ((int64_t)1 << 62)
+#define TOGETHER 8 /* numbers that go through the network at the same time: see `pass` */
 
 /* The finalizer of MurmurHash3 (Austin Appleby, 2011; public domain). */
 static inline uint64_t
@@ -24,61 +25,117 @@ hash(uint64_t word)
 struct network {
     uint64_t keys[MAX_ROUNDS];
     Py_ssize_t rounds;
-    uint64_t tweak;
-    uint64_t size, above; /* above: how many values the upper digit has */
-    int bits;             /* of the lower digit */
 };
 
-static void
-set_size(struct network *network, uint64_t size)
+/* The digits of numbers of some sizes, and which permutation each goes through. */
+struct group {
+    uint64_t low[TOGETHER], high[TOGETHER];
+    uint64_t mask[TOGETHER];  /* of the lower digit */
+    uint64_t above[TOGETHER]; /* how many values the upper digit has */
+    uint64_t size[TOGETHER];
+    uint64_t tweak[TOGETHER];
+    int bits[TOGETHER];       /* of the lower digit */
+    Py_ssize_t at[TOGETHER];  /* the index of the number */
+};
+
+/* Puts a number into a place of a group. */
+static inline void
+set_number(struct group *group, int place, uint64_t number)
+{
+    group->low[place] = number & group->mask[place];
+    group->high[place] = number >> group->bits[place];
+}
+
+static inline void
+set_size(struct group *group, int place, uint64_t size)
 {
     int bits = 0;
     while (bits < 64 && (size - 1) >> bits) {
         bits++;
     }
-    network->size = size;
-    network->bits = (bits + 1) / 2;
-    network->above = (size - 1) / ((uint64_t)1 << network->bits) + 1;
+    bits = (bits + 1) / 2;
+    group->size[place] = size;
+    group->bits[place] = bits;
+    group->mask[place] = ((uint64_t)1 << bits) - 1;
+    group->above[place] = ((size - 1) >> bits) + 1;
 }
 
-static inline uint64_t
-permute_one(const struct network *network, uint64_t number)
+/* All numbers of a group once through the network. Each step of a hash waits for the one before it: for several numbers
+ * at a time the processor takes hardly longer than for one. */
+static inline void
+pass(const struct network *network, struct group *group)
 {
-    uint64_t mask = ((uint64_t)1 << network->bits) - 1, above = network->above;
-    do {
-        uint64_t low = number & mask, high = number >> network->bits;
-        for (Py_ssize_t round = 0; round < network->rounds; round += 2) {
-            high += (hash((low + network->tweak) ^ network->keys[round]) >> 32) * above >> 32;
-            high = high >= above ? high - above : high;
-            low = (low + hash((high + network->tweak) ^ network->keys[round + 1])) & mask;
+    for (Py_ssize_t round = 0; round < network->rounds; round += 2) {
+        for (int i = 0; i < TOGETHER; i++) {
+            uint64_t above = group->above[i];
+            uint64_t high =
+                group->high[i] + ((hash((group->low[i] + group->tweak[i]) ^ network->keys[round]) >> 32) * above >> 32);
+            group->high[i] = high >= above ? high - above : high;
         }
-        number = high << network->bits | low;
-    } while (number >= network->size);
-    return number;
+        for (int i = 0; i < TOGETHER; i++) {
+            uint64_t more = hash((group->high[i] + group->tweak[i]) ^ network->keys[round + 1]);
+            group->low[i] = (group->low[i] + more) & group->mask[i];
+        }
+    }
 }
 
-/* Permutes all; returns the index of the first number or size that is out of its range, or `count`. */
+/* Puts number i into a place of the group; returns 0 if the number or its size is out of range. */
+static inline int
+enter(struct group *group, int place, Py_ssize_t i, const Py_buffer *numbers, const Py_buffer *sizes,
+            const Py_buffer *variants)
+{
+    int64_t number = int64_at(numbers->buf, i), size = int64_at(sizes->buf, sizes->shape[0] == 1 ? 0 : i);
+    int64_t variant = int64_at(variants->buf, variants->shape[0] == 1 ? 0 : i);
+    if (size < 1 || size > MAX_SIZE || number < 0 || number >= size) {
+        return 0;
+    }
+    if ((uint64_t)size != group->size[place]) {
+        set_size(group, place, (uint64_t)size);
+    }
+    group->tweak[place] = hash((uint64_t)variant * 0x9E3779B97F4A7C15u);
+    group->at[place] = i;
+    set_number(group, place, (uint64_t)number);
+    return 1;
+}
+
+/* Permutes all; returns the index of a number that is out of its range, or whose size is, or `count`.
+ *
+ * A place of the group whose number has arrived takes the next one; at the end, places are empty: they have the number
+ * 0 of size 1, at index `count`. */
 static Py_ssize_t
-permute_all(struct network *network, const Py_buffer *numbers, const Py_buffer *sizes, const Py_buffer *variants,
+permute_all(const struct network *network, const Py_buffer *numbers, const Py_buffer *sizes, const Py_buffer *variants,
             uint8_t *target)
 {
-    Py_ssize_t count = numbers->shape[0], one_size = sizes->shape[0] == 1, one_variant = variants->shape[0] == 1;
-    int64_t known_size = 0, known_variant = 0;
-    network->tweak = hash(0);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        int64_t number = int64_at(numbers->buf, i), size = int64_at(sizes->buf, one_size ? 0 : i);
-        int64_t variant = int64_at(variants->buf, one_variant ? 0 : i);
-        if (size < 1 || size > MAX_SIZE || number < 0 || number >= size) {
-            return i;
+    Py_ssize_t count = numbers->shape[0], next = 0, left = count;
+    struct group group;
+    for (int place = 0; place < TOGETHER; place++) {
+        set_size(&group, place, 1);
+        set_number(&group, place, 0);
+        group.tweak[place] = 0;
+        group.at[place] = count;
+        if (next < count && !enter(&group, place, next++, numbers, sizes, variants)) {
+            return next - 1;
         }
-        if (size != known_size) {
-            set_size(network, (uint64_t)(known_size = size));
+    }
+    while (left > 0) {
+        pass(network, &group);
+        for (int place = 0; place < TOGETHER; place++) {
+            uint64_t number = group.high[place] << group.bits[place] | group.low[place];
+            if (group.at[place] == count) {
+                continue;
+            }
+            if (number >= group.size[place]) {
+                set_number(&group, place, number); /* once more */
+                continue;
+            }
+            memcpy(target + 8 * group.at[place], &number, 8);
+            left--;
+            if (next == count) {
+                group.at[place] = count;
+            } else if (!enter(&group, place, next++, numbers, sizes, variants)) {
+                return next - 1;
+            }
         }
-        if (variant != known_variant) {
-            network->tweak = hash((uint64_t)(known_variant = variant) * 0x9E3779B97F4A7C15u);
-        }
-        uint64_t result = permute_one(network, (uint64_t)number);
-        memcpy(target + 8 * i, &result, 8);
     }
     return count;
 }
