@@ -120,6 +120,11 @@ class UnwrittenBytes:
         self._taken = 0
         self._lock = threading.Lock()
 
+    @property
+    def is_half_empty(self) -> bool:
+        """Whether at least half of the bytes that could wait do not."""
+        return 2 * self._taken <= self.limit
+
     def take(self, nbytes: int) -> bool:
         """Adds bytes, if they fit; from any thread."""
         with self._lock:

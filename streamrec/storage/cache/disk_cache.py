@@ -42,7 +42,7 @@ from streamrec.storage.cache.eviction import (
 from streamrec.storage.cache.files import (
     OneOpenFile,
     create_file,
-    is_file,
+    exists,
     make_directory,
     open_counter,
     open_directory,
@@ -52,8 +52,10 @@ from streamrec.storage.cache.files import (
     try_lock,
     write_all,
 )
+from streamrec.storage.cache.journal import add_line
 from streamrec.storage.cache.names import (
     ABOUT,
+    JOURNAL,
     MARKER,
     RUNS,
     SETS,
@@ -68,7 +70,7 @@ from streamrec.storage.cache.names import (
 from streamrec.storage.cache.packs import Packs
 from streamrec.storage.cache.runs import Runs
 from streamrec.storage.cache.set_index import SetIndex
-from streamrec.storage.cache.spans import Span, segment_end
+from streamrec.storage.cache.spans import Span
 from streamrec.storage.cache.speed import SpeedComparison
 from streamrec.storage.cache.usage import Usage, bytes_ahead
 from streamrec.storage.cache_settings import CacheSettings
@@ -159,7 +161,11 @@ class DiskCache:
             self._directories.close()
             raise
         self.packs = Packs(
-            run=self.runs.token, usage=self.usage, reserve=self.reserve, open_set=self._open_set
+            run=self.runs.token,
+            usage=self.usage,
+            reserve=self.reserve,
+            open_set=self._open_set,
+            tell=self._tell,
         )
         self._opening = threading.Lock()
         self._indexes: dict[str, tuple[int, SetIndex]] = {}
@@ -185,7 +191,7 @@ class DiskCache:
                 self._describe_set(key, directory)
                 self.runs.use(name)
                 index = SetIndex()
-                damaged = index.refresh(directory, always=True)
+                damaged = index.list_directory(directory)
             except OSError as error:
                 self.fail(error, "opening a data set")
                 return None
@@ -198,30 +204,22 @@ class DiskCache:
         """Returns the open directory and the known blocks of a data set that `index` has opened."""
         return self._indexes[set_name]
 
-    def refresh(self, key: ObjectKey, *, always: bool = False) -> None:
-        """Looks for blocks that other processes wrote."""
-        try:
-            directory, index = self._indexes[key.set_name]
-            self._drop_packs(key.set_name, index.refresh(directory, always=always))
-        except OSError as error:
-            self.fail(error, "listing a data set")
-
-    def look_for_block(self, key: ObjectKey, start: int, *, waited: bool) -> None:
-        """Looks whether another process has just written the block that begins at `start`.
-
-        Listings are rare where they take long: a block of a moment ago may be missing in the last
-        one. A whole block has a name that is known. If its lock was `waited` for, and it is not
-        there, some of its bytes could probably not be written in time: only a listing tells.
-        """
+    def follow(self, key: ObjectKey) -> None:
+        """Learns of the blocks that other processes have completed by now."""
         directory, index = self._indexes[key.set_name]
-        span = Span(start, min(segment_end(start), key.size) - start)
         try:
-            if index.covering(key, start) is None and is_file(key.block(*span), directory):
-                index.add(key.path_name, key.version_name, span)
+            damaged = index.follow(directory)
         except OSError as error:
-            self.fail(error, "looking for a block")
-        if waited and index.covering(key, start) is None:
-            self.refresh(key, always=True)
+            self.fail(error, "looking for blocks of other processes")
+        else:
+            self._drop_packs(key.set_name, damaged)
+
+    def _tell(self, name: str, directory: int) -> None:
+        """Tells the other processes of a complete file."""
+        try:
+            add_line(name, directory)
+        except OSError as error:
+            self.fail(error, "telling other processes of a block")
 
     def has_others(self) -> bool:
         """Whether other processes use the cache."""
@@ -420,6 +418,7 @@ class DiskCache:
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         block.settle(charge)
         index.add(key.path_name, key.version_name, span)
+        self._tell(name, directory)
 
     def discard(self, block: BlockWriter) -> None:
         """Removes a block that will not be complete."""
@@ -554,8 +553,10 @@ class DiskCache:
             with suppress(OSError):
                 directory = open_directory(stored.name, self._directories.sets)
                 try:
-                    if all(name == ABOUT for name in os.listdir(directory)):
-                        remove_file(ABOUT, directory)
+                    names = os.listdir(directory)
+                    if set(names) <= {ABOUT, JOURNAL}:
+                        for name in names:
+                            remove_file(name, directory)
                 finally:
                     os.close(directory)
                 os.rmdir(stored.name, dir_fd=self._directories.sets)
@@ -687,15 +688,6 @@ def check_format(root: int) -> None:
         )
 
 
-def exists(name: str, directory: int) -> bool:
-    """Whether there is anything of this name; a symbolic link counts as itself."""
-    try:
-        os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def charge_of_name(name: str) -> int | None:
     """Returns what the file of a block or a complete pack counts; None for any other file.
 
@@ -730,8 +722,10 @@ def _measure_set(directory: int, alive: set[str]) -> int:
         writer = writer_of(name)
         if charge is not None:
             total += charge
-        elif (writer is not None and writer not in alive) or (
-            is_lock(name) and _is_abandoned(name, directory)
+        elif (
+            name == JOURNAL  # who has the data set open lists it again
+            or (writer is not None and writer not in alive)
+            or (is_lock(name) and _is_abandoned(name, directory))
         ):
             remove_file(name, directory)
     return total

@@ -93,16 +93,3 @@ def is_expired(touched: float, now: float, patience: float = LOCK_SECONDS) -> bo
     (False, True, True)
     """
     return not -patience <= now - touched <= patience
-
-
-def should_rescan(now: float, scanned: float, seconds: float) -> bool:
-    """Whether to list a data set again that another process has changed.
-
-    A listing that took long is repeated rarely, so that listing takes at most a fiftieth.
-
-    >>> should_rescan(10.0, 9.99, 0.001), should_rescan(10.0, 9.9, 0.001)
-    (False, True)
-    >>> should_rescan(10.0, 9.9, seconds=1.0)
-    False
-    """
-    return now - scanned >= max(0.02, 50 * seconds)

@@ -74,6 +74,13 @@ def create_file(name: str, parent: int) -> int:
     return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BASE, 0o600, dir_fd=parent)
 
 
+def open_to_append(name: str, parent: int) -> int:
+    """Opens a file to add to its end, and creates it if it is missing."""
+    # O_NONBLOCK: a pipe of this name must not make the writer wait
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | _BASE
+    return os.open(name, flags, 0o600, dir_fd=parent)
+
+
 def open_counter(name: str, parent: int) -> int:
     """Opens a file to read and write it, and creates it if it is missing."""
     return os.open(name, os.O_RDWR | os.O_CREAT | _BASE, 0o600, dir_fd=parent)
@@ -88,13 +95,13 @@ def read_short_file(name: str, parent: int, most: int = 1 << 20) -> bytes:
         os.close(file)
 
 
-def is_file(name: str, parent: int) -> bool:
-    """Whether there is a regular file of this name; nothing else that a user put there counts."""
+def exists(name: str, parent: int) -> bool:
+    """Whether there is anything of this name; a symbolic link counts as itself."""
     try:
-        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return stat.S_ISREG(found.st_mode)
+    return True
 
 
 def write_all(file: int, pieces: Sequence[memoryview]) -> None:

@@ -4,6 +4,7 @@
     DIR/usage                                   how many bytes it takes; locked to count
     DIR/runs/RUN.run                            the data sets that a process uses; locked by it
     DIR/sets/SET/about.json                     which data set this is; touched when it is used
+    DIR/sets/SET/journal                        the names that its processes added of late
     DIR/sets/SET/PATH-VERSION-START-LENGTH.block    bytes of one version of one object
     DIR/sets/SET/PATH-VERSION-START.RUN.tmp     a block that a process is writing
     DIR/sets/SET/TIME-RUN-COUNT-LENGTH.pack     blocks of COUNT short objects
@@ -28,6 +29,7 @@ USAGE: Final = "usage"
 RUNS: Final = "runs"
 SETS: Final = "sets"
 ABOUT: Final = "about.json"
+JOURNAL: Final = "journal"
 
 CHARGE: Final = 4 << 10
 """A file counts as a multiple of this many bytes, as on most disks."""

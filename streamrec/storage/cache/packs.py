@@ -1,7 +1,8 @@
 """The packs that a process writes, one for each data set: short objects, many at a time.
 
-All of it runs in the writer's thread, but for `close`. A pack gets its name when it is full, or
-when a run ends; until then only this process reads it, and the next one removes what is left of it.
+All of it runs in the writer's thread, but for `close`. A pack gets its name when it is full, when
+a run ends, or at once if it has a block that other processes may wait for. Until then only this
+process reads it, and the next one removes what is left of it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ class ShortBlock:
         key: The object.
         pieces: Its bytes.
         checksums: Their CRC32Cs.
-        done: Called once, in the writer's thread: whether the bytes were admitted.
+        locked: Whether this process has locked it, so that others may wait for it.
+        done: Called once, in the writer's thread: whether the bytes were admitted. Other processes
+            find them then, if the block is locked.
     """
 
     key: ObjectKey
     pieces: Sequence[memoryview]
     checksums: Checksums
+    locked: bool
     done: Callable[[bool], None]
 
 
@@ -51,7 +55,7 @@ class OpenPack:
     """A pack that is being written.
 
     Attributes:
-        name: Its temporary name.
+        name: Its temporary name, and its own when it is complete.
         file: The open file; -1 when it is closed.
         directory: The data set's open directory.
         index: The known blocks of the data set.
@@ -93,6 +97,7 @@ class OpenPack:
         name = pack_of(self.name, count=len(self.entries), length=length)
         os.rename(self.name, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
         self.index.rename_pack(self.name, name)
+        self.name = name
         return charge_of(length)
 
     def close(self) -> None:
@@ -110,6 +115,7 @@ class Packs:
         usage: Gets back what was reserved and is not on the disk.
         reserve: Reserves bytes; False if there is no room.
         open_set: Returns a data set's open directory, and its known blocks.
+        tell: Tells other processes the name of a complete pack in an open directory.
     """
 
     def __init__(
@@ -119,18 +125,24 @@ class Packs:
         usage: Usage,
         reserve: Callable[[int], bool],
         open_set: Callable[[str], tuple[int, SetIndex]],
+        tell: Callable[[str, int], None],
     ) -> None:
         self._run = run
         self._usage = usage
         self._reserve = reserve
         self._open_set = open_set
+        self._tell = tell
         self._open: dict[str, OpenPack] = {}
 
     def write(self, blocks: Sequence[ShortBlock]) -> None:
         """Writes short objects of one data set, if they are admitted."""
         admitted = False
         try:
-            admitted = self._write(blocks)
+            written = self._write(blocks)
+            name = blocks[0].key.set_name
+            if name in self._open and any(block.locked for block in blocks):
+                self._complete(name)
+            admitted = written
         finally:
             for block in blocks:
                 block.done(admitted)
@@ -192,6 +204,7 @@ class Packs:
             raise
         del self._open[name]
         self._usage.release(pack.charge - charge)
+        self._tell(pack.name, pack.directory)
 
     def _discard(self, name: str) -> None:
         """Removes a pack that will not be complete."""

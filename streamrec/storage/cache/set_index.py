@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from streamrec.storage.cache.block_file import DamagedBlockError
-from streamrec.storage.cache.eviction import should_rescan
 from streamrec.storage.cache.files import open_file
+from streamrec.storage.cache.journal import JournalReader
 from streamrec.storage.cache.names import ObjectKey, PackName, parse_block, parse_pack
 from streamrec.storage.cache.pack_file import PackEntry, parse_table, table_bytes
 from streamrec.storage.cache.spans import Span, SpanMap
@@ -24,9 +23,9 @@ class PackPlace(NamedTuple):
 
 
 class SetIndex:
-    """The blocks of a data set, as of the last listing and with what this process wrote since.
+    """The blocks of a data set: those of one listing, and what its processes have added since.
 
-    The loop's thread asks, and the cache's writer adds.
+    The loop's thread asks, and the cache's writer adds; others read what other processes add.
     """
 
     def __init__(self) -> None:
@@ -35,9 +34,8 @@ class SetIndex:
         self._packs: dict[str, list[PackEntry]] = {}
         self._places: dict[tuple[str, str], PackPlace] = {}
         self._lock = threading.Lock()
-        self._changed = -1
-        self._scanned = 0.0
-        self._seconds = 0.0
+        self._journal = JournalReader()
+        self._following = threading.Lock()
 
     def covering(self, key: ObjectKey, position: int) -> Span | None:
         """Returns a block with this byte."""
@@ -121,54 +119,52 @@ class SetIndex:
                     del self._places[entry.path, entry.version]
                     self._discard(entry.path, entry.version, Span(0, entry.length))
 
-    def refresh(
-        self, directory: int, *, always: bool = False
-    ) -> list[tuple[str, DamagedBlockError]]:
-        """Lists the directory again if it has changed since, but not too often.
-
-        Returns the packs that cannot be read.
-        """
-        changed = os.fstat(directory).st_mtime_ns
-        began = time.monotonic()
-        if not always and (
-            changed == self._changed or not should_rescan(began, self._scanned, self._seconds)
-        ):
-            return []
+    def list_directory(self, directory: int) -> list[tuple[str, DamagedBlockError]]:
+        """Lists the directory; returns the packs that cannot be read."""
+        self._journal.skip(directory)
         names = os.listdir(directory)
-        found = [block for name in names if (block := parse_block(name))]
-        packs, damaged = self._read_packs(names, directory)
         with self._lock:
             # what this process is writing has its entries here only
-            packs |= {name: known for name, known in self._packs.items() if not parse_pack(name)}
+            mine = {name: known for name, known in self._packs.items() if not parse_pack(name)}
             for known in (self._spans, self._versions, self._packs, self._places):
                 known.clear()
-            for block in found:
-                self._add(block.path, block.version, Span(block.start, block.length))
-            for name, entries in sorted(packs.items()):
+            for name, entries in mine.items():
                 self._add_pack(name, entries)
-        self._changed = changed
-        self._scanned = time.monotonic()
-        self._seconds = self._scanned - began
-        return damaged
+        return self._add_names(names, directory)
 
-    def _read_packs(
+    def follow(self, directory: int) -> list[tuple[str, DamagedBlockError]]:
+        """Adds what other processes have added since; returns the packs that cannot be read."""
+        with self._following:  # until what another thread has read is here, too
+            names = self._journal.new_lines(directory)
+            if names is None:
+                return self.list_directory(directory)
+            return self._add_names(names, directory) if names else []
+
+    def _add_names(
         self, names: Sequence[str], directory: int
-    ) -> tuple[dict[str, list[PackEntry]], list[tuple[str, DamagedBlockError]]]:
-        """Returns the entries of all packs, and those that cannot be read; a pack never changes."""
-        packs: dict[str, list[PackEntry]] = {}
+    ) -> list[tuple[str, DamagedBlockError]]:
+        """Adds files by their names, and of packs what is in them; returns those that cannot be
+        read. Other names are passed over. A pack never changes, and is read once.
+        """
+        packs: list[tuple[str, list[PackEntry]]] = []
         damaged: list[tuple[str, DamagedBlockError]] = []
-        for name in names:
+        for name in sorted(names):
             parsed = parse_pack(name)
-            if parsed is None:
+            if parsed is None or name in self._packs:
                 continue
             try:
-                known = self._packs.get(name)
-                packs[name] = read_entries(name, parsed, directory) if known is None else known
+                packs.append((name, read_entries(name, parsed, directory)))
             except FileNotFoundError:
                 pass  # another process has removed it, or it is not a file
             except DamagedBlockError as damage:
                 damaged.append((name, damage))
-        return packs, damaged
+        with self._lock:
+            for block in filter(None, map(parse_block, names)):
+                self._add(block.path, block.version, Span(block.start, block.length))
+            for name, entries in packs:
+                if name not in self._packs:  # another thread may have been faster
+                    self._add_pack(name, entries)
+        return damaged
 
     def _is_superseded(self, pack: str, entry: PackEntry) -> bool:
         """Whether another version of the object is not in an older pack."""

@@ -35,7 +35,7 @@ POLL_SECONDS: Final = (0.02, 0.3)
 the block that both need: hundreds of processes that look often would take the processor from it."""
 
 UNLOCKED_BYTES: Final = 1 << 20
-"""Fewer bytes are fetched without a lock, if no other process uses the cache."""
+"""Fewer bytes are fetched without a lock, if no other process uses the cache, or may soon."""
 
 
 class OpenStore(Protocol):
@@ -197,29 +197,26 @@ class CachedStream:
         Returns whether this process holds the lock.
         """
         pause, longest = POLL_SECONDS
-        waited = False
         while True:
-            taken = await self._try_lock(key, stop, waited=waited)
+            taken = await self._try_lock(key, stop)
             is_there = self._context.index.covering(key, self.position) is not None
             if is_there and self._context.disk.state is not CacheMode.OFF:
                 self._unlock(key if taken is Lock.HELD else None)
                 return None  # it was complete before its lock was freed
             if taken is not Lock.BUSY:
                 return taken is Lock.HELD
-            waited = True
             await asyncio.sleep(pause)
             pause = min(1.5 * pause, longest)
 
-    async def _try_lock(self, key: ObjectKey, stop: int, *, waited: bool = False) -> Lock:
+    async def _try_lock(self, key: ObjectKey, stop: int) -> Lock:
         """Takes the lock of the next block, if it needs one, and looks what others have written."""
         disk = self._context.disk
         if disk.state is not CacheMode.ON or time.monotonic() < disk.full_until:
             return Lock.OFF
         is_short = stop - self.position < UNLOCKED_BYTES
-        if is_short and not disk.has_others() and not self._is_awaited(key):
+        if is_short and not disk.may_have_others() and not self._is_awaited(key):
             return Lock.OFF
-        take = partial(take_lock, self._context, key, self.position, waited=waited)
-        return await finish(asyncio.to_thread(take))
+        return await finish(asyncio.to_thread(take_lock, self._context, key, self.position))
 
     def _is_awaited(self, key: ObjectKey) -> bool:
         """Whether another stream of this process fetches the rest of the object, after its other
@@ -261,15 +258,10 @@ class CachedStream:
             cache.writer.submit(partial(cache.disk.unlock, key, self.position))
 
 
-def take_lock(context: StreamContext, key: ObjectKey, position: int, *, waited: bool) -> Lock:
-    """Takes the lock of a block, and looks what others have written; in a thread.
-
-    `waited` says that another process had the lock before.
-    """
+def take_lock(context: StreamContext, key: ObjectKey, position: int) -> Lock:
+    """Takes the lock of a block, and learns what others have written until then; in a thread."""
     taken = context.disk.lock(key, position)
-    context.disk.refresh(key)
-    if taken is Lock.HELD:
-        context.disk.look_for_block(key, position, waited=waited)
+    context.disk.follow(key)
     return taken
 
 
@@ -376,7 +368,6 @@ class StoreReader:
         self._inner: ByteStream | None = None
         self._key: ObjectKey | None = None
         self._stop = 0
-        self._locked = False
         self._fill: Fill | None = None
         self._passes_until = 0
 

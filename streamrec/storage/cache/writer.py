@@ -29,6 +29,12 @@ WRITE_BYTES: Final = 1 << 20
 SMALL_PIECE: Final = 32 << 10
 """Shorter pieces of short objects are copied: they would keep much larger blocks alive."""
 
+HURRIED_BYTES: Final = 64 << 10
+"""Bytes that are written at a time while there is little room for those that wait."""
+
+GATHER_SECONDS: Final = 0.05
+"""For so long a short object that other processes may wait for waits for more to be written."""
+
 MOST_PIECES: Final = 64
 """Pieces that are written at a time; the system takes a thousand."""
 
@@ -41,6 +47,7 @@ class Writer:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._short: dict[str, list[ShortBlock]] = {}
         self._short_bytes = 0
+        self._short_until: float | None = None
         self._gathering = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -65,14 +72,20 @@ class Writer:
             self._short.setdefault(block.key.set_name, []).append(block)
             self._short_bytes += block.key.size
             enough = self._short_bytes >= WRITE_BYTES
+            first = block.locked and self._short_until is None
+            if first:
+                self._short_until = time.monotonic() + GATHER_SECONDS
         if enough:
             self.write_short()
+        elif first:
+            self.submit(do_nothing)  # the thread learns how long it may sleep
 
     def write_short(self) -> None:
         """Has all short objects written that wait for others."""
         with self._gathering:
             waiting, self._short = self._short, {}
             self._short_bytes = 0
+            self._short_until = None
         for blocks in waiting.values():
             for first in range(0, len(blocks), MOST_PIECES):
                 few = blocks[first : first + MOST_PIECES]
@@ -103,13 +116,28 @@ class Writer:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while True:
+            until = self._short_until
+            patience = None if until is None else max(0.0, until - time.monotonic())
+            if patience == 0.0:
+                self.write_short()
+                continue
+            try:
+                job = self._jobs.get(timeout=patience)
+            except queue.Empty:
+                continue
+            if job is None:
+                return
             try:
                 job()
             except OSError as error:
                 self.cache.fail(error, "writing a block")
             except Exception as error:  # the thread must live: a reader may wait for its end
                 self.cache.fail(OSError(repr(error)), "writing a block")
+
+
+def do_nothing() -> None:
+    """A job that only wakes the thread."""
 
 
 class Fill:
@@ -150,11 +178,11 @@ class Fill:
 
     def add(self, data: memoryview, *, lasting: bool) -> None:
         """Adds the next bytes: a copy, unless they are `lasting`, and nothing changes them."""
-        if not self._cut and not self._steps.refused:
+        if self.takes_bytes:
             self._cut = not self._unwritten.take(len(data))
             if self._cut:
                 self._writer.write_short()  # which frees what waits for others; the next may fit
-        if self._cut or self._steps.refused:
+        if not self.takes_bytes:
             self._on_refused(len(data))
             return
         # Here the bytes are in the processor's cache; and if anything does change them, the block
@@ -165,7 +193,12 @@ class Fill:
             copy[:] = data
             data = copy
         self._pieces.append(data)
-        if sum(map(len, self._pieces)) >= WRITE_BYTES or len(self._pieces) == MOST_PIECES:
+        gathered = sum(map(len, self._pieces))
+        # Dozens of streams that gather a megabyte each would fill the room with bytes that wait
+        # for more, while the disk has nothing to do.
+        may_gather = self._is_short or self._unwritten.is_half_empty
+        enough = WRITE_BYTES if may_gather else HURRIED_BYTES
+        if gathered >= enough or len(self._pieces) == MOST_PIECES:
             self._writer.submit(partial(self._write, self._pieces))
             self._pieces = []
 
@@ -174,7 +207,13 @@ class Fill:
         if self._is_short and sum(map(len, self._pieces)) == self._key.size:
             done = partial(self._finish_short, self._key.size)
             self._writer.add_short(
-                ShortBlock(key=self._key, pieces=self._pieces, checksums=self._checksums, done=done)
+                ShortBlock(
+                    key=self._key,
+                    pieces=self._pieces,
+                    checksums=self._checksums,
+                    locked=self._steps.locked,
+                    done=done,
+                )
             )
             return
         position = self._start + self._checksums.length
@@ -182,17 +221,19 @@ class Fill:
         self._writer.submit(partial(self._finish, self._pieces, next_start))
 
     @property
-    def _is_short(self) -> bool:
-        """Whether the block is a short object, for which no other process waits.
+    def takes_bytes(self) -> bool:
+        """Whether the next bytes are written, if there is room for them."""
+        return not self._cut and not self._steps.refused
 
-        Others may wait for a locked block, and find no pack before it is complete.
-        """
-        is_whole = self._start == 0 and self.stop == self._key.size
-        return is_whole and self.stop <= SHORT_BYTES and self._steps.is_alone
+    @property
+    def _is_short(self) -> bool:
+        """Whether the block is a whole short object, which shares a file with others."""
+        return self._start == 0 and self.stop == self._key.size <= SHORT_BYTES
 
     def _finish_short(self, count: int, admitted: bool) -> None:
         """Bytes that waited for a pack are written, or refused."""
         self._unwritten.give_back(count)
+        self._steps.unlock(self._writer.cache, self._key, self._start)
         if not admitted:
             self._on_refused(count)
 
@@ -250,7 +291,6 @@ class BlockSteps:
         locked: Whether this process holds the lock of the block.
         next_locked: Whether it got that of the next block; None if it has not tried.
         refused: Whether the block is not admitted.
-        is_alone: Whether it was never locked, and continues no other block.
     """
 
     def __init__(self, *, locked: bool, after: BlockSteps | None) -> None:
@@ -258,7 +298,6 @@ class BlockSteps:
         self.locked = locked
         self.next_locked: bool | None = None
         self.refused = False
-        self.is_alone = not locked and after is None
         self._after = after
         self._touched = 0.0
 

@@ -3,7 +3,8 @@
     python -m tests.storage.cache.crowd --processes 200
 
 serves 40 MB by an nginx, has that many processes read them twice, and prints what the server sent
-and what was wrong. `test_crowd.py` does so with fewer.
+and what was wrong. `test_crowd.py` does so with fewer. With `--shards 400 --records 1` they are
+short objects, which share files.
 
 The readers are forked from one process that has imported what they need: each has its own event
 loop, threads, connections and locks, and 200 of them start within a second.
@@ -51,6 +52,7 @@ class Crowd:
         taken: What the server sent.
         nbytes: The bytes of the shards.
         readers: What each process says of itself.
+        files: How many files hold blocks.
         left: Files in the cache that are neither a block nor belong to the directory itself.
         counted: How many bytes the processes have counted in the cache.
         stored: How many its blocks count.
@@ -59,6 +61,7 @@ class Crowd:
     taken: Taken
     nbytes: int
     readers: Sequence[dict[str, Any]]
+    files: int
     left: Sequence[str]
     counted: int
     stored: int
@@ -81,15 +84,20 @@ class Crowd:
         return found
 
 
-def run_crowd(processes: int, cache: Path) -> Crowd:
-    """Has so many processes read shards of an nginx through a new cache."""
+def run_crowd(
+    processes: int, cache: Path, *, shards: int = SHARDS, records: int = RECORDS
+) -> Crowd:
+    """Has so many processes read shards of an nginx, of so many records each, through a new
+    cache.
+    """
     with nginx(rate=RATE) as store:
-        checksum = write_shards(store)
+        checksum = write_shards(store, shards, records)
         log = AccessLog(store)
         task = {
-            "urls": [f"{store.url}/s-{number:02d}" for number in range(SHARDS)],
+            "urls": [f"{store.url}/s-{number:02d}" for number in range(shards)],
             "cache": str(cache),
             "checksum": checksum,
+            "count": shards * records,
             "processes": processes,
         }
         done = subprocess.run(
@@ -104,26 +112,25 @@ def run_crowd(processes: int, cache: Path) -> Crowd:
     disk = DiskCache(CacheSettings(str(cache), LIMIT))
     try:
         counted = disk.usage.used()
-        stored = sum(block.charge for found in disk.stored_sets() for block in found.blocks)
+        charges = [block.charge for found in disk.stored_sets() for block in found.blocks]
     finally:
         disk.close()
     return Crowd(
         taken=taken,
         nbytes=nbytes,
         readers=[json.loads(line) for line in done.stdout.splitlines()],
+        files=len(charges),
         left=names,
         counted=counted,
-        stored=stored,
+        stored=sum(charges),
     )
 
 
-def write_shards(store: Store) -> int:
+def write_shards(store: Store, shards: int, count: int) -> int:
     """Writes the shards; returns a checksum of all records in order."""
     checksum = 0
-    for number in range(SHARDS):
-        records = [
-            b"%d:%d;" % (number, index) + os.urandom(RECORD_BYTES) for index in range(RECORDS)
-        ]
+    for number in range(shards):
+        records = [b"%d:%d;" % (number, index) + os.urandom(RECORD_BYTES) for index in range(count)]
         for record in records:
             checksum = next_checksum(checksum, record)
         path = store.directory / f"s-{number:02d}"
@@ -183,7 +190,7 @@ def read_all(task: dict[str, Any]) -> dict[str, Any]:
                     checksum = next_checksum(checksum, record)
                     count += 1
                 figures["from_store"] += records.stats().storage.backends["http"].bytes
-            if (count, checksum) != (SHARDS * RECORDS, task["checksum"]):
+            if (count, checksum) != (task["count"], task["checksum"]):
                 raise ValueError(f"{count} records, with the checksum {checksum}")
     except Exception as error:
         figures["error"] = repr(error)
@@ -194,15 +201,19 @@ def main() -> int:
     """Prints what a crowd did; 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=200)
+    parser.add_argument("--shards", type=int, default=SHARDS)
+    parser.add_argument("--records", type=int, default=RECORDS, help="of each shard")
     parser.add_argument("--task", help="a reader's: the program gives it to itself")
     given = parser.parse_args()
     if given.task:
         fork_readers(json.loads(given.task))
         return 0
     with tempfile.TemporaryDirectory() as directory:
-        crowd = run_crowd(given.processes, Path(directory) / "cache")
+        cache = Path(directory) / "cache"
+        crowd = run_crowd(given.processes, cache, shards=given.shards, records=given.records)
     print(f"{given.processes} processes read {crowd.nbytes:,} bytes {EPOCHS} times each.")
     print(f"The server sent {crowd.sent:.3f} of the data in {crowd.taken.requests:,} requests.")
+    print(f"The cache has {crowd.files:,} files of blocks.")
     problems = crowd.problems(given.processes)
     print("\n".join(problems) if problems else "All records were right, and nothing was left.")
     return 1 if problems else 0

@@ -25,6 +25,7 @@ from streamrec.storage.cache import (
     close_caches,
     disk_cache,
     files,
+    journal,
     open_cache,
     opening,
     packs,
@@ -62,7 +63,7 @@ CALLS = (
     ),
     *("utime", "listdir", "stat", "fstat", "rmdir"),
 )
-MODULES = (block_file, disk_cache, files, packs, runs, set_index, usage)
+MODULES = (block_file, disk_cache, files, journal, packs, runs, set_index, usage)
 
 
 class Disk:

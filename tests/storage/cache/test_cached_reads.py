@@ -454,6 +454,32 @@ def test_blocks_that_cannot_be_written_in_time_are_not_cached(
     assert on_disk(options["cache_dir"]) <= 4 << 20
 
 
+def test_streams_that_gather_bytes_for_the_disk_never_take_all_of_their_room(
+    tmp_path: Path,
+) -> None:
+    """The disk is idle: each of many blocks waits for its next bytes, to be written with them."""
+    cache = open_cache(CacheSettings(str(tmp_path / "c"), 64 << 20))
+    assert cache is not None
+    keys = [ObjectKey("store", f"s3://b/d/{number}", "v", 600_000) for number in range(20)]
+    assert cache.disk.index(keys[0]) is not None
+    refused: list[int] = []
+    unwritten = UnwrittenBytes(4 << 20)
+    fills = [
+        Fill(cache.writer, key, 0, key.size, unwritten=unwritten, on_refused=refused.append)
+        for key in keys
+    ]
+    for _ in range(6):
+        for fill in fills:
+            fill.add(memoryview(bytes(100_000)), lasting=True)
+            assert cache.writer.flush(10)
+    for fill in fills:
+        fill.end()
+    assert cache.writer.flush(10)
+    assert refused == []
+    assert len(blocks(tmp_path)) == len(keys)
+    close_caches()
+
+
 def test_nothing_that_the_cache_did_not_write_is_removed(
     store: SmallStore, options: dict[str, Any]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,17 @@ import pytest
 
 import streamrec
 from streamrec import TFRecordDataset
-from streamrec.storage.cache import close_caches, runs, set_index
+from streamrec.storage.cache import close_caches, open_cache, runs
 from streamrec.storage.cache.block_file import Checksums
-from streamrec.storage.cache.disk_cache import DiskCache, Lock
+from streamrec.storage.cache.disk_cache import CacheMode, DiskCache, Lock
 from streamrec.storage.cache.names import ObjectKey
+from streamrec.storage.cache.opening import OpenCache
+from streamrec.storage.cache.packs import ShortBlock
+from streamrec.storage.cache.set_index import SetIndex
 from streamrec.storage.cache.spans import Span
+from streamrec.storage.cache.writer import Fill
 from streamrec.storage.cache_settings import CacheSettings
+from streamrec.storage.ledger import UnwrittenBytes
 from tests.effort import thorough
 from tests.servers.small_store import SmallStore, small_store
 from tests.storage.cache.crowd import run_crowd
@@ -42,10 +48,19 @@ def test_many_processes_at_once_fetch_each_shard_once(processes: int, tmp_path: 
     assert 1 <= crowd.sent < 3
 
 
+@pytest.mark.timeout(600)
+def test_many_processes_at_once_have_files_that_short_objects_share(tmp_path: Path) -> None:
+    crowd = run_crowd(4, tmp_path / "cache", shards=120, records=1)
+    assert crowd.problems(4) == []
+    assert 1 <= crowd.sent < 3  # as above
+    assert crowd.files < 60  # one for each object would be 120
+
+
 OTHER_PROCESS = """
 import sys
 from streamrec.storage.cache import open_cache
 from streamrec.storage.cache_settings import CacheSettings
+from streamrec.storage.ledger import UnwrittenBytes
 assert open_cache(CacheSettings(sys.argv[1], 64 << 20)) is not None
 print(flush=True)
 sys.stdin.read()
@@ -87,67 +102,130 @@ def test_versions_are_asked_for_first_if_other_processes_may_fetch_the_same_byte
         assert kinds[0] == "stat"
 
 
+@pytest.mark.parametrize("is_young", [False, True])
+def test_short_objects_are_locked_while_others_of_the_same_job_may_be_starting(
+    store: SmallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_young: bool
+) -> None:
+    """The first process of a job sees no other one; the lock tells the second one to wait."""
+    monkeypatch.setattr(runs, "YOUNG_SECONDS", 3600 if is_young else 0)
+    locked: list[int] = []
+    lock = DiskCache.lock
+    monkeypatch.setattr(
+        DiskCache, "lock", lambda cache, *at: locked.append(at[1]) or lock(cache, *at)
+    )
+    options = {**store.options("s3"), "cache_dir": tmp_path / "cache", "cache_bytes": 64 << 20}
+    urls = [store.url("s3", f"d/s-{index}") for index in range(SHARDS)]
+    assert len(list(TFRecordDataset(urls, storage_options=options))) == 40 * SHARDS
+    assert locked == [0] * (SHARDS * is_young)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TwoProcesses:
-    """Two processes at one cache, of which the reader lists nothing again unless it must."""
+    """Two processes at one cache, which have listed it while it was empty."""
 
     key: ObjectKey
-    writer: DiskCache
+    writer: OpenCache
     reader: DiskCache
 
-    def write(self, count: int) -> None:
-        """The writer writes a block with so many bytes of the object."""
-        block = self.writer.admit(self.key, 0, self.key.size)
-        assert block is not None
-        checksums = Checksums()
-        data = memoryview(bytes(count))
-        checksums.add(data)
-        self.writer.commit(block, checksums, [data])
+    def write(self, key: ObjectKey, *parts: int) -> None:
+        """The writer fills a block, which it has locked, with so many bytes at a time."""
+        assert self.writer.disk.lock(key, 0) is Lock.HELD
+        fill = Fill(
+            self.writer.writer,
+            key,
+            0,
+            key.size,
+            unwritten=UnwrittenBytes(64 << 20),
+            on_refused=lambda _: None,
+            locked=True,
+        )
+        for count in parts:
+            fill.add(memoryview(bytes(count)), lasting=True)
+        fill.end()
 
-    def found(self) -> Span | None:
-        """The block that the reader knows."""
-        index = self.reader.index(self.key)
+    def found(self, key: ObjectKey) -> Span | None:
+        """The block that the reader knows when it has got the lock."""
+        while self.reader.lock(key, 0) is not Lock.HELD:
+            time.sleep(0.001)
+        self.reader.follow(key)
+        self.reader.unlock(key, 0)
+        index = self.reader.index(key)
         assert index is not None
-        return index.covering(self.key, 0)
+        return index.covering(key, 0)
 
 
 @pytest.fixture
 def two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoProcesses]:
     settings = CacheSettings(str(tmp_path / "cache"), 64 << 20)
-    key = ObjectKey("store", "s3://b/d/x", "v", 1000)
-    two = TwoProcesses(key=key, writer=DiskCache(settings), reader=DiskCache(settings))
-    for cache in (two.writer, two.reader):
+    writer = open_cache(settings)
+    assert writer is not None
+    key = ObjectKey("store", "s3://b/d/x", "v", 1 << 20)
+    two = TwoProcesses(key=key, writer=writer, reader=DiskCache(settings))
+    for cache in (two.writer.disk, two.reader):
         assert cache.index(key) is not None
-    monkeypatch.setattr(set_index, "should_rescan", lambda *_: False)
     yield two
-    two.writer.close()
     two.reader.close()
+    close_caches()
 
 
-def test_a_part_of_a_block_that_a_lock_was_waited_for_is_found_by_a_listing(
+def test_a_block_is_known_as_soon_as_its_lock_is_free(two_processes: TwoProcesses) -> None:
+    two = two_processes
+    two.write(two.key, two.key.size)
+    assert two.found(two.key) == (0, two.key.size)
+
+
+def test_a_part_of_a_block_is_known_as_soon_as_its_lock_is_free(
     two_processes: TwoProcesses,
 ) -> None:
-    """The other process could not write all bytes in time, so the block's name is not known."""
-    key, reader = two_processes.key, two_processes.reader
-    two_processes.write(700)
-    assert reader.lock(key, 0) is Lock.HELD
-    reader.look_for_block(key, 0, waited=False)
-    assert two_processes.found() is None
-    reader.look_for_block(key, 0, waited=True)
-    assert two_processes.found() == (0, 700)
+    """Its reader ended, or its bytes could not be written in time: no one can know its name."""
+    two = two_processes
+    two.write(two.key, 700_000)
+    assert two.found(two.key) == (0, 700_000)
 
 
-def test_a_block_that_a_lock_was_waited_for_is_found_without_a_new_listing(
+def test_short_objects_share_files_while_other_processes_wait_for_them(
+    two_processes: TwoProcesses, tmp_path: Path
+) -> None:
+    two = two_processes
+    keys = [ObjectKey("store", f"s3://b/d/s-{number}", "v", 10_000) for number in range(30)]
+    for key in keys:
+        two.write(key, key.size)
+    assert [two.found(key) for key in keys] == [(0, 10_000)] * 30
+    assert two.reader.read_whole(keys) == [bytearray(10_000)] * 30
+    assert len(list(tmp_path.rglob("*.pack"))) < 10
+    assert list(tmp_path.rglob("*.block")) == []
+    assert two.writer.disk.state is two.reader.state is CacheMode.ON
+
+
+def test_packs_of_a_lone_process_are_known_when_it_completes_them(
     two_processes: TwoProcesses,
 ) -> None:
-    """Listings that take long are rare, and the block is there as soon as its lock is free."""
-    key, reader = two_processes.key, two_processes.reader
-    assert two_processes.writer.lock(key, 0) is Lock.HELD
-    assert reader.lock(key, 0) is Lock.BUSY
-    two_processes.write(key.size)
-    two_processes.writer.unlock(key, 0)
-    assert reader.lock(key, 0) is Lock.HELD
-    reader.refresh(key)
-    assert two_processes.found() is None
-    reader.look_for_block(key, 0, waited=False)
-    assert two_processes.found() == (0, key.size)
+    """A pack of many megabytes may be open when other processes come."""
+    two = two_processes
+    key = ObjectKey("store", "s3://b/d/short", "v", 10_000)
+    checksums = Checksums()
+    data = memoryview(bytes(key.size))
+    checksums.add(data)
+    block = ShortBlock(
+        key=key, pieces=[data], checksums=checksums, locked=False, done=lambda _: None
+    )
+    two.writer.writer.add_short(block)
+    assert two.found(key) is None
+    assert two.writer.writer.flush(10)
+    assert two.found(key) == (0, key.size)
+
+
+def test_a_process_that_is_behind_reads_many_blocks_of_the_journal_at_once(
+    two_processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is listed again, whatever is in the directory."""
+    two = two_processes
+    keys = [ObjectKey("store", f"s3://b/d/l-{number}", "v", 300_000) for number in range(20)]
+    monkeypatch.setattr(SetIndex, "list_directory", lambda *_: pytest.fail("it was listed"))
+    for key in keys:
+        two.write(key, key.size)
+    assert two.writer.writer.flush(10)
+    assert [two.found(key) for key in keys[-1:]] == [(0, 300_000)]
+    index = two.reader.index(two.key)
+    assert index is not None
+    assert [index.covering(key, 0) for key in keys] == [(0, 300_000)] * 20

@@ -23,7 +23,6 @@ from streamrec.storage.cache.eviction import (
     choose_victims,
     is_expired,
     room_to_make,
-    should_rescan,
 )
 from streamrec.storage.cache.known_objects import DirectoryRequests, KnownObjects
 from streamrec.storage.cache.names import (
@@ -262,12 +261,6 @@ def test_the_room_that_is_made_suffices(used: int, charge: int, limit: int) -> N
 @given(st.floats(0, 1e9), st.floats(0, 1e9))
 def test_a_lock_lives_for_its_patience_whatever_the_clock_does(touched: float, now: float) -> None:
     assert is_expired(touched, now) == (abs(now - touched) > 2.0)
-
-
-@given(st.floats(0, 1e3), st.floats(0, 10))
-def test_listing_again_takes_at_most_a_fiftieth(scanned: float, seconds: float) -> None:
-    assert not should_rescan(scanned + 49 * seconds, scanned, seconds) or seconds * 49 < 1e-9
-    assert should_rescan(scanned + 51 * seconds + 0.03, scanned, seconds)
 
 
 # Which side is faster.
