@@ -128,10 +128,9 @@ class RecordMemory:
         self.reserve: Callable[[int], Awaitable[None]] | None = None
         self._asked_at = -1
 
-    async def wait(self, framer: Framer, block_bytes: int) -> None:
-        """Waits until the framer's next record may be allocated."""
-        is_long = framer.wants > block_bytes
-        if self.reserve is not None and is_long and framer.position != self._asked_at:
+    async def wait(self, framer: Framer) -> None:
+        """Waits until the framer's next record, which is longer than a block, may be allocated."""
+        if self.reserve is not None and framer.position != self._asked_at:
             self._asked_at = framer.position
             await self.reserve(framer.wants)
 
@@ -339,8 +338,10 @@ class ShardCursor:
 
         Returns its records, and the error that ended the bytes.
         """
-        await self.memory.wait(self._framer, self.block_bytes)
-        room = self._framer.reserve(self._next_size())
+        framer = self._framer
+        if framer.wants > self.shard.block_bytes:
+            await self.memory.wait(framer)
+        room = framer.reserve(self._next_size())
         receive = receiver_of(self._opened.source)  # the framer writes to no block twice
         filled = 0
         failure = None
@@ -353,7 +354,7 @@ class ShardCursor:
         if filled < len(room):
             self._state = CursorState.EXHAUSTED
             group = 1  # no more records come, which would complete a group
-        return self._framer.commit(filled, group), failure
+        return framer.commit(filled, group), failure
 
     def _next_size(self) -> int:
         """How many bytes to receive next."""

@@ -305,11 +305,21 @@ class Ledger:
         tells whether the consumer waits for them, as far as the account's owner knows.
         """
         more = nbytes - account.reading
-        if self._waiting or not account.fits(more):
+        if not self.admit_now(account, nbytes):
             await self._wait(account, more, is_next)
+            if more:
+                account.hold(more)
+                account.reading = nbytes
+
+    def admit_now(self, account: Account, nbytes: int) -> bool:
+        """Admits an account as `admit` if that need not wait; most blocks need no more."""
+        more = nbytes - account.reading
+        if self._waiting or not account.fits(more):
+            return False
         if more:
             account.hold(more)
             account.reading = nbytes
+        return True
 
     async def _wait(self, account: Account, more: int, is_next: Callable[[], bool]) -> None:
         has_turn = not self._waiting  # first come, first served

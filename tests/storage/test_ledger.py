@@ -255,3 +255,18 @@ async def test_a_read_that_the_consumer_waits_for_starts_even_if_it_does_not_fit
     other.cancel()
     ledger.arrived(third)
     assert ledger.account.nbytes == 0
+
+
+async def test_admission_at_once_only_where_it_fits_and_no_other_waits() -> None:
+    ledger = Ledger(100)
+    account, other = ledger.open("one"), ledger.open("other")
+    assert ledger.admit_now(account, 60)
+    assert (account.reading, ledger.account.held) == (60, 60)
+    assert not ledger.admit_now(other, 60)
+    assert (other.reading, ledger.account.held) == (0, 60)
+    waiting = asyncio.create_task(ledger.admit(other, 60, bool))
+    await asyncio.sleep(0)
+    assert not ledger.admit_now(account, 61), "first come, first served"
+    ledger.arrived(account)
+    await waiting
+    assert ledger.admit_now(account, 40)

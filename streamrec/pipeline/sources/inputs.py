@@ -121,16 +121,16 @@ class ChunkRow:
         nbytes = 0
         while count:
             chunk, _ = self.chunks[0]
+            elements = chunk.elements
             first = self._used
-            size = len(chunk.elements)
-            last = min(size, first + count)
+            size = len(elements)
+            taken = min(size - first, count)
+            self._used = last = first + taken
             # A whole chunk stays as it is, so that its container is not made again.
-            whole = last - first == size
-            windows.append(chunk.elements if whole else window(chunk.elements, first, last))
-            slices.append((chunk.positions, first, last - first))
-            nbytes += chunk.nbytes * (last - first) // size + 1
-            count -= last - first
-            self._used = last
+            windows.append(elements if taken == size else window(elements, first, last))
+            slices.append((chunk.positions, first, taken))
+            nbytes += chunk.nbytes * taken // size + 1
+            count -= taken
             if last == size:
                 self._drop()
         return TakenElements(windows, Joined(tuple(slices)), nbytes)

@@ -258,8 +258,11 @@ async def push_blocks(
         del frames  # or a block would be held while the next one waits for room
         if portion.last is not None and begun + count >= portion.last:
             return
-        await source.waiters.room(queue)
-        await source.may_read(queue, cursor.block_bytes)
+        # Most blocks have room, and need no coroutine to learn it.
+        if not queue.has_room:
+            await source.waiters.room(queue)
+        if not source.ledger.admit_now(queue.account, cursor.block_bytes):
+            await source.may_read(queue, cursor.block_bytes)
     if portion.expected is not None and not cursor.losses.count:
         portion.expected.check_records(portion.path, cursor.record)
 
