@@ -93,6 +93,20 @@ def test_warming_fills_a_cache_before_a_job(
     assert read(store, "d", tmp_path / "c") == 0
 
 
+def test_warming_says_what_is_not_in_the_cache(
+    store: SmallStore, tmp_path: Path, cli: CommandLine
+) -> None:
+    store.objects = {f"d/s-{index:02d}.tfrecord": shard(index, 10, 100_000) for index in range(12)}
+    words = [
+        word for name, value in store.options("s3").items() for word in ("-o", f"{name}={value}")
+    ]
+    warm = ("--limit", "8MiB", "--warm", store.url("s3", "d/*"))
+    done = cli("cache", tmp_path / "c", *warm, *words)
+    assert " of 12 MB are not in the cache: give a larger --limit" in done.err
+    kept = cli("cache", tmp_path / "c", "--limit", "64MiB", *warm[2:], *words)
+    assert "are not in the cache" not in kept.err
+
+
 def test_a_directory_without_a_cache_is_an_error_and_keeps_its_files(
     tmp_path: Path, cli: CommandLine
 ) -> None:

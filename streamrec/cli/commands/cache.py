@@ -18,6 +18,7 @@ from streamrec.cli.output import (
     plural,
     print_json,
     print_line,
+    print_note,
     print_table,
     progress,
 )
@@ -96,6 +97,13 @@ async def fill(sources: options.Sources, storage_options: Mapping[str, Any]) -> 
         found = await find_records(storages, sources)
         with progress("filling", total_bytes(found)) as meter:
             await map_concurrently(partial(read, storages, meter), found)
+    # Closing them has written what was waiting. More does not fit, or the disk was too slow.
+    counts = storages.statistics.snapshot().backends.get("cache")
+    if counts is not None and counts.bytes_not_admitted:
+        print_note(
+            f"{format_bytes(counts.bytes_not_admitted)} of {format_bytes(total_bytes(found) or 0)} "
+            "are not in the cache: give a larger --limit, or a faster disk"
+        )
 
 
 async def read(storages: Storages, meter: Meter, item: Item) -> None:
