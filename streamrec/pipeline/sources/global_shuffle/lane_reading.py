@@ -252,6 +252,8 @@ class LaneReading:
     async def _fetch(self, needed: NeededPart) -> Sequence[Frames]:
         start = int(self._cursors[needed.lane].own.lane.parts.starts[needed.part])
         ranges = (needed.ranges + start).tolist()
+        if len(ranges) == 1:  # as for a reader of whole blocks: it needs no tasks
+            return [await self._records.fetch_run(*ranges[0])]
         found: list[Frames] = [Frames.of(())] * len(ranges)
 
         async def fetch(at: int) -> None:
