@@ -7,6 +7,7 @@ state. The same tests run with awscrt installed, and with the oldest s3fs that w
 would get answered.
 """
 
+import gc
 import json
 import logging
 import os
@@ -238,6 +239,30 @@ def test_large_descriptions_are_parsed_in_a_thread() -> None:
     large = {"endpoints", "service-2", "endpoint-rule-set-1"}
     assert large <= {name for name, _ in opened}
     assert not large & {name for name, on_the_loop in opened if on_the_loop}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_parsing_descriptions_does_not_make_the_collector_run(enabled: bool) -> None:
+    """They are objects enough for one collection of all that torch has made: 120 ms."""
+    begun: list[int] = []
+
+    def note(phase: str, collection: dict[str, int]) -> None:
+        if phase == "start":
+            begun.append(collection["generation"])
+
+    was_enabled = gc.isenabled()
+    if not enabled:
+        gc.disable()
+    gc.callbacks.append(note)
+    try:
+        backend_of_s3._load_descriptions.__wrapped__(None)
+        assert gc.isenabled() is enabled
+        assert (1 in begun) is enabled  # what was parsed is old: no forked worker looks through it
+    finally:
+        gc.callbacks.pop()
+        if was_enabled:
+            gc.enable()
+    assert len(begun) <= 4  # before, at and after the end of the pause; there were 45
 
 
 def test_descriptions_are_those_that_botocore_loads(tmp_path: Path) -> None:
