@@ -154,6 +154,8 @@ def parse_batch(
     except FeatureError as error:
         raise name_example(error, names, single, records) from None
     if plan.unseen:
+        plan.note_values(found)
+    if plan.unseen:
         plan.look(records)
     return columns, others
 

@@ -16,7 +16,7 @@ from streamrec.pipeline import sources, stages
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.elements.columns import is_nest
 from streamrec.pipeline.elements.specs import TensorSpec
-from streamrec.pipeline.engine.description import Chain, is_assigned, parts_of
+from streamrec.pipeline.engine.description import Chain, Source, is_assigned, parts_of
 from streamrec.pipeline.engine.dividers import Divider
 from streamrec.pipeline.engine.ranks import Rank, rank_here, reader_here
 from streamrec.pipeline.sources.shards.distribute import AssignedSource
@@ -194,8 +194,8 @@ def ends_in_batches(chain: Chain) -> bool:
         if not isinstance(stage, KEEPING):
             return False
     source = chain.source
-    if isinstance(source, sources.GlobalShuffle):
-        return source.batch is not None
+    if source.makes_batches:
+        return True
     if isinstance(source, sources.Prefetch | sources.Repeat | sources.Shuffle):
         return ends_in_batches(source.inner)
     return False
@@ -205,8 +205,8 @@ def is_batched(dataset: Dataset[Any]) -> bool:
     """Whether a dataset makes batches and does not take them apart."""
     parts = list(parts_of(dataset.chain))
     batches = any(
-        isinstance(part, BATCHING)
-        or (isinstance(part, sources.GlobalShuffle) and part.batch is not None)
+        # Asked, not compared with GlobalShuffle: naming that class would import it for each loader.
+        part.makes_batches if isinstance(part, Source) else isinstance(part, BATCHING)
         for part in parts
     )
     unbatches = any(isinstance(part, stages.Unbatch) for part in parts)

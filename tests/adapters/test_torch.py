@@ -401,6 +401,17 @@ print("streamrec.storage.backends.s3.backend" in sys.modules)
     assert in_new_interpreter(program) == "True\n"
 
 
+def test_a_loader_does_not_import_a_shuffle_that_it_does_not_use() -> None:
+    """Asking whether the dataset makes batches took 20 ms of each process's first batch."""
+    code = """
+import sys, streamrec, streamrec.torch
+dataset = streamrec.Dataset.range(4).batch(2)
+assert len(list(streamrec.torch.IterableDataset(dataset))) == 2
+print("streamrec.pipeline.sources.global_shuffle.source" in sys.modules)
+"""
+    assert in_new_interpreter(code).split() == ["False"]
+
+
 def test_ranks_of_a_process_group_and_their_spawned_workers(tmp_path: Path) -> None:
     names = shards(tmp_path, [30, 10, 20])
     command = [sys.executable, "-m", "tests.adapters.ranked", "torch"]

@@ -54,6 +54,11 @@ class Source:
         return UNKNOWN_CARDINALITY
 
     @property
+    def makes_batches(self) -> bool:
+        """Whether its elements are batches that it makes of single ones."""
+        return False
+
+    @property
     def is_endless(self) -> bool:
         """Whether the description says that it never ends."""
         return False

@@ -29,6 +29,7 @@ from streamrec.example.features import Feature
 from tests.example.compare import assert_same_columns
 from tests.example.parsing.test_parse_strings import as_frames
 from tests.example.wire import example, feature, field, floats, ints, strings
+from tests.runs import in_new_interpreter
 
 pytestmark = pytest.mark.usefixtures("walk")
 INT: dict[str, Feature] = {"x": FixedLenFeature([], np.int64)}
@@ -79,6 +80,33 @@ def test_an_optional_feature_that_no_record_has_is_named_once(
     )
     assert len(list(dataset)) == 1
     assert caplog.messages == [message, message.replace(wrong, f"2{wrong}")]
+
+
+@pytest.mark.parametrize("form", ["VarLenFeature(int)", "FixedLenSequenceFeature([], int, True)"])
+def test_optional_features_with_values_are_noted_without_protobuf(form: str) -> None:
+    """Importing protobuf took 25 ms of a process's first batch; a default tells nothing."""
+    program = f"""
+import sys
+from streamrec import parse_example
+from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
+records = [bytes.fromhex(sys.argv[1])]
+parse_example(records, {{"x": {form}}})
+before = "google.protobuf" in sys.modules
+parse_example(records, {{"x": {form}, "y": FixedLenFeature([], int, 0)}})
+print(before, "google.protobuf" in sys.modules)
+"""
+    record = example(("x", ints(1)), ("y", ints(2)))
+    assert in_new_interpreter(program, record.hex()).split() == ["False", "True"]
+
+
+def test_an_optional_feature_that_is_always_empty_is_not_named_as_absent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = f"x{uuid4().hex}"
+    batch = [example((name, ints()), ("label", ints(1)))]
+    for _ in range(1001):
+        parse_example(batch, {name: VarLenFeature(np.int64)})
+    assert not caplog.messages
 
 
 def test_an_earlier_duplicate_is_not_looked_at() -> None:

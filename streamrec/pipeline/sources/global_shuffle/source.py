@@ -148,6 +148,10 @@ class GlobalShuffle(AssignedSource):
         )
 
     @property
+    def makes_batches(self) -> bool:
+        return self.batch is not None
+
+    @property
     def shared_seed(self) -> int:
         """The seed of other parts of the pipeline that have none: the same on all ranks."""
         return derive_seed(self.seed) >> (64 - SEED_BITS)
