@@ -247,6 +247,17 @@ class DiskCache:
             self.give_up_block(key, span, error)
         return None
 
+    def open_ahead(self, key: ObjectKey, span: Span) -> OpenBlock | None:
+        """Opens a block before its turn; None if `open_block` shall say why it cannot be read.
+
+        So too many open files turn no cache off.
+        """
+        directory, index = self._indexes[key.set_name]
+        name, offset = index.place(key, span)
+        with suppress(OSError, DamagedBlockError):
+            return OpenBlock(open_file(name, directory), key.digest, *span, at=offset)
+        return None
+
     def read_whole(self, keys: Sequence[ObjectKey]) -> list[bytearray | None]:
         """Reads objects that are one block each; None for those that are gone, damaged or cannot
         be read. Each pack is opened once for those that are next to each other in it.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
+from streamrec import kernels
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.base import ByteStream
@@ -36,6 +37,11 @@ the block that both need: hundreds of processes that look often would take the p
 
 UNLOCKED_BYTES: Final = 1 << 20
 """Fewer bytes are fetched without a lock, if no other process uses the cache, or may soon."""
+
+
+BLOCKS_AHEAD: Final = 2
+"""How many of the next blocks are opened in the thread that opens one: switching to a thread costs
+more than opening. Each is an open file, and hundreds of streams may read."""
 
 
 class OpenStore(Protocol):
@@ -181,7 +187,7 @@ class CachedStream:
         span = self._context.index.covering(key, self.position)
         if span is not None and disk.state is not CacheMode.OFF:
             if disk.speeds.takes_disk():
-                await self._disk.open(key, span)
+                await self._disk.open(key, span, self._stop)
                 return
             await self._open_store(key, min(span.end, self._stop), locked=False)
             return
@@ -265,6 +271,27 @@ def take_lock(context: StreamContext, key: ObjectKey, position: int) -> Lock:
     return taken
 
 
+def open_blocks(disk: DiskCache, key: ObjectKey, spans: Sequence[Span]) -> dict[Span, OpenBlock]:
+    """Opens a block and, if there is no fault, the next ones of the object; in a thread."""
+    first, *others = spans
+    block = disk.open_block(key, first)
+    if block is None:
+        return {}
+    opened = {first: block}
+    for span in others:
+        ahead = disk.open_ahead(key, span)
+        if ahead is None:
+            break
+        opened[span] = ahead
+    return opened
+
+
+def close_blocks(blocks: dict[Span, OpenBlock]) -> None:
+    """Closes blocks, and forgets them."""
+    while blocks:
+        blocks.popitem()[1].close()
+
+
 class DiskReader:
     """Reads blocks from the disk, and checks them."""
 
@@ -273,6 +300,7 @@ class DiskReader:
         self._key: ObjectKey | None = None
         self._span = Span(0, 0)
         self._block: OpenBlock | None = None
+        self._ahead: dict[Span, OpenBlock] = {}
         self._rest = memoryview(b"")
         self._rest_at = 0
 
@@ -280,14 +308,20 @@ class DiskReader:
         """Whether the open block has this byte."""
         return self._block is not None and self._span.start <= position < self._span.end
 
-    async def open(self, key: ObjectKey, span: Span) -> None:
-        """Opens a block; if it is gone or damaged, `has` says so, and so does the index."""
-        self.close()
+    async def open(self, key: ObjectKey, span: Span, stop: int) -> None:
+        """Opens a block, and the next ones that are there up to `stop`.
+
+        If the block is gone or damaged, `has` says so, and so does the index.
+        """
+        self._close_block()
         began = time.monotonic()
-        self._block = await call_in_thread(
-            partial(self._context.disk.open_block, key, span),
-            undo=lambda block: None if block is None else block.close(),
-        )
+        if span not in self._ahead or key != self._key:
+            close_blocks(self._ahead)
+            spans = self._next_spans(key, span, stop)
+            self._ahead = await call_in_thread(
+                partial(open_blocks, self._context.disk, key, spans), undo=close_blocks
+            )
+        self._block = self._ahead.pop(span, None)
         self._key = key
         self._span = span
         if self._block is not None:
@@ -298,31 +332,58 @@ class DiskReader:
             self._context.disk.speeds.disk.record(0, seconds)
 
     async def readinto(self, buffer: memoryview, position: int) -> int:
-        """Reads the next bytes of the block; 0 if it is damaged, and no longer open."""
-        kept = self._rest[position - self._rest_at :] if position >= self._rest_at else None
-        if kept:
-            count = min(len(kept), len(buffer))
-            buffer[:count] = kept[:count]
-            self._count(count, 0.0)
-            return count
+        """Reads the next bytes of the block.
+
+        0, or what was read before, if it is damaged, and no longer open.
+        """
+        kept = self._take_rest(buffer, position)
+        buffer = buffer[kept:]
+        position += kept
+        if not buffer or position == self._span.end:
+            self._count(kept, 0.0)
+            return kept
+        count = 0
+        seconds = 0.0
+        assert self._key is not None
         try:
             count, seconds = await self._read(buffer, position)
+            self._context.disk.speeds.disk.record(count, seconds)
         except DamagedBlockError as damage:
-            assert self._key is not None
             self._context.disk.drop(self._key, self._span, damage)
-            self.close()
-            return 0
+            self._close_block()
         except OSError as error:
-            assert self._key is not None
             self._context.disk.give_up_block(self._key, self._span, error)
-            self.close()
-            return 0
-        self._context.disk.speeds.disk.record(count, seconds)
-        self._count(count, seconds)
-        return count
+            self._close_block()
+        if kept + count:
+            self._count(kept + count, seconds)
+        return kept + count
 
     def close(self) -> None:
-        """Closes the block. May be called twice."""
+        """Closes all blocks. May be called twice."""
+        self._close_block()
+        close_blocks(self._ahead)
+
+    def _next_spans(self, key: ObjectKey, span: Span, stop: int) -> list[Span]:
+        """Returns a block, and the known ones after it that are opened with it."""
+        spans = [span]
+        if self._context.disk.speeds.disk_is_slower:
+            return spans  # it is a single one that measures the disk
+        while len(spans) <= BLOCKS_AHEAD and spans[-1].end < stop:
+            following = self._context.index.covering(key, spans[-1].end)
+            if following is None:
+                break
+            spans.append(following)
+        return spans
+
+    def _take_rest(self, buffer: memoryview, position: int) -> int:
+        """Copies what an earlier call read ahead, and checked; returns the number of bytes."""
+        if position < self._rest_at:
+            return 0
+        rest = self._rest[position - self._rest_at :][: len(buffer)]
+        buffer[: len(rest)] = rest
+        return len(rest)
+
+    def _close_block(self) -> None:
         block, self._block = self._block, None
         self._rest = memoryview(b"")
         if block is not None:
@@ -342,7 +403,7 @@ class DiskReader:
             whole = left if left <= len(buffer) else len(buffer) // CHUNK * CHUNK
         buffers = [buffer[:whole]] if whole else []
         rest = min(CHUNK, left - whole + skip) if whole < min(left, len(buffer)) else 0
-        chunk = memoryview(bytearray(rest))
+        chunk = memoryview(kernels.allocate(rest))
         if rest:
             buffers.append(chunk)
         await asyncio.sleep(0)  # other streams have a turn, too

@@ -2,11 +2,13 @@
 records are right, nothing hangs, and there is one warning.
 """
 
+import asyncio
 import errno
 import json
 import logging
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from typing import Any
 import pytest
 
 from streamrec import TFRecordDataset
+from streamrec.storage import Storages
 from streamrec.storage.cache import (
     block_file,
     close_caches,
@@ -168,6 +171,39 @@ def test_a_full_disk_stops_writing_and_not_reading(
     assert list(records) == found
     assert records.stats().storage.backends["cache"].bytes == len(store.objects["d/s-0"])
     assert not [path for path in (tmp_path / "c").rglob("*") if writer_of(path.name)]
+
+
+def test_too_many_open_files_for_the_next_blocks_turn_no_cache_off(
+    store: SmallStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Only the block that is read needs a file; those after it are opened when their turn comes."""
+    options = store.options("s3") | {"cache_dir": tmp_path / "c", "cache_bytes": 64 << 20}
+    data = store.objects["long"] = random.Random(3).randbytes(900_000)
+    url = store.url("s3", "long")
+
+    async def read(ranges: list[tuple[int, int]]) -> list[bytes]:
+        async with Storages(options, cached=True) as storages:
+            storage = await storages.at(url)
+            return [await storage.read_range(url, *each) for each in ranges]
+
+    asyncio.run(read([(0, 300_000), (300_000, 600_000), (600_000, 900_000)]))
+    opened = 0
+
+    def fails(at: int, name: str) -> int | None:
+        """Every second file that is opened is one too many."""
+        nonlocal opened
+        opened += name == "open"
+        return errno.EMFILE if name == "open" and opened % 2 == 0 else None
+
+    install(monkeypatch, Disk(fails))
+    before = len(store.asked)
+    assert asyncio.run(read([(0, 900_000)])) == [data]
+    assert opened == 5
+    assert [store.kind(asked) for asked in store.asked[before:]] == ["stat"]
+    assert not warned(caplog)
 
 
 READ = """

@@ -11,7 +11,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import streamrec
 from streamrec import TFRecordDataset
 from streamrec.storage import Storages
 from streamrec.storage.cache import close_caches, open_cache
+from streamrec.storage.cache.block_file import CHUNK
 from streamrec.storage.cache.disk_cache import charge_of_name
 from streamrec.storage.cache.eviction import LOCK_SECONDS
 from streamrec.storage.cache.names import ObjectKey, parse_block
@@ -39,6 +40,9 @@ RECORDS = 40
 
 LONG = 300
 """So many records of 1 kB are longer than what is written into packs."""
+
+LONG_BLOCKS = 3
+"""How many blocks the tests make of a long object."""
 
 
 def shard(seed: int, records: int = RECORDS, size: int = 1000) -> bytes:
@@ -230,6 +234,84 @@ def test_byte_ranges_and_random_reads_come_from_the_cache(
     assert asyncio.run(read([(0, len(data))])) == [data]
     sent = [asked.headers["range"] for asked in store.asked[before:] if store.kind(asked) == "read"]
     assert sent == ["bytes=9000-" + str(len(data) - 11)]
+
+
+async def cache_in_blocks(options: dict[str, Any], url: str, size: int) -> None:
+    """Reads an object in ranges, so that each of them is a block."""
+    async with Storages(options, cached=True) as storages:
+        storage = await storages.at(url)
+        for start in range(0, LONG_BLOCKS * size, size):
+            await storage.read_range(url, start, start + size)
+
+
+async def read_in_two(
+    options: dict[str, Any], url: str, between: Callable[[], object], step: int = 1 << 20
+) -> bytes:
+    """Reads an object; `between` is called when some of its first block was delivered."""
+    async with Storages(options, cached=True) as storages:
+        storage = await storages.at(url)
+        stream = await storage.stream(url)
+        buffer = bytearray(step)
+        found = bytearray(buffer[: await stream.readinto(memoryview(buffer)[:10])])
+        between()
+        while count := await stream.readinto(memoryview(buffer)):
+            found += buffer[:count]
+        await stream.aclose()
+        return bytes(found)
+
+
+def test_blocks_that_go_while_their_object_is_read_are_read_to_its_end(
+    store: SmallStore, options: dict[str, Any]
+) -> None:
+    store.objects["long"] = shard(7, LONG)
+    size = -(-len(store.objects["long"]) // LONG_BLOCKS)
+    url = store.url("s3", "long")
+    asyncio.run(cache_in_blocks(options, url, size))
+
+    def remove_all() -> None:
+        assert len(blocks(options["cache_dir"])) == LONG_BLOCKS
+        for path in blocks(options["cache_dir"]):
+            path.unlink()
+
+    before = len(store.asked)
+    assert asyncio.run(read_in_two(options, url, remove_all)) == store.objects["long"]
+    assert asked_since(store, before) == {"stat": 1}
+
+
+@pytest.mark.parametrize("step", [1000, 70_000, 1 << 20])
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_damaged_block_of_a_long_object_costs_its_own_bytes(
+    store: SmallStore,
+    options: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    step: int,
+    damaged: int,
+) -> None:
+    data = store.objects["long"] = shard(7, LONG)
+    size = -(-len(data) // LONG_BLOCKS)
+    url = store.url("s3", "long")
+    asyncio.run(cache_in_blocks(options, url, size))
+
+    def damage_last_bytes() -> None:
+        [path] = [path for path in blocks(options["cache_dir"]) if starts_at(path, damaged * size)]
+        content = bytearray(path.read_bytes())
+        content[min(size, len(data) - damaged * size) - 1] ^= 1
+        path.write_bytes(content)
+
+    before = len(store.asked)
+    assert asyncio.run(read_in_two(options, url, damage_last_bytes, step)) == data
+    # What was checked in an earlier call is not asked for again.
+    checked = CHUNK if step < CHUNK or damaged == 0 else 0
+    end = f"{(damaged + 1) * size - 1}" if damaged < LONG_BLOCKS - 1 else ""
+    sent = [asked.headers["range"] for asked in store.asked[before:] if store.kind(asked) == "read"]
+    assert sent == [f"bytes={damaged * size + checked}-{end}"]
+    assert sum("damaged block" in record.getMessage() for record in caplog.records) == 1
+
+
+def starts_at(path: Path, start: int) -> bool:
+    """Whether a file has the block that begins there."""
+    block = parse_block(path.name)
+    return block is not None and block.start == start
 
 
 # Right, whatever happens.
