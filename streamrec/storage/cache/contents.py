@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from streamrec.display import display_repr
 from streamrec.errors import StorageError
-from streamrec.storage.cache.disk_cache import CacheUnusableError, DiskCache
+from streamrec.storage.cache.directories import CacheUnusableError
+from streamrec.storage.cache.disk_cache import DiskCache
 from streamrec.storage.cache.names import MARKER, count_blocks
 from streamrec.storage.cache_settings import CacheSettings, find_settings
 

@@ -6,7 +6,6 @@ Rules:
 - A block gets its name when it is complete, so that a process that is killed leaves a temporary
   file, which the next one removes.
 - Bytes are reserved in the shared count before they are written: the limit holds at all times.
-- The directory, and those in it, belong to this user; else the cache is off.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from streamrec.storage.cache.block_file import (
     file_bytes,
     read_block,
 )
+from streamrec.storage.cache.directories import Directories
 from streamrec.storage.cache.eviction import (
     LOCK_SECONDS,
     RETRY_SECONDS,
@@ -57,8 +57,6 @@ from streamrec.storage.cache.names import (
     ABOUT,
     JOURNAL,
     MARKER,
-    RUNS,
-    SETS,
     ObjectKey,
     charge_of,
     is_lock,
@@ -77,12 +75,6 @@ from streamrec.storage.cache_settings import CacheSettings
 
 logger = logging.getLogger("streamrec")
 
-FORMAT: Final = 2
-
-READ_FORMATS: Final = (1, FORMAT)
-"""The first format has no packs, and is else the same: such a cache goes on as one of this format,
-which a process of an earlier version refuses."""
-
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Faults after which blocks can still be read."""
 
@@ -92,10 +84,6 @@ FULL_SECONDS: Final = 1.0
 
 ABANDONED_SECONDS: Final = 60.0
 """A lock without progress for so long is removed when the cache is measured."""
-
-
-class CacheUnusableError(Exception):
-    """This directory cannot be a cache; the text says why."""
 
 
 class Lock(Enum):
@@ -112,27 +100,6 @@ class CacheMode(Enum):
     ON = "reads and writes"
     READS = "reads only: the disk is full"
     OFF = "off"
-
-
-class Directories:
-    """The open directories of a cache: all names are relative to one of them."""
-
-    def __init__(self, directory: str) -> None:
-        self.root = open_root(directory)
-        self.sets = self.runs = -1
-        try:
-            self.sets = open_own(SETS, self.root)
-            self.runs = open_own(RUNS, self.root)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Closes them. May be called twice."""
-        for file in (self.root, self.sets, self.runs):
-            if file >= 0:
-                os.close(file)
-        self.root = self.sets = self.runs = -1
 
 
 class DiskCache:
@@ -633,70 +600,6 @@ class BlockWriter:
         file, self.file = self.file, -1
         if file >= 0:
             os.close(file)
-
-
-def open_root(directory: str) -> int:
-    """Opens the directory of a cache, and makes it if it is missing."""
-    try:
-        os.makedirs(os.path.dirname(directory), exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkdir(directory, 0o700)
-        root = open_directory(directory)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR) and os.path.islink(directory):
-            raise CacheUnusableError("it is a symbolic link: give the directory itself") from error
-        raise
-    try:
-        check_owner(root)
-        check_format(root)
-    except BaseException:
-        os.close(root)
-        raise
-    return root
-
-
-def open_own(name: str, parent: int) -> int:
-    """Opens a directory of the cache, and makes it if it is missing."""
-    make_directory(name, parent)
-    directory = open_directory(name, parent)
-    try:
-        check_owner(directory)
-    except BaseException:
-        os.close(directory)
-        raise
-    return directory
-
-
-def check_owner(directory: int) -> None:
-    """Refuses a directory of another user, who could read or replace what is in it."""
-    if os.fstat(directory).st_uid != os.geteuid():
-        raise CacheUnusableError(
-            "it belongs to another user: give a directory of your own, such as one in it"
-        )
-
-
-def check_format(root: int) -> None:
-    """Refuses a cache that another version of this package wrote; marks a new one, and one of a
-    format that this one continues.
-    """
-    try:
-        found = read_short_file(MARKER, root)
-    except FileNotFoundError:
-        found = b""
-    try:
-        format_number = json.loads(found)["format"] if found else None
-    except (ValueError, LookupError, TypeError):
-        format_number = 0
-    if format_number is None or (format_number in READ_FORMATS and format_number != FORMAT):
-        file = open_counter(MARKER, root)
-        try:
-            os.pwrite(file, json.dumps({"format": FORMAT}).encode(), 0)
-        finally:
-            os.close(file)
-    elif format_number != FORMAT:
-        raise CacheUnusableError(
-            "another version of streamrec wrote it: give another directory, or remove this one"
-        )
 
 
 def charge_of_name(name: str) -> int | None:

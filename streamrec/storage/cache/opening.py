@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamrec.display import display_name, warn_once
-from streamrec.storage.cache.disk_cache import CacheMode, CacheUnusableError, DiskCache
+from streamrec.storage.cache.directories import CacheUnusableError
+from streamrec.storage.cache.disk_cache import CacheMode, DiskCache
 from streamrec.storage.cache.writer import Writer
 from streamrec.storage.cache_settings import CacheSettings
 

@@ -26,6 +26,7 @@ from streamrec.storage import Storages
 from streamrec.storage.cache import (
     block_file,
     close_caches,
+    directories,
     disk_cache,
     files,
     journal,
@@ -66,7 +67,7 @@ CALLS = (
     ),
     *("utime", "listdir", "stat", "fstat", "rmdir"),
 )
-MODULES = (block_file, disk_cache, files, journal, packs, runs, set_index, usage)
+MODULES = (block_file, directories, disk_cache, files, journal, packs, runs, set_index, usage)
 
 
 class Disk:
