@@ -122,12 +122,17 @@ def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1) -> npt.NDArray
         if kind == "BMP":
             raise FeatureError("this is a BMP image: use decode_image")
         frames = decode_with_pillow(data, kind, channels)
-        if len(frames) > 1:
-            raise FeatureError(f"this is a GIF of {len(frames)} frames: use decode_image")
-        first: Pixels = frames[0]
-        return first
+        return only_frame(frames)
 
     return decode_all(contents, decode)
+
+
+def only_frame(frames: Pixels) -> Pixels:
+    """The only image of a file. Those of a GIF need a dimension more: `decode_image` gives it."""
+    if len(frames) > 1:
+        raise FeatureError(f"this is a GIF of {len(frames)} frames: use decode_image")
+    first: Pixels = frames[0]
+    return first
 
 
 def decode_png(contents: Any, channels: int = 0, dtype: Any = np.uint8) -> npt.NDArray[Any]:
@@ -168,10 +173,7 @@ def decode_png(contents: Any, channels: int = 0, dtype: Any = np.uint8) -> npt.N
         if kind == "BMP":
             raise FeatureError("this is a BMP image: use decode_image")
         frames = decode_frames(data, kind, channels, name)
-        if len(frames) > 1:
-            raise FeatureError(f"this is a GIF of {len(frames)} frames: use decode_image")
-        first: Pixels = frames[0]
-        return first
+        return only_frame(frames)
 
     return decode_all(contents, decode)
 

@@ -309,9 +309,11 @@ def open_shard(
         max_skipped=max_skipped,
         on_loss=on_loss,
     )
+    # start=0 alone is no range, so it may be given for compressed shards, which have no ranges.
     byte_range = ShardRange(start or 0, end) if start or end is not None else None
     url = locate(check_path("url", url), store.get("filesystem"))
     buffer_bytes = check_integer("buffer_bytes", buffer_bytes, 0)
+    # Here, at the call: nothing of `_opened` runs before `async with`.
     check_keywords("open_shard", store)
     return OpeningShard(_opened(url, options, byte_range, buffer_bytes, store))
 

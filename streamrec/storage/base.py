@@ -392,6 +392,7 @@ class Storage:
         looks = overwrite and existing is None and not self._backend.verifies_first and not own
         found = (await self.look_up(path))[0] if looks else existing
         found = allowed(path, found, overwrite, own)
+        # What is there stays until the upload is complete: the bytes go to a hidden name.
         taken = looks and found is Existing.PRESENT
         written = hidden_name(path) if taken else path
         terms = make_terms(found, overwrite, looked=looks, token=token)

@@ -199,6 +199,7 @@ def bench_command(
             print_table(COMPARED, compared_rows(sweep.comparison))
             print_line("", *sweep.comparison.said(sweep.best[1]))
     print_note(sweep.read)
+    # Last: a job that stops at a missed condition has the figures in its log, and the page.
     failures = [condition.failure(sweep.chosen) for condition in conditions]
     for failure in filter(None, failures):
         print_error(failure)
