@@ -75,7 +75,7 @@ def test_wire_format() -> None:
 
 
 @pytest.mark.parametrize("message", [make_example(), make_sequence()], ids=["example", "sequence"])
-def test_round_trips(message: Example | SequenceExample) -> None:
+def test_messages_survive_bytes_text_json_and_pickle(message: Example | SequenceExample) -> None:
     kind = type(message)
     assert kind.FromString(message.SerializeToString()) == message
     assert text_format.Parse(text_format.MessageToString(message), kind()) == message

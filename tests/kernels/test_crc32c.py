@@ -50,7 +50,9 @@ def test_the_sizes_at_which_the_way_changes(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("name", NATIVE)
 @given(size=st.integers(0, 100_000), seed=st.integers(0, 2**32 - 1), crc=st.integers(0, 2**32 - 1))
-def test_random_buffers(name: str, size: int, seed: int, crc: int) -> None:
+def test_each_implementation_computes_the_crc32c_that_google_does(
+    name: str, size: int, seed: int, crc: int
+) -> None:
     data = np.random.default_rng(seed).bytes(size)
     assert kernels.crc32c_with(name, data, crc) == google_crc32c.extend(crc, data)
 

@@ -265,7 +265,7 @@ def test_a_function_that_fails_comes_after_what_came_before() -> None:
     assert until_error(keyed, ZeroDivisionError)[0]
 
 
-def test_reduce() -> None:
+def test_reduce_folds_all_elements_into_the_initial_state() -> None:
     assert numbers.reduce(0, lambda state, number: state + int(number)) == sum(range(23))
     pairs = numbers.enumerate()
     assert pairs.reduce(0, lambda state, pair: state + int(pair[0] == pair[1])) == 23
@@ -388,12 +388,12 @@ def test_element_spec(records: Dataset[bytes]) -> None:
     assert one.element_spec == (TensorSpec((), np.int64), {"one": TensorSpec([2], np.int64)})
 
 
-def test_fingerprint() -> None:
+def test_fingerprints_are_equal_for_equal_chains_only() -> None:
     assert numbers.batch(3).fingerprint() == Dataset.range(23).batch(3).fingerprint()
     assert numbers.batch(3).fingerprint() != numbers.batch(4).fingerprint()
 
 
-def test_shuffle_all() -> None:
+def test_shuffle_of_none_has_a_buffer_for_all_elements() -> None:
     assert numbers.shuffle(None, 1) == numbers.shuffle(23, 1)
     assert list(Dataset.range(0).shuffle(None)) == []
 

@@ -153,7 +153,7 @@ def test_a_location_is_the_same_in_all_spellings(one: str, other: str) -> None:
         ("zip://x::s3://b/c.zip", "zip://x::s3://b/d.zip"),
     ],
 )
-def test_other_locations(one: str, other: str) -> None:
+def test_names_of_different_places_may_stand_in_one_manifest(one: str, other: str) -> None:
     assert location_of(one) != location_of(other)
     assert find_repeated([one, other]) is None
     check_named_once([one, other])

@@ -50,7 +50,7 @@ def test_spellings_of_one_object(one: str, other: str) -> None:
         ("zip://x::s3://b/c.zip", "zip://x::s3://b/d.zip"),
     ],
 )
-def test_other_objects(one: str, other: str) -> None:
+def test_urls_of_different_objects_are_not_one_object(one: str, other: str) -> None:
     assert not are_one_object(one, other)
 
 
@@ -72,7 +72,9 @@ def test_other_objects(one: str, other: str) -> None:
         ("http://store", "", False),
     ],
 )
-def test_servers(one: str, other: str, expected: bool) -> None:
+def test_the_same_key_is_one_object_only_at_one_server(
+    one: str, other: str, expected: bool
+) -> None:
     assert are_one_object("s3://b/k", "s3://b/k", one, other) == expected
 
 

@@ -210,7 +210,9 @@ def test_temporary_names_fit_and_stay_apart(name: str, times: int, most: int, wr
         ("d/a.b", ["d/a.b"], ["d/axb"]),
     ],
 )
-def test_globs(pattern: str, yes: list[str], no: list[str]) -> None:
+def test_a_glob_matches_only_the_names_that_it_describes(
+    pattern: str, yes: list[str], no: list[str]
+) -> None:
     glob = Glob(pattern)
     assert [name for name in yes if not glob.matches(name)] == []
     assert [name for name in no if glob.matches(name)] == []

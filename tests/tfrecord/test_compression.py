@@ -77,7 +77,9 @@ def deflate(data: bytes, options: TFRecordOptions) -> bytes:
     step=st.integers(1, 500),
     limit=st.integers(1, 500),
 )
-def test_round_trip(data: bytes, kind: CompressionType, step: int, limit: int) -> None:
+def test_compressed_bytes_are_detected_and_inflate_to_what_they_were(
+    data: bytes, kind: CompressionType, step: int, limit: int
+) -> None:
     packed = deflate(data, TFRecordOptions(kind))
     assert detect_compression(packed[:12]) == kind
     assert inflate(packed, kind, step, limit) == data

@@ -162,7 +162,7 @@ def test_every_byte_changed() -> None:
 
 
 @feedings
-def test_every_cut(feeding: str) -> None:
+def test_a_shard_cut_at_any_byte_gives_all_whole_records(feeding: str) -> None:
     """An end within a record: an error, or with resync a loss to the end."""
     for end in range(len(SHARD)):
         whole = sum(start <= end for start in STARTS[1:])

@@ -141,7 +141,7 @@ def test_blocks_end_after_a_multiple_of_records(
     assert found == records
 
 
-def test_errors_pickle() -> None:
+def test_a_pickled_error_keeps_path_offset_and_record() -> None:
     error = CorruptRecordError("bad", "s3://b/x", 12, 3)
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) == "s3://b/x, record 3, byte 12: bad"

@@ -231,7 +231,7 @@ def test_null_of_pandas_is_refused(dtype: str) -> None:
         Dataset.from_tensor_slices(column)
 
 
-def test_nan_stays() -> None:
+def test_nan_is_encoded_as_nan_and_not_as_missing() -> None:
     assert all(map(math.isnan, kind_and_values([math.nan, np.float32("nan")])[1]))
     for column in ([1.5, math.nan], pyarrow.array([1.5, math.nan]), polars.Series([1.5, math.nan])):
         [_, record] = encode_examples({"x": column})
@@ -260,7 +260,7 @@ def test_helpers_refuse(helper: Any, value: Any, words: str) -> None:
 
 
 @pytest.mark.peer
-def test_torch_tensors() -> None:
+def test_torch_tensors_are_values_unless_they_need_gradients() -> None:
     torch = pytest.importorskip("torch")
     assert kind_and_values(torch.tensor([[1, 2]])) == ("int64_list", [1, 2])
     assert kind_and_values(torch.tensor(0.5)) == ("float_list", [0.5])

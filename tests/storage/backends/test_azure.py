@@ -30,7 +30,7 @@ class TestAzure(NotExclusiveTests):
 
 
 @pytest.mark.parametrize("scheme", ["az", "abfs"])
-def test_shards(store: Store, scheme: str) -> None:
+def test_shards_in_azure_are_written_found_read_and_resumed(store: Store, scheme: str) -> None:
     """Written, found by a pattern, read by several readers and in pieces, and gone on with from a
     state.
     """
