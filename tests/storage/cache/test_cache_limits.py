@@ -124,3 +124,51 @@ def test_what_another_job_left_counts_from_the_start(store: SmallStore, tmp_path
     for record in TFRecordDataset(store.url("s3", "e/*"), storage_options=smaller):
         assert record
         assert on_disk(directory) <= LEAST
+
+
+NODES = 3
+
+
+@pytest.mark.parametrize("way", ["distribute", "global_shuffle"])
+def test_the_caches_of_several_nodes_hold_what_their_pages_say(
+    store: SmallStore, tmp_path: Path, way: str
+) -> None:
+    """With `distribute`, a node reads its own shards in each epoch. A global shuffle gives it other
+    records: it has what it read before, about one of so many parts as there are nodes.
+    """
+    for index in range(60):
+        records = [b"%d.%d" % (index, number) + bytes(2_000) for number in range(10)]
+        store.objects[f"d/s-{index:04d}"] = streamrec.encode_records(records)
+    total = sum(map(len, store.objects.values()))
+    index_url = store.url("s3", "index/d")
+    pattern = store.url("s3", "d/*")
+    streamrec.write_index_sync(pattern, index_url, storage_options=store.options("s3"))
+    counted = CountedBytes(store)
+    sent = []
+    seen: set[bytes] = set()
+    epochs = [
+        TFRecordDataset(
+            pattern,
+            storage_options=store.options("s3")
+            | {"cache_dir": tmp_path / str(node), "cache_bytes": LEAST},
+        )
+        for node in range(NODES)
+    ]
+    for epoch in range(2):
+        before = counted.nbytes
+        for node, dataset in enumerate(epochs):
+            if way == "distribute":
+                share = dataset.distribute(node, NODES)
+            else:
+                share = dataset.global_shuffle(
+                    epoch, index=index_url, rank=node, world_size=NODES, block_bytes=20_000
+                )
+            seen.update(share)
+            close_caches()
+        sent.append((counted.nbytes - before) / total)
+    assert len(seen) == 600
+    assert sent[0] >= 1
+    if way == "distribute":
+        assert sent[1] == 0
+    else:
+        assert 0.4 < sent[1] < 0.95  # 1 - 1 / NODES, by chance

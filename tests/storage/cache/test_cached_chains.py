@@ -137,7 +137,8 @@ class CacheChanges:
     def evict(self) -> None:
         """As `streamrec cache --trim` of another process does, when the job has ended."""
         close_caches()
-        if self.directory.exists():
+        # what is deleted under a writer may leave a directory that is no cache
+        if (self.directory / names.MARKER).exists():
             trim_cache(self.directory, self.chance.randrange(EVERYTHING))
 
     def delete(self) -> None:
