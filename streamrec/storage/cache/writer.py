@@ -16,11 +16,12 @@ from functools import partial
 from typing import Final
 
 from streamrec import kernels
-from streamrec.storage.cache.block_file import Checksums
+from streamrec.storage.cache.block_file import Checksums, file_bytes
 from streamrec.storage.cache.disk_cache import BlockWriter, DiskCache, Lock
 from streamrec.storage.cache.files import write_all
 from streamrec.storage.cache.names import ObjectKey
 from streamrec.storage.cache.packs import SHORT_BYTES, ShortBlock
+from streamrec.storage.cache.preallocation import Preallocation, cut_off
 from streamrec.storage.ledger import UnwrittenBytes
 
 WRITE_BYTES: Final = 1 << 20
@@ -44,6 +45,7 @@ class Writer:
 
     def __init__(self, cache: DiskCache) -> None:
         self.cache = cache
+        self.preallocation = Preallocation()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._short: dict[str, list[ShortBlock]] = {}
         self._short_bytes = 0
@@ -264,6 +266,7 @@ class Fill:
                 # before the lock of this block is freed, so that no other process comes between
                 steps.next_locked = cache.lock(self._key, next_start) is Lock.HELD
             if block is not None:
+                steps.cut_off(file_bytes(self._checksums.length))
                 cache.commit(block, self._checksums, pieces)
         except OSError:
             steps.give_up(cache)
@@ -277,6 +280,7 @@ class Fill:
         steps = self._steps
         if steps.block is None and not steps.refused:
             steps.begin(self._writer.cache, self._key, self._start, self.stop)
+            steps.extend(self._writer.preallocation, file_bytes(self.stop - self._start))
         if steps.refused or steps.block is None:
             self._on_refused(count)
             return None
@@ -300,6 +304,7 @@ class BlockSteps:
         self.refused = False
         self._after = after
         self._touched = 0.0
+        self._extended_to = 0
 
     def begin(self, cache: DiskCache, key: ObjectKey, start: int, stop: int) -> None:
         """Has the block admitted, or sets `refused`."""
@@ -312,6 +317,16 @@ class BlockSteps:
             self.refused = self.block is None
         if self.refused:
             self.unlock(cache, key, start)
+
+    def extend(self, preallocation: Preallocation, nbytes: int) -> None:
+        """Asks for the space of the whole block, if it was admitted."""
+        if self.block is not None and preallocation.extend(self.block.file, nbytes):
+            self._extended_to = nbytes
+
+    def cut_off(self, nbytes: int) -> None:
+        """Gives back the space that the block does not need, because it ends early."""
+        if self.block is not None and nbytes < self._extended_to:
+            cut_off(self.block.file, nbytes)
 
     def touch(self, cache: DiskCache, key: ObjectKey, start: int) -> None:
         """Shows others that the fetch makes progress."""

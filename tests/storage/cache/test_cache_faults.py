@@ -33,6 +33,7 @@ from streamrec.storage.cache import (
     open_cache,
     opening,
     packs,
+    preallocation,
     runs,
     set_index,
     usage,
@@ -65,9 +66,20 @@ CALLS = (
         "rename",
         "unlink",
     ),
-    *("utime", "listdir", "stat", "fstat", "rmdir"),
+    *("utime", "listdir", "stat", "fstat", "rmdir", "posix_fallocate", "ftruncate"),
 )
-MODULES = (block_file, directories, disk_cache, files, journal, packs, runs, set_index, usage)
+MODULES = (
+    block_file,
+    directories,
+    disk_cache,
+    files,
+    journal,
+    packs,
+    preallocation,
+    runs,
+    set_index,
+    usage,
+)
 
 
 class Disk:
@@ -135,9 +147,11 @@ def test_a_fault_at_any_call_costs_nothing_but_the_cache(
     caplog: pytest.LogCaptureFixture,
     number: int,
 ) -> None:
+    monkeypatch.setattr(preallocation, "LEAST_BYTES", 1)
     counting = Disk(lambda at, name: None)
     install(monkeypatch, counting)
     read_three_times(store, tmp_path / "whole")
+    assert ("posix_fallocate" in counting.calls) == hasattr(os, "posix_fallocate")
     total = len(counting.calls)
     assert {"open", "writev", "pwrite", "mkdir", "rename", "unlink", "listdir"} <= {*counting.calls}
     assert warned(caplog) == []
