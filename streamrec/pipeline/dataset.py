@@ -1115,6 +1115,9 @@ class Dataset(Runnable[T]):
         is never replaced: remove it when the data has changed. Ranks and loader workers that read
         different records each have a file: `NAME-00001-of-00004` is that of reader 1 of 4.
 
+        To keep what was read from a store, for any pipeline, take `cache_dir` of the storage
+        options instead.
+
         Args:
             filename: A path or URL; "" for memory. A file can store records, arrays, numbers,
                 strings, and dicts, tuples and lists of them.
