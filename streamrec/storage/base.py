@@ -336,7 +336,7 @@ class Storage:
             stream = request(start, end, version)
             await stream.open()
             return stream
-        return await open_parallel(request, self._connections, start, end, version)
+        return await open_parallel(request, self._connections, start, end, version, size=size)
 
     async def read_range(
         self, path: str, start: int, end: int, version: str | None = None

@@ -34,7 +34,7 @@ from streamrec.storage.connection_speed import ConnectionSpeed, RateWindow, Spee
 from streamrec.storage.knee_search import KneeSearch
 from streamrec.storage.ledger import Account
 from streamrec.storage.range_room import BUFFER_BYTES, BlockPool, RangeRoom
-from streamrec.storage.ranges import MIN_RANGE, RangeLimits, range_bytes
+from streamrec.storage.ranges import FIRST_RANGE, MIN_RANGE, MIN_SPLIT, RangeLimits, range_bytes
 
 START: Final = 16
 """The initial number of connections: at 60 MB/s each, they nearly fill a link of 10 Gbit/s."""
@@ -59,6 +59,11 @@ if all streams rest for a moment, as before a slow consumer, further connections
 handshake each, and gain nothing."""
 
 ONE: Final = RangeLimits(1, MIN_RANGE)
+
+
+def proof_among(active: int) -> int:
+    """The bytes that one of so many active streams must deliver to get a second connection."""
+    return PROOF_BESIDE if active > 1 else PROOF_ALONE
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +135,34 @@ class AverageConnection:
         self.received += nbytes / max(self.flowing, 1)
 
 
+class UsualSize:
+    """What the last answers say of the next object: its size, if it can be read by ranges."""
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+
+    def record(self, size: int | None) -> None:
+        """Records the size of an object; 0 if it cannot be read by parallel ranges."""
+        self._last = size
+
+    def guess(self, told: int | None) -> int:
+        """Returns the size of the next object, of which a listing may have told; 0: one request.
+
+        >>> sizes = UsualSize()
+        >>> sizes.guess(None), sizes.guess(5)
+        (0, 5)
+        >>> sizes.record(7)
+        >>> sizes.guess(None), sizes.guess(5)
+        (7, 5)
+        >>> sizes.record(0)  # from a server without ranges
+        >>> sizes.guess(5)
+        0
+        """
+        if self._last == 0:
+            return 0
+        return told if told is not None else self._last or 0
+
+
 class Connections:
     """The connections and the buffer budget that the streams of one run share.
 
@@ -138,6 +171,7 @@ class Connections:
         search: Its target is how many connections all streams together should use.
         room: The memory for ranges ahead of their streams' positions.
         average: What all connections receive on average.
+        sizes: What the last answers say of the next object.
         ahead: How many requests ahead of their streams' positions are in progress.
     """
 
@@ -151,6 +185,7 @@ class Connections:
         self.search = search or KneeSearch(START, MAX_CONNECTIONS)
         self.room = RangeRoom(limit)
         self.average = AverageConnection()
+        self.sizes = UsualSize()
         self.ahead = 0
         self._streams = ActiveStreams()
         self._blocks = BlockPool()
@@ -191,8 +226,22 @@ class Connections:
     def allowed(self, share: StreamShare) -> int:
         """Returns how many connections a stream may use now, one at least."""
         active = self._count_active()
-        if share.taken < (PROOF_BESIDE if active > 1 else PROOF_ALONE):
-            return 1
+        return 1 if share.taken < proof_among(active) else self._each_of(active)
+
+    def first_bytes(self, start: int, stop: int | None) -> int | None:
+        """Returns how many bytes the first request of a stream that has joined is for; None: all.
+
+        They end where its ranges will begin, so that the request need not be cut short. `stop` is
+        the end of the stream, if it is known.
+        """
+        active = self._count_active()
+        proof = proof_among(active)
+        if self._each_of(active) < 2 or self.sizes.guess(stop) - start - proof < MIN_SPLIT:
+            return None
+        return proof + FIRST_RANGE
+
+    def _each_of(self, active: int) -> int:
+        """Returns how many connections each of so many streams may use, one at least."""
         budget = self.room.limit // active
         return max(1, min(self.search.target // active, budget * 8 // (MIN_RANGE * 5)))
 

@@ -8,6 +8,9 @@ own retries, pinned to the version of the first answer.
 Rules:
 - A stream has one request until its consumer has taken many bytes. Until then it is as fast as a
   plain stream: its bytes go directly to the caller's buffer, without a copy.
+- That request ends where the ranges will begin, if this is known when it is sent
+  (`Connections.first_bytes`). One that is cut short later has sent more than was read: what the
+  sockets of both ends held, often several megabytes, which users pay for.
 - Ranges ahead of the read position arrive in blocks that all streams of a run share, and are copied
   once. Without room for a block, a range waits and TCP slows down the sender; earlier ranges get
   room first, and no further range is requested. A range that becomes the next one is read directly
@@ -50,25 +53,37 @@ on."""
 
 
 async def open_parallel(
-    request: Request, connections: Connections, start: int, end: int | None, version: str | None
+    request: Request,
+    connections: Connections,
+    start: int,
+    end: int | None,
+    version: str | None,
+    *,
+    size: int | None = None,
 ) -> ResumingStream | ParallelStream:
     """Opens an object; when this returns the first response has arrived.
 
     The stream adds requests as `connections` allow; a small object, or a store without ranges, has
-    a plain one.
+    a plain one. `size` is what a listing, a manifest or an index says.
     """
     if end is not None and end - start < MIN_SPLIT:
         alone = request(start, end, version)
         await alone.open()
         return alone
     share = connections.join()
-    stream = request(start, end, version)
+    first = connections.first_bytes(start, size if end is None else end)
+    stream = request(start, end if first is None else start + first, version)
     asked = connections.clock()
     try:
         await stream.open()
     except BaseException:
         connections.leave(share)
         raise
+    splits = stream.splits and stream.info.version is not None
+    connections.sizes.record(stream.info.size if splits else 0)
+    if first is not None and not splits:
+        # This server has sent everything, and the body goes on.
+        stream.move_end(end)
     if not stream.splits:
         connections.leave(share)
         return stream
@@ -99,9 +114,11 @@ class ParallelStream:
         self._share = share
         stop = stop_of(first.info, end)
         room = BlockRoom(connections, share)
-        self._ranges = deque([RangeBuffer(first, connections, room, stop or 0)])
+        self._ranges = deque([RangeBuffer(first, connections, room, first.stop or 0)])
         splits = stop is not None and first.info.version is not None
         self._plan = RangePlan(self.position, stop or 0) if splits else RangePlan(0, 0)
+        if splits and first.stop is not None:
+            self._plan.next = first.stop
         self._last_cut = (stop or 0) - MIN_SPLIT
         self._closed = False
 

@@ -235,7 +235,7 @@ class RangeBuffer:
 
     def cut(self, end: int) -> None:
         """Moves its end forward to `end`, beyond the bytes received so far."""
-        self.stream.cut(end)
+        self.stream.move_end(end)
         self.stop = end
         self._room.keep(end - self.stream.position)
         self._look_whether_busy()

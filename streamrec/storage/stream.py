@@ -80,8 +80,8 @@ class Extent:
         self.info = info
         self.stop = stop_of(info, self.end)
 
-    def cut(self, end: int) -> None:
-        """Moves the end forward to `end`, which is after the position."""
+    def move_end(self, end: int | None) -> None:
+        """Moves the end to `end`, which is after the position; None for the end of the object."""
         self.end = end
         self.stop = stop_of(self.info, end)
 
@@ -231,9 +231,14 @@ class ResumingStream:
         """Whether parallel requests for other ranges are possible; known while one is open."""
         return self._request is not None and self._request.splits
 
-    def cut(self, end: int) -> None:
-        """Moves the end forward to `end`, which is after `position`."""
-        self._extent.cut(end)
+    @property
+    def stop(self) -> int | None:
+        """One past the last byte that it delivers; None while the object's size is unknown."""
+        return self._extent.stop
+
+    def move_end(self, end: int | None) -> None:
+        """Moves the end to `end`, which is after `position`; None for the end of the object."""
+        self._extent.move_end(end)
         if self._request is not None:
             self._request.end = end
 

@@ -40,7 +40,7 @@ def test_it_stops_at_its_end_or_that_of_the_object(end: int | None, size: int, s
 def test_bytes_after_an_end_that_was_cut_on_their_way_are_not_wanted() -> None:
     extent = Extent(object_of_size(100), 0, 50)
     assert wanted_bytes(extent, 30) == 30
-    extent.cut(20)
+    extent.move_end(20)
     assert extent.advance(30) == 20
     assert (extent.position, extent.stop, wanted_bytes(extent, 30)) == (20, 20, 0)
 
@@ -60,7 +60,7 @@ def test_it_never_passes_its_end(
     for nbytes, ahead in steps:
         given_bytes = min(wanted_bytes(extent, nbytes), size - extent.position)
         if ahead is not None:
-            extent.cut(extent.position + ahead)
+            extent.move_end(extent.position + ahead)
         before += extent.advance(given_bytes)
         assert extent.position == before
         assert extent.end is None or extent.position <= extent.end
