@@ -89,6 +89,34 @@ class StreamShare:
     compare_at: float = -math.inf
 
 
+class UsualSize:
+    """What the last answers say of the next object: its size, if it can be read by ranges."""
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+
+    def record(self, size: int | None) -> None:
+        """Records the size of an object; 0 if it cannot be read by parallel ranges."""
+        self._last = size
+
+    def guess(self, told: int | None) -> int:
+        """Returns the size of the next object, of which a listing may have told; 0: one request.
+
+        >>> sizes = UsualSize()
+        >>> sizes.guess(None), sizes.guess(5)
+        (0, 5)
+        >>> sizes.record(7)
+        >>> sizes.guess(None), sizes.guess(5)
+        (7, 5)
+        >>> sizes.record(0)  # from a server without ranges
+        >>> sizes.guess(5)
+        0
+        """
+        if self._last == 0:
+            return 0
+        return told if told is not None else self._last or 0
+
+
 class ActiveStreams:
     """Counts the streams that are active; the count is kept for some milliseconds, because each
     block needs it.
@@ -96,6 +124,7 @@ class ActiveStreams:
 
     def __init__(self) -> None:
         self.shares: set[StreamShare] = set()
+        self.sizes = UsualSize()
         self._count = 1
         self._until = -math.inf
 
@@ -135,34 +164,6 @@ class AverageConnection:
         self.received += nbytes / max(self.flowing, 1)
 
 
-class UsualSize:
-    """What the last answers say of the next object: its size, if it can be read by ranges."""
-
-    def __init__(self) -> None:
-        self._last: int | None = None
-
-    def record(self, size: int | None) -> None:
-        """Records the size of an object; 0 if it cannot be read by parallel ranges."""
-        self._last = size
-
-    def guess(self, told: int | None) -> int:
-        """Returns the size of the next object, of which a listing may have told; 0: one request.
-
-        >>> sizes = UsualSize()
-        >>> sizes.guess(None), sizes.guess(5)
-        (0, 5)
-        >>> sizes.record(7)
-        >>> sizes.guess(None), sizes.guess(5)
-        (7, 5)
-        >>> sizes.record(0)  # from a server without ranges
-        >>> sizes.guess(5)
-        0
-        """
-        if self._last == 0:
-            return 0
-        return told if told is not None else self._last or 0
-
-
 class Connections:
     """The connections and the buffer budget that the streams of one run share.
 
@@ -171,7 +172,6 @@ class Connections:
         search: Its target is how many connections all streams together should use.
         room: The memory for ranges ahead of their streams' positions.
         average: What all connections receive on average.
-        sizes: What the last answers say of the next object.
         ahead: How many requests ahead of their streams' positions are in progress.
     """
 
@@ -185,7 +185,6 @@ class Connections:
         self.search = search or KneeSearch(START, MAX_CONNECTIONS)
         self.room = RangeRoom(limit)
         self.average = AverageConnection()
-        self.sizes = UsualSize()
         self.ahead = 0
         self._streams = ActiveStreams()
         self._blocks = BlockPool()
@@ -236,7 +235,7 @@ class Connections:
         """
         active = self._count_active()
         proof = proof_among(active)
-        if self._each_of(active) < 2 or self.sizes.guess(stop) - start - proof < MIN_SPLIT:
+        if self._each_of(active) < 2 or self._streams.sizes.guess(stop) - start - proof < MIN_SPLIT:
             return None
         return proof + FIRST_RANGE
 
@@ -286,6 +285,10 @@ class Connections:
     def _clear_blocks(self) -> None:
         if not self.room.held:
             self._blocks.clear()
+
+    def record_size(self, size: int | None) -> None:
+        """Records the size of an object that was opened; 0 if it cannot be read by ranges."""
+        self._streams.sizes.record(size)
 
     def record_latency(self, seconds: float) -> None:
         """Records the seconds from a request to its response."""

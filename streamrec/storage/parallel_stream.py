@@ -80,7 +80,7 @@ async def open_parallel(
         connections.leave(share)
         raise
     splits = stream.splits and stream.info.version is not None
-    connections.sizes.record(stream.info.size if splits else 0)
+    connections.record_size(stream.info.size if splits else 0)
     if first is not None and not splits:
         # This server has sent everything, and the body goes on.
         stream.move_end(end)
