@@ -245,6 +245,7 @@ class Backend(Protocol):
             answer is late, and parallel ones may be faster than one.
         may_stall: Whether a body may give nothing for a while, or break off, so that each read of
             it has a time limit, and is tried again.
+        splits: Whether each object has a version, and can be read by ranges of it.
         verifies_first: Whether an upload is verified before its object becomes visible.
         reads_short: Whether `read_short` is implemented.
         fast_paths: The fast paths that this backend uses.
@@ -254,6 +255,7 @@ class Backend(Protocol):
 
     remote: bool = False
     may_stall: bool = True
+    splits: bool = False
     verifies_first: bool = True
     reads_short: bool = False
     fast_paths: Sequence[FastPath] = ()

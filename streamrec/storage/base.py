@@ -336,7 +336,15 @@ class Storage:
             stream = request(start, end, version)
             await stream.open()
             return stream
-        return await open_parallel(request, self._connections, start, end, version, size=size)
+        return await open_parallel(
+            request,
+            self._connections,
+            start,
+            end,
+            version,
+            size=size,
+            splits=self._backend.splits,
+        )
 
     async def read_range(
         self, path: str, start: int, end: int, version: str | None = None

@@ -99,20 +99,26 @@ class UsualSize:
         """Records the size of an object; 0 if it cannot be read by parallel ranges."""
         self._last = size
 
-    def guess(self, told: int | None) -> int:
+    def guess(self, told: int | None, *, splits: bool) -> int:
         """Returns the size of the next object, of which a listing may have told; 0: one request.
 
+        `splits` is whether every object of the store can be read by ranges. Of other stores an
+        answer must show it: a second request for an object without a version could be answered
+        with bytes of another one.
+
         >>> sizes = UsualSize()
-        >>> sizes.guess(None), sizes.guess(5)
-        (0, 5)
+        >>> sizes.guess(5, splits=True), sizes.guess(None, splits=True)
+        (5, 0)
+        >>> sizes.guess(5, splits=False)
+        0
         >>> sizes.record(7)
-        >>> sizes.guess(None), sizes.guess(5)
+        >>> sizes.guess(None, splits=False), sizes.guess(5, splits=False)
         (7, 5)
         >>> sizes.record(0)  # from a server without ranges
-        >>> sizes.guess(5)
+        >>> sizes.guess(5, splits=False)
         0
         """
-        if self._last == 0:
+        if self._last == 0 or (self._last is None and not splits):
             return 0
         return told if told is not None else self._last or 0
 
@@ -227,15 +233,16 @@ class Connections:
         active = self._count_active()
         return 1 if share.taken < proof_among(active) else self._each_of(active)
 
-    def first_bytes(self, start: int, stop: int | None) -> int | None:
+    def first_bytes(self, start: int, stop: int | None, *, splits: bool) -> int | None:
         """Returns how many bytes the first request of a stream that has joined is for; None: all.
 
         They end where its ranges will begin, so that the request need not be cut short. `stop` is
-        the end of the stream, if it is known.
+        the end of the stream, if it is known, and `splits` as for `UsualSize.guess`.
         """
         active = self._count_active()
         proof = proof_among(active)
-        if self._each_of(active) < 2 or self._streams.sizes.guess(stop) - start - proof < MIN_SPLIT:
+        size = self._streams.sizes.guess(stop, splits=splits)
+        if self._each_of(active) < 2 or size - start - proof < MIN_SPLIT:
             return None
         return proof + FIRST_RANGE
 

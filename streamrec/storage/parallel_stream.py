@@ -60,18 +60,21 @@ async def open_parallel(
     version: str | None,
     *,
     size: int | None = None,
+    splits: bool = False,
 ) -> ResumingStream | ParallelStream:
     """Opens an object; when this returns the first response has arrived.
 
     The stream adds requests as `connections` allow; a small object, or a store without ranges, has
-    a plain one. `size` is what a listing, a manifest or an index says.
+    a plain one. `size` is what a listing, a manifest or an index says; `splits` is whether every
+    object of this store has a version, and can be read by ranges.
     """
     if end is not None and end - start < MIN_SPLIT:
         alone = request(start, end, version)
         await alone.open()
         return alone
     share = connections.join()
-    first = connections.first_bytes(start, size if end is None else end)
+    stop = size if end is None else end
+    first = connections.first_bytes(start, stop, splits=splits)
     stream = request(start, end if first is None else start + first, version)
     asked = connections.clock()
     try:
@@ -82,7 +85,7 @@ async def open_parallel(
     splits = stream.splits and stream.info.version is not None
     connections.record_size(stream.info.size if splits else 0)
     if first is not None and not splits:
-        # This server has sent everything, and the body goes on.
+        # Unlike the store's other answers, this one has all bytes, and the body goes on.
         stream.move_end(end)
     if not stream.splits:
         connections.leave(share)

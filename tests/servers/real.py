@@ -218,6 +218,7 @@ def nginx(
     *,
     certificate: tuple[Path, Path] | None = None,
     rate: str = "0",
+    settings: str = "",
 ) -> Running:
     """An nginx that serves the files below `Store.directory`, with ranges and etags, read only.
 
@@ -230,6 +231,7 @@ def nginx(
         certificate: Files that hold a certificate for 127.0.0.1 and its key: the server then speaks
             TLS.
         rate: The most bytes a second of each answer ("20m"), as of a store that is far away.
+        settings: Further lines of its configuration ("max_ranges 0;" for a server without ranges).
     """
     [port] = _free_ports(1)
     endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
@@ -242,7 +244,7 @@ def nginx(
             tls = f"ssl; ssl_certificate {file}; ssl_certificate_key {key}"
         (directory / "nginx.conf").write_text(
             _NGINX_CONF.format(port=port, proxy=proxy, ssl=tls).replace(
-                "limit_rate 0", f"limit_rate {rate}"
+                "limit_rate 0;", f"limit_rate {rate}; {settings}"
             )
         )
 

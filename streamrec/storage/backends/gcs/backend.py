@@ -96,6 +96,7 @@ class GcsBackend(Backend):
     """Google Cloud Storage, by its JSON API."""
 
     remote = True
+    splits = True
     verifies_first = False
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:

@@ -299,6 +299,7 @@ class S3Backend(Backend):
     """S3, and all stores that speak its protocol."""
 
     remote = True
+    splits = True
     verifies_first = False
 
     def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
