@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from streamrec import Dataset, TFRecordDataset, encode_records, write_index_sync
@@ -190,7 +190,12 @@ def test_random_chains_resume_anywhere_with_any_cache(
     budget = data.draw(st.sampled_from([1 << 28, 1 << 16, 1 << 13]), "budget")
     dataset = made.ours.with_options(memory_budget=budget)
     state: Any = state_of(dataset.chain, 0, {"seed": data.draw(st.integers(0, 9), "seed")})
-    expected, _ = run(dataset, state, ENOUGH)
+    try:
+        expected, _ = run(dataset, state, ENOUGH)
+    except ValueError as error:
+        # a global shuffle whose blocks are larger than its part of the budget
+        assume("memory budget" not in str(error))
+        raise
 
     small_files(data.draw(st.integers(40, 500), "block"), data.draw(st.integers(0, 300), "short"))
     chance = random.Random(data.draw(st.integers(0, 99), "chance"))
