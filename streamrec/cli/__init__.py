@@ -28,7 +28,8 @@ def main() -> None:
     # With this on, gcsfs asks a second server over gRPC, which not every network allows.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
-        program = import_module("streamrec.cli.program")
+        # click is imported here, and rich by the commands that show a table or a bar.
+        code = import_module("streamrec.cli.program").run(sys.argv[1:])
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
@@ -39,4 +40,4 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(program.run(sys.argv[1:]))
+    sys.exit(code)

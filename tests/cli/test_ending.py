@@ -178,13 +178,16 @@ def test_errors_are_json_on_request(
     assert (done.code, error["exit_code"], error["notes"]) == (code, code, [])
 
 
-def test_without_the_extra_one_line_says_what_to_install() -> None:
-    code = "import sys; sys.modules['click'] = None; from streamrec.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+@pytest.mark.parametrize("package", ["click", "rich"])
+def test_without_the_extra_one_line_says_what_to_install(package: str, tmp_path: Path) -> None:
+    shard = tmp_path / "shard"
+    shard.write_bytes(encode_records([b"record"]))
+    code = f"import sys; sys.modules['{package}'] = None; from streamrec.cli import main; main()"
+    words = [sys.executable, "-c", code, "info", str(shard)]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2
-    assert (
-        done.stderr == f"the streamrec command needs the package click: {install_command('cli')}\n"
-    )
+    message = f"the streamrec command needs the package {package}: {install_command('cli')}\n"
+    assert done.stderr == message
 
 
 PROGRAM_THAT_PRINTS_MODULES = """
