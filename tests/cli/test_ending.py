@@ -183,7 +183,7 @@ def test_without_the_extra_one_line_says_what_to_install(package: str, tmp_path:
     shard = tmp_path / "shard"
     shard.write_bytes(encode_records([b"record"]))
     code = f"import sys; sys.modules['{package}'] = None; from streamrec.cli import main; main()"
-    words = [sys.executable, "-c", code, "info", str(shard)]
+    words = [sys.executable, "-c", code, "stat", str(shard)]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2
     message = f"the streamrec command needs the package {package}: {install_command('cli')}\n"
