@@ -31,10 +31,11 @@ def main() -> None:
         # click is imported here, and rich by the commands that show a table or a bar.
         code = import_module("streamrec.cli.program").run(sys.argv[1:])
     except ModuleNotFoundError as error:
-        if error.name not in ("click", "rich"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("click", "rich"):
             raise
         print(
-            f"the streamrec command needs the package {error.name}: {install_command('cli')}",
+            f"the streamrec command needs the package {package}: {install_command('cli')}",
             file=sys.stderr,
         )
         sys.exit(2)
