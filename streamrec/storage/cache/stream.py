@@ -36,7 +36,8 @@ POLL_SECONDS: Final = (0.02, 0.3)
 the block that both need: hundreds of processes that look often would take the processor from it."""
 
 UNLOCKED_BYTES: Final = 1 << 20
-"""Fewer bytes are fetched without a lock, if no other process uses the cache, or may soon."""
+"""Fewer bytes are fetched without a lock while no other process uses the cache. One that starts is
+seen at once, so that what is under way at that moment is fetched twice at most."""
 
 
 BLOCKS_AHEAD: Final = 2
@@ -220,7 +221,7 @@ class CachedStream:
         if disk.state is not CacheMode.ON or time.monotonic() < disk.full_until:
             return Lock.OFF
         is_short = stop - self.position < UNLOCKED_BYTES
-        if is_short and not disk.may_have_others() and not self._is_awaited(key):
+        if is_short and not disk.has_others() and not self._is_awaited(key):
             return Lock.OFF
         return await finish(asyncio.to_thread(take_lock, self._context, key, self.position))
 
