@@ -309,7 +309,7 @@ def open_shard(
         max_skipped=max_skipped,
         on_loss=on_loss,
     )
-    # start=0 alone is no range, so it may be given for compressed shards, which have no ranges.
+    # start=0 alone makes no range: it may be given for compressed shards, which refuse ranges.
     byte_range = ShardRange(start or 0, end) if start or end is not None else None
     url = locate(check_path("url", url), store.get("filesystem"))
     buffer_bytes = check_integer("buffer_bytes", buffer_bytes, 0)

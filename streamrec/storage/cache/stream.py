@@ -273,7 +273,7 @@ def take_lock(context: StreamContext, key: ObjectKey, position: int) -> Lock:
 
 
 def open_blocks(disk: DiskCache, key: ObjectKey, spans: Sequence[Span]) -> dict[Span, OpenBlock]:
-    """Opens a block and, if there is no fault, the next ones of the object; in a thread."""
+    """Opens a block and, unless that fails, the next ones of the object; in a thread."""
     first, *others = spans
     block = disk.open_block(key, first)
     if block is None:

@@ -21,8 +21,13 @@ from streamrec.storage.cache.names import is_lock, writer_of
 from streamrec.storage.cache_settings import CacheSettings
 from tests.effort import THOROUGH
 from tests.servers.answering import Answer, Asked
-from tests.servers.small_store import SmallStore, small_store
-from tests.storage.cache.test_cache_faults import MODULES, Disk, start_reading
+from tests.servers.small_store import SmallStore
+from tests.storage.cache.test_cache_faults import (
+    MODULES,
+    Disk,
+    start_reading,
+    store_of_three,
+)
 from tests.storage.cache.test_cached_reads import LONG, blocks, many_shards, records_of, shard
 
 LIMIT = 64 << 20
@@ -34,9 +39,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can do this"
 
 @pytest.fixture
 def store() -> Iterator[SmallStore]:
-    lengths = (6, 6, LONG)  # two short objects, which share a pack, and one with a file of its own
-    objects = {f"d/s-{index}": shard(index, length) for index, length in enumerate(lengths)}
-    with small_store(objects) as running:
+    with store_of_three() as running:
         yield running
     close_caches()
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
@@ -112,11 +113,15 @@ def install(monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
 
 @pytest.fixture
 def store() -> Iterator[SmallStore]:
-    lengths = (6, 6, LONG)  # two short objects, which share a pack, and one with a file of its own
-    objects = {f"d/s-{index}": shard(index, length) for index, length in enumerate(lengths)}
-    with small_store(objects) as running:
+    with store_of_three() as running:
         yield running
     close_caches()
+
+
+def store_of_three() -> AbstractContextManager[SmallStore]:
+    """A store of two short objects, which share a pack, and one with a file of its own."""
+    lengths = (6, 6, LONG)
+    return small_store({f"d/s-{index}": shard(index, each) for index, each in enumerate(lengths)})
 
 
 def read_three_times(store: SmallStore, directory: Path) -> None:

@@ -137,7 +137,7 @@ class CacheChanges:
     def evict(self) -> None:
         """As `streamrec cache --trim` of another process does, when the job has ended."""
         close_caches()
-        # what is deleted under a writer may leave a directory that is no cache
+        # what is deleted under a writer may leave a directory that is not a cache
         if (self.directory / names.MARKER).exists():
             trim_cache(self.directory, self.chance.randrange(EVERYTHING))
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +68,18 @@ sys.stdin.read()
 """
 
 
+@contextmanager
+def other_process(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that uses the cache, until the end."""
+    command = [sys.executable, "-c", OTHER_PROCESS, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"\n"
+        yield other
+        other.stdin.close()
+
+
 @pytest.mark.parametrize("others", [False, True])
 @pytest.mark.parametrize("is_young", [False, True])
 def test_versions_are_asked_for_first_if_other_processes_may_fetch_the_same_bytes(
@@ -84,17 +97,11 @@ def test_versions_are_asked_for_first_if_other_processes_may_fetch_the_same_byte
     directory = tmp_path / "cache"
     options = {**store.options("s3"), "cache_dir": directory, "cache_bytes": 64 << 20}
     urls = [store.url("s3", f"d/s-{index}") for index in range(SHARDS)]
-    command = [sys.executable, "-c", OTHER_PROCESS, str(directory)]
-    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert other.stdin is not None
-    assert other.stdout is not None
-    with other:
-        assert other.stdout.readline() == b"\n"
+    with other_process(directory) as other:
         if not others:
             other.kill()
             other.wait()
         assert len(list(TFRecordDataset(urls, storage_options=options))) == 40 * SHARDS
-        other.stdin.close()
     kinds = [store.kind(asked) for asked in store.asked]
     asks = others or is_young
     assert sorted(kinds) == ["read"] * SHARDS + ["stat"] * SHARDS * asks
@@ -117,15 +124,9 @@ def test_short_objects_are_locked_as_soon_as_another_process_is_there(
     half = SHARDS // 2
     assert len(list(TFRecordDataset(urls[:half], storage_options=options))) == 40 * half
     assert locked == []
-    command = [sys.executable, "-c", OTHER_PROCESS, str(directory)]
-    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert other.stdin is not None
-    assert other.stdout is not None
-    with other:
-        assert other.stdout.readline() == b"\n"
+    with other_process(directory):
         later = TFRecordDataset(urls[half:], storage_options=options)
         assert len(list(later)) == 40 * (SHARDS - half)
-        other.stdin.close()
     assert locked == [0] * (SHARDS - half)
 
 

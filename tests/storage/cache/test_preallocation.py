@@ -61,13 +61,16 @@ def options_of(store: SmallStore, directory: Path) -> dict[str, Any]:
     return store.options("s3") | {"cache_dir": directory, "cache_bytes": 64 << 20}
 
 
+def cached(store: SmallStore, directory: Path) -> TFRecordDataset:
+    options = options_of(store, directory)
+    return TFRecordDataset(store.url("s3", "d/s"), storage_options=options)
+
+
 def test_a_long_block_gets_its_space_by_one_call(
     store: SmallStore, tmp_path: Path, asked: list[int]
 ) -> None:
     data = store.objects["d/s"]
-    dataset = TFRecordDataset(
-        store.url("s3", "d/s"), storage_options=options_of(store, tmp_path / "c")
-    )
+    dataset = cached(store, tmp_path / "c")
     assert list(dataset) == records_of(data)
     [block] = blocks(tmp_path / "c")
     assert asked == [block.stat().st_size]
@@ -78,9 +81,7 @@ def test_a_block_that_ends_early_takes_no_more_than_its_bytes(
     store: SmallStore, tmp_path: Path, asked: list[int]
 ) -> None:
     data = store.objects["d/s"]
-    dataset = TFRecordDataset(
-        store.url("s3", "d/s"), storage_options=options_of(store, tmp_path / "c")
-    )
+    dataset = cached(store, tmp_path / "c")
     # a range ends within the object, or the reader has left before the object's end
     assert list(dataset.take(1)) == records_of(data)[:1]
     close_caches()
